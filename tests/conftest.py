@@ -58,6 +58,19 @@ def _number_of_threads() -> Iterator[None]:
             os.environ[name] = value
 
 
+@pytest.fixture(autouse=True)
+def _framework_settings() -> None:
+    """Undo what trainers of earlier tests have set for the whole process, as the end of a job does.
+
+    A test that makes a trainer without a job leaves determinism on, and with it TensorFlow refuses
+    to draw random numbers without a seed.
+    """
+    for framework in ("keras", "torch"):
+        module = sys.modules.get(f"elasticdl.training.{framework}.determinism")
+        if module is not None:
+            module.restore()
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """Return the root of the repository."""

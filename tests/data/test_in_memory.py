@@ -347,18 +347,6 @@ def test_a_frame_with_a_name_twice_is_refused():
         arrow_rows(pd.DataFrame([[1, 2]], columns=["a", "a"]))
 
 
-@pytest.fixture
-def without_determinism():
-    """Let random operations without a seed run, even after a training in this process."""
-    config = pytest.importorskip("tensorflow.python.framework.config")
-    was_enabled = config.is_op_determinism_enabled()
-    config.disable_op_determinism()
-    yield
-    if was_enabled:
-        config.enable_op_determinism()
-
-
-@pytest.mark.usefixtures("without_determinism")
 @pytest.mark.parametrize("seeded", [False, True])
 def test_random_steps_of_a_pipeline_are_refused_whatever_seed_is_set(seeded):
     tf = pytest.importorskip("tensorflow")
@@ -375,7 +363,6 @@ def test_random_steps_of_a_pipeline_are_refused_whatever_seed_is_set(seeded):
             arrow_rows(dataset)
 
 
-@pytest.mark.usefixtures("without_determinism")
 def test_a_shuffle_that_repeats_its_order_is_taken_if_it_has_a_seed():
     tf = pytest.importorskip("tensorflow")
     tf.random.set_seed(None)

@@ -106,9 +106,6 @@ def test_determinism_of_the_users_own_outlives_a_training(train):
     import tensorflow as tf
     from tensorflow.python.framework import config
 
-    from elasticdl.training.keras import determinism
-
-    determinism.restore()
     tf.config.experimental.enable_op_determinism()
     try:
         train(num_epochs=1)

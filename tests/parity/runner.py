@@ -410,7 +410,7 @@ def _fresh_frameworks(framework: str) -> Iterator[None]:
         yield from _fresh_torch()
         return
     import keras
-    import tensorflow as tf
+    from tensorflow.python.framework import config
 
     def refresh() -> None:
         keras.config.set_dtype_policy("float32")
@@ -418,7 +418,8 @@ def _fresh_frameworks(framework: str) -> Iterator[None]:
         # Looking for garbage each time would cost more than the training.
         keras.utils.clear_session(free_memory=False)
 
-    tf.config.experimental.enable_op_determinism()
+    was_enabled = config.is_op_determinism_enabled()
+    config.enable_op_determinism()
     refresh()
     keras.utils.set_random_seed(records.SEED)
     try:
@@ -428,6 +429,8 @@ def _fresh_frameworks(framework: str) -> Iterator[None]:
             yield
     finally:
         refresh()
+        if not was_enabled:
+            config.disable_op_determinism()
 
 
 @contextlib.contextmanager
@@ -444,11 +447,15 @@ class _NoExporter:
 def _fresh_torch() -> Iterator[None]:
     import torch
 
+    before = torch.get_deterministic_debug_mode()
     torch.use_deterministic_algorithms(mode=True)
     torch.manual_seed(records.SEED)
     random.seed(records.SEED)
     np.random.seed(records.SEED)  # noqa: NPY002 - as scripts do
-    yield
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(before)
 
 
 def _weights_of(model: Any) -> dict[str, np.ndarray[Any, Any]]:

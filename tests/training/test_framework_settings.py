@@ -9,7 +9,6 @@ from elasticdl.training.torch import determinism
 
 @pytest.fixture
 def _nondeterministic():
-    determinism.restore()
     before = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("default")
     yield

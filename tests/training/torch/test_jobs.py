@@ -12,7 +12,6 @@ import elasticdl
 from elasticdl.data.sources import open_source
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import DefinitionError
-from elasticdl.training.torch import determinism
 
 MODEL = textwrap.dedent(
     """
@@ -121,7 +120,6 @@ def column(path, field):
 
 
 def test_pytorchs_settings_are_those_of_before_after_a_training(train):
-    determinism.restore()
     torch.set_deterministic_debug_mode("default")
     torch.utils.deterministic.fill_uninitialized_memory = True
 
