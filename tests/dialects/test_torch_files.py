@@ -348,6 +348,24 @@ def test_a_loss_gets_outputs_and_labels_in_its_own_order(define, text) -> None:
     torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(outputs, labels))
 
 
+def test_a_loss_of_pytorch_may_have_its_options_set_by_partial(define) -> None:
+    outputs, labels = torch.tensor([[0.0, 2.0], [1.0, 0.0]]), torch.tensor([1, 1])
+    text = "from functools import partial\n\n"
+    text += "loss = partial(nn.functional.cross_entropy, label_smoothing=0.5)"
+
+    loss = define(with_loss(text)).loss(outputs, labels)
+
+    expected = torch.nn.functional.cross_entropy(outputs, labels, label_smoothing=0.5)
+    torch.testing.assert_close(loss, expected)
+
+
+def test_a_partial_that_sets_the_labels_is_refused(refused) -> None:
+    text = "from functools import partial\n\n"
+    text += "loss = partial(nn.functional.cross_entropy, target=torch.tensor([1, 1]))"
+
+    assert "loss" in refused(with_loss(text), DefinitionError)
+
+
 @pytest.mark.parametrize("text", ["loss = 'mse'", "loss = nn.CrossEntropyLoss"])
 def test_a_loss_that_is_none_is_refused(refused, text) -> None:
     assert "or a loss of PyTorch such as" in refused(with_loss(text), DefinitionError)

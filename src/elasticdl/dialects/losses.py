@@ -8,6 +8,7 @@ function without contract arguments that returns one of these.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -74,7 +75,7 @@ def _torch_loss(symbol: Symbol, reading: DialectReader) -> OutputsAndLabels:
             "Expected a function loss(labels, predictions), or a loss of PyTorch such as "
             "torch.nn.CrossEntropyLoss().",
         )
-    if is_of_torch(value):
+    if is_of_torch(_without_options(value)):
         # (input, target), as for all PyTorch losses.
         loss: OutputsAndLabels = value
         return loss
@@ -82,6 +83,16 @@ def _torch_loss(symbol: Symbol, reading: DialectReader) -> OutputsAndLabels:
         # A user's module: only its `forward` shows the arguments, calling the module does not.
         return by_name(dataclasses.replace(symbol, value=value.forward), reading)
     return by_name(symbol, reading)
+
+
+def _without_options(loss: Any) -> Any:
+    """Return the function of a `functools.partial` that only sets options, else the loss itself."""
+    sets_options = (
+        isinstance(loss, functools.partial)
+        and not loss.args
+        and loss.keywords.keys().isdisjoint(("input", "target"))
+    )
+    return loss.func if sets_options else loss
 
 
 class KerasLoss:
