@@ -102,21 +102,21 @@ class Epochs:
             and returns its batches, starting with the given one. The pipeline draws from the
             process's random number generators, which are seeded before the call.
         indexed: `begin` can start at any batch directly. Otherwise it can only start at the first.
-        elsewhere: Whether a pipeline that another process builds yields the same batches, so that
-            several workers can share an epoch.
+        reproducible: Whether a pipeline that another process builds yields the same batches, so
+            that several workers can share an epoch.
         name: The user's name for the pipeline, for errors.
         preserved: Returns a context manager; reading batches within its block does not advance
             the state of the pipeline.
         check: Called with the number of an epoch when it begins in training, after the callbacks.
-            Raises DefinitionError if user code has changed the pipeline, which has no effect. None
-            if there is nothing to check.
+            Raises DefinitionError if user code has changed the pipeline, because the change would
+            have no effect. None if there is nothing to check.
     """
 
     num_examples: int
     num_batches: int
     begin: Callable[[int, int], Iterator[Batch]]
     indexed: bool
-    elsewhere: bool
+    reproducible: bool
     name: str
     preserved: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
     check: Callable[[int], None] | None = None

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyarrow import csv as arrow_csv
 
 from elasticdl.data import csv as csv_source
-from elasticdl.data import csv_blocks, csv_index
+from elasticdl.data import csv_cells, csv_index
 from elasticdl.data.csv import CSVSource
 from elasticdl.data.csv_index import index_rows
 from elasticdl.data.data_index import decode, encode
@@ -371,7 +371,7 @@ def test_the_line_of_a_cell_is_the_one_that_an_editor_shows(write, end, encoding
 
 
 def test_the_line_is_known_where_a_character_spans_two_reads(write, monkeypatch):
-    monkeypatch.setattr(csv_blocks, "_COUNTED_AT_ONCE_BYTES", 2)
+    monkeypatch.setattr(csv_cells, "_COUNTED_AT_ONCE_BYTES", 2)
     source = CSVSource([write("b,c\n\U0001f600,1\ny,?\n".encode("utf-16"))])
 
     with pytest.raises(SchemaError, match=r"a\.csv, line 3 \(record 1\): column 'c'"):

@@ -480,7 +480,7 @@ def test_a_record_that_is_left_out_is_not_decoded(tmp_path):
     with pytest.raises(SchemaError):
         list(shard_batches(definition, reader, plan, 0, ShardLease(0)))
 
-    singly = shard_batches(definition, reader, plan, 0, ShardLease(0), singly=lambda: True)
+    singly = shard_batches(definition, reader, plan, 0, ShardLease(0), one_by_one=lambda: True)
     assert values([next(singly), next(singly)]) == [[0, 1], [2, 3]]
     rest = shard_batches(definition, reader, plan, 0, ShardLease(0), left_out=[BatchId(0, 0, 2)])
     assert [fed.batch is None for fed in rest] == [False, False, True, False]

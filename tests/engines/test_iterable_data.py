@@ -30,7 +30,7 @@ class Pipeline:
         made: Number of each batch that was made.
     """
 
-    def __init__(self, num_batches=6, *, indexed=False, ends_after=None, elsewhere=True):
+    def __init__(self, num_batches=6, *, indexed=False, ends_after=None, reproducible=True):
         self.begun, self.made = [], []
         self._indexed = indexed
         self._length = num_batches if ends_after is None else ends_after
@@ -40,7 +40,7 @@ class Pipeline:
             num_batches=num_batches,
             begin=self._begin,
             indexed=indexed,
-            elsewhere=elsewhere,
+            reproducible=reproducible,
             name=NAME,
         )
 
@@ -264,7 +264,7 @@ def drawing_from_tensorflow(indexed):
             for number in range(first, 6)
         )
 
-    return Epochs(6, 6, begin, indexed=indexed, elsewhere=False, name=NAME)
+    return Epochs(6, 6, begin, indexed=indexed, reproducible=False, name=NAME)
 
 
 def test_what_tensorflow_draws_is_the_same_when_an_epoch_is_read_again(indexed):
@@ -402,7 +402,7 @@ def test_epochs_follow_each_other_through_the_ledger(indexed):
 
 
 def test_python_generators_are_refused_on_workers():
-    pipeline = Pipeline(elsewhere=False)
+    pipeline = Pipeline(reproducible=False)
 
     with pytest.raises(DefinitionError) as caught:
         own(pipeline, job_of(num_workers=2))

@@ -113,7 +113,11 @@ class S3File:
         raise OSError(f"it changed {_MAX_READS} times while it was read")
 
     def write(self, data: bytes, replaces: str | None) -> str | None:
-        """Write the whole file if its version is `replaces`; return the new version, or None."""
+        """Write the file only if its version is still `replaces` (None: it must not exist).
+
+        Returns:
+            The new version, or None if nothing was written.
+        """
         condition = {"IfNoneMatch": "*"} if replaces is None else {"IfMatch": replaces}
         try:
             answer = self._fs.call_s3(

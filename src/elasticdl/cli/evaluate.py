@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from elasticdl import api, job_options
-from elasticdl.cli.options import print_metrics, reporter_for
+from elasticdl.cli.options import minibatch_size_option, print_metrics, reporter_for
 from elasticdl.cli.printable import echo
 from elasticdl.cli.workers_options import workers_options
 
@@ -35,10 +35,7 @@ from elasticdl.cli.workers_options import workers_options
     help="Also write the model's prediction and the metrics of each record to DIR: "
     "report.parquet, CSV files and a page. [default: report/ in the trained model]",
 )
-@click.option(
-    "--minibatch_size",
-    "--batch_size",
-    "minibatch_size",
+@minibatch_size_option(
     default=256,
     show_default=True,
     help="Batch size: examples per call of the model.",

@@ -10,7 +10,7 @@ from rich.table import Table
 from elasticdl import federated, job_options
 from elasticdl.cli.console import TableConsole
 from elasticdl.cli.federated_verbs import COMMANDS, STOPPED
-from elasticdl.cli.options import print_metrics, reporter_for
+from elasticdl.cli.options import minibatch_size_option, print_metrics, reporter_for
 from elasticdl.cli.page_option import is_page_wanted, page_of, page_option
 from elasticdl.cli.printable import echo
 from elasticdl.cli.tracking_options import tracking_options
@@ -110,10 +110,7 @@ def group() -> None:
 @click.option(
     "--num_epochs", default=1, show_default=True, help="Local epochs of each party in a round."
 )
-@click.option(
-    "--minibatch_size",
-    "--batch_size",
-    "minibatch_size",
+@minibatch_size_option(
     type=click.IntRange(min=1),
     help="Batch size: records per step. [default: 32]",
 )

@@ -6,14 +6,13 @@ import functools
 import json
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+import click
 
 from elasticdl.cli.printable import echo
 from elasticdl.data.stored_file import check_output
 from elasticdl.engines.progress import Silent
-
-if TYPE_CHECKING:
-    import click
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -21,6 +20,15 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 def with_options(command: _Command, *options: Callable[[_Command], _Command]) -> _Command:
     """Apply several `click.option` decorators to a command; its help lists them in this order."""
     return functools.reduce(lambda made, option: option(made), reversed(options), command)
+
+
+def minibatch_size_option(**settings: Any) -> Callable[[_Command], _Command]:
+    """Return the decorator for `--minibatch_size`, also called `--batch_size`.
+
+    Args:
+        settings: Settings of the option for `click.option`: help, default, type.
+    """
+    return click.option("--minibatch_size", "--batch_size", "minibatch_size", **settings)
 
 
 def check_place(context: click.Context, option: click.Parameter, value: str) -> str:

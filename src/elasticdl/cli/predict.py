@@ -8,7 +8,7 @@ import click
 
 from elasticdl import api, job_options
 from elasticdl.cli.cluster_options import CommandOfClusters, cluster_options, take_cluster_options
-from elasticdl.cli.options import reporter_for
+from elasticdl.cli.options import minibatch_size_option, reporter_for
 from elasticdl.cli.printable import echo
 from elasticdl.cli.workers_options import workers_options
 from elasticdl.job import PredictionFormat
@@ -39,10 +39,7 @@ from elasticdl.job import PredictionFormat
     metavar="NAMES",
     help="Columns of the input to copy into the predictions, separated by commas.",
 )
-@click.option(
-    "--minibatch_size",
-    "--batch_size",
-    "minibatch_size",
+@minibatch_size_option(
     default=256,
     show_default=True,
     help="Batch size: examples per call of the model.",

@@ -9,7 +9,7 @@ import click
 
 from elasticdl import api, job_options
 from elasticdl.cli.cluster_options import CommandOfClusters, cluster_options, take_cluster_options
-from elasticdl.cli.options import print_metrics, reporter_for
+from elasticdl.cli.options import minibatch_size_option, print_metrics, reporter_for
 from elasticdl.cli.page_option import is_page_wanted, page_in_pod, page_of, page_option
 from elasticdl.cli.printable import echo
 from elasticdl.cli.tracking_options import tracking_options
@@ -73,10 +73,7 @@ _DEFAULTS = TrainingOptions()
     show_default=True,
     help="Number of epochs: passes over the training data.",
 )
-@click.option(
-    "--minibatch_size",
-    "--batch_size",
-    "minibatch_size",
+@minibatch_size_option(
     default=_DEFAULTS.minibatch_size,
     show_default=True,
     help="Batch size: examples in one step of one worker.",

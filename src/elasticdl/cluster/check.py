@@ -123,7 +123,7 @@ def _asked(
         _NothingMoreError: No further request is possible.
     """
     pods = capacity.pods_of(options, workers)
-    yield from _doors(cluster, inventory)
+    yield from _check_access(cluster, inventory)
     yield from _kuberay(cluster, inventory)
     yield findings.rights(
         {f"{verb} {resource}": inventory.may(verb, resource, group)
@@ -150,7 +150,7 @@ def _asked(
     yield from _named(inventory, options)
 
 
-def _doors(cluster: Kubernetes, inventory: Inventory) -> Iterator[ClusterFinding]:
+def _check_access(cluster: Kubernetes, inventory: Inventory) -> Iterator[ClusterFinding]:
     """Check the server, the credentials and the namespace; yield a finding for each."""
     try:
         version = inventory.version()

@@ -12,8 +12,9 @@ all its cells: integers are tried before floating-point numbers, and these befor
 the types reads the files again, the first time they are needed. An index may contain the inferred
 types: workers then do not have to infer them again, and cannot arrive at different types.
 
-`table.py` turns columns into fields, `csv_format.py` detects how a file is written, `csv_index.py`
-finds the starts of rows.
+`csv_format.py` detects how a file is written, `csv_index.py` finds the starts of rows,
+`csv_cells.py` parses their cells and names the line of a wrong one, `table.py` turns columns into
+fields.
 
 Callers: `sources.py`.
 """
@@ -30,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from elasticdl.data.csv_blocks import MAY_BE_EMPTY, parse_blocks, place, read_blocks
+from elasticdl.data.csv_cells import MAY_BE_EMPTY, parse_blocks, place, read_blocks
 from elasticdl.data.csv_format import notes_on
 from elasticdl.data.csv_index import (
     BLOCK_BYTES,

@@ -369,9 +369,9 @@ class _TableGroup:
         return Field(name, (), dtype).cast(values, where)
 
     def _values(self, name: str, field_name: str) -> example.ExampleColumn:
-        """Return the values of one column, and their number in each row.
+        """Return the values of one column, and how many each row has.
 
-        A row has one value, or as many as its list; a missing value makes 0.
+        A row has one value, or as many as its list has; none if it is missing.
 
         Args:
             name: Name of the column.

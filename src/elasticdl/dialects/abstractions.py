@@ -232,7 +232,7 @@ class Components:
             num_batches=num_batches,
             begin=begin,
             indexed=kind == "indexed",
-            elsewhere=kind != "iterable",
+            reproducible=kind != "iterable",
             name=name,
         )
 

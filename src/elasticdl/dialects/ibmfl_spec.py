@@ -267,10 +267,10 @@ class _SavedKeras(_Saved):
         return BatchSignature(
             inputs or [InputSignature("input", None)],
             num_classes=scores,
-            one_hot=scores > 0 and self._compares_rows(scores),
+            one_hot=scores > 0 and self._takes_one_hot(scores),
         )
 
-    def _compares_rows(self, num_classes: int) -> bool:
+    def _takes_one_hot(self, num_classes: int) -> bool:
         """Return whether the loss expects one-hot labels; a user's loss is tested by calling it.
 
         Args:

@@ -200,7 +200,7 @@ def epochs_of(
         num_batches=num_batches,
         begin=begin,
         indexed=indexed,
-        elsewhere=indexed,
+        reproducible=indexed,
         name=name,
         preserved=state.preserved,
         check=functools.partial(_check_unchanged, changes, name) if indexed else None,

@@ -116,7 +116,7 @@ class TrainingData(Protocol):
         lease: ShardLease,
         left_out: Sequence[BatchId] = (),
         *,
-        singly: Callable[[], bool] = lambda: False,
+        one_by_one: Callable[[], bool] = lambda: False,
     ) -> Iterator[TrainingBatch]:
         """Yield the batches of a lease that are not committed yet.
 
@@ -125,7 +125,7 @@ class TrainingData(Protocol):
             epoch: Epoch, from 0.
             lease: The shard, or part of one, that is assigned to this rank, and its next batch.
             left_out: Batches whose records are left out; ignored if a pipeline yields the batches.
-            singly: Whether to decode records one batch at a time, so that the batch at which a
+            one_by_one: Whether to decode records one batch at a time, so that the batch at which a
                 process dies is known.
         """
         ...

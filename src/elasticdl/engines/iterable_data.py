@@ -193,7 +193,7 @@ class IterableData:
             self.epochs = _opened(self._input, job.data, Mode.TRAINING)
         if self.epochs.num_batches < 1:
             raise DataError(f"{self.epochs.name}: an epoch has no batches.")
-        if job.workers is not None and not self.epochs.elsewhere:
+        if job.workers is not None and not self.epochs.reproducible:
             raise DefinitionError(
                 f"{self.epochs.name} yields batches that can only be read in order, so each worker "
                 "would get its own, different batches. Train in one process (without "
@@ -244,14 +244,14 @@ class IterableData:
         lease: ShardLease,
         left_out: Sequence[BatchId] = (),
         *,
-        singly: Callable[[], bool] = lambda: False,
+        one_by_one: Callable[[], bool] = lambda: False,
     ) -> Iterator[TrainingBatch]:
         """Yield the batches of a lease that are not committed yet.
 
         Raises:
             DefinitionError: The pipeline does not yield the same batches again.
         """
-        del left_out, singly
+        del left_out, one_by_one
         start, end = plan.span(lease.shard)
         first = start + lease.next_batch
         stop = min(end, start + lease.stop) if lease.stop else end

@@ -185,11 +185,17 @@ class RecordData:
         lease: ShardLease,
         left_out: Sequence[BatchId] = (),
         *,
-        singly: Callable[[], bool] = lambda: False,
+        one_by_one: Callable[[], bool] = lambda: False,
     ) -> Iterator[TrainingBatch]:
         """Yield the batches of a lease that are not committed yet; see `feed.TrainingData`."""
         return shard_batches(
-            self.definition, self.reader, plan, epoch, lease, left_out=left_out, singly=singly
+            self.definition,
+            self.reader,
+            plan,
+            epoch,
+            lease,
+            left_out=left_out,
+            one_by_one=one_by_one,
         )
 
     def name(self, plan: ShardPlan, batch: BatchId) -> str:
@@ -258,13 +264,15 @@ def shard_batches(
     lease: ShardLease,
     *,
     left_out: Sequence[BatchId] = (),
-    singly: Callable[[], bool] = lambda: False,
+    one_by_one: Callable[[], bool] = lambda: False,
 ) -> Iterator[TrainingBatch]:
     """Yield the batches of a lease that are not committed yet; see `feed.TrainingData`."""
     if isinstance(definition.input, RecordInput):
         make = functools.partial(make_batch, definition, definition.input)
         gone = records_left_out(plan, left_out, epoch)
-        yield from _record_batches(make, reader, plan, epoch, lease, gone=gone, singly=singly)
+        yield from _record_batches(
+            make, reader, plan, epoch, lease, gone=gone, one_by_one=one_by_one
+        )
         return
     how = _over_records(definition)
     numbers = plan.record_numbers(epoch, lease.shard)
@@ -289,7 +297,7 @@ def _record_batches(
     lease: ShardLease,
     *,
     gone: Ints,
-    singly: Callable[[], bool],
+    one_by_one: Callable[[], bool],
 ) -> Iterator[TrainingBatch]:
     size, num_batches = plan.minibatch_size, plan.num_batches(lease.shard)
     stop = min(num_batches, lease.stop or num_batches)
@@ -313,7 +321,7 @@ def _record_batches(
         last = min(first + size, len(kept))
         here = slice(before[first], before[last])
         if first >= until:
-            until = min(first + (size if singly() else at_once), len(kept))
+            until = min(first + (size if one_by_one() else at_once), len(kept))
             begin = before[first]
             records = gathered.records(begin, before[until]) if begin < before[until] else []
         number = lease.next_batch + first // size

@@ -87,7 +87,7 @@ class Run:
 
     @property
     def counts_steps(self) -> bool:
-        """Whether `max_steps` ends training before the epochs do, so that steps are counted."""
+        """Whether progress is shown in steps, not records: `max_steps` ends training first."""
         context, options = self.context, self.context.job.training
         if not options.max_steps:
             return False

@@ -169,7 +169,7 @@ class JobHistory:
 
     @property
     def unit(self) -> str:
-        """Name of what the events' `step` counts, for texts: "step", or "round" in a federation."""
+        """What `step` of the events counts, as a word for texts: "step" or "round"."""
         return "round" if self.rounds or self.parties else "step"
 
     @property

@@ -184,7 +184,7 @@ class _Lines:
         return self.part(at, at + 1)[:-1]
 
     def start(self, at: int) -> int:
-        """Return the offset of a line."""
+        """Return the byte offset, in this piece of the log, of line number `at` (from 0)."""
         return int(self._starts[at])
 
     def part(self, first: int, stop: int) -> bytes:

@@ -176,7 +176,7 @@ class _LiveBatches:
             begin=self._begin,
             # Not compared with earlier batches: they are not guaranteed to be the same.
             indexed=True,
-            elsewhere=False,
+            reproducible=False,
             name=self._name,
         )
 

@@ -220,7 +220,7 @@ class Hooks(Protocol):
         ...
 
     def epoch_end(self, epoch: int, logs: Mapping[str, Any]) -> None:
-        """Report that an epoch has ended."""
+        """Tell the callbacks that an epoch has ended."""
         ...
 
     def train_end(self, logs: Mapping[str, Any]) -> str:

@@ -9,7 +9,8 @@ worker computes, even while Python is blocked, but not while the process is stop
 The wait for peers that answer has a limit: ten times the slowest wait so far, so that a slow model
 is not mistaken for a hung one, and at least the timeout that the user has set.
 
-The driver decides separately, from heartbeats, which workers are hung (`scaling_policy.py`).
+The driver decides separately which workers are hung, by the time since their last answer to
+a report request and by the time spent on a batch (`scaling_policy.py`).
 
 Callers: `allreduce.py`.
 """

@@ -1,4 +1,10 @@
-"""Timeouts of an elastic run: how long a silent worker or a stalled wait is tolerated."""
+"""Timeouts of an elastic run: how long a silent worker or a stalled wait is tolerated.
+
+They are set from the options of a job, `job.Workers`. Failed workers are detected in three places:
+`allreduce.py` (no heartbeat: torchft's Lighthouse forms a quorum without it), `peer_watch.py` (a
+frozen peer in a sum or a transfer) and `scaling_policy.py` (hung on a batch: the driver replaces
+it).
+"""
 
 from __future__ import annotations
 

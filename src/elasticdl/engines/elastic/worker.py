@@ -438,7 +438,7 @@ class Worker:
             epoch,
             lease,
             tuple(left_out),
-            singly=lambda: (epoch, lease.shard) in self._note.suspects,
+            one_by_one=lambda: (epoch, lease.shard) in self._note.suspects,
         )
         number = lease.next_batch
         while True:

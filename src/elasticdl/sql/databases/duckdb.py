@@ -104,7 +104,7 @@ class DuckDB(BaseDatabase):
         """Run any statement and yield its rows, None if it has no result."""
         with (
             self._cursor() as cursor,
-            self._queries.begun(cursor.interrupt) as query,
+            self._queries.registered(cursor.interrupt) as query,
         ):
             with self._errors():
                 reader = query.wait_for(lambda: _reader_of(cursor, statement))

@@ -150,7 +150,7 @@ class PostgreSQL(BaseDatabase):
             self._connected() as connection,
             self._errors(),
             self._closing(connection.cursor()) as cursor,
-            self._queries.begun(cursor.adbc_cancel) as query,
+            self._queries.registered(cursor.adbc_cancel) as query,
         ):
             query.wait_for(lambda: cursor.execute(question))
             return list(query.wait_for(cursor.fetchall))
@@ -161,7 +161,7 @@ class PostgreSQL(BaseDatabase):
         with (
             self._connected() as connection,
             self._closing(connection.cursor()) as cursor,
-            self._queries.begun(cursor.adbc_cancel) as query,
+            self._queries.registered(cursor.adbc_cancel) as query,
         ):
             with self._errors():
                 if not is_query(statement):

@@ -38,8 +38,8 @@ class Queries:
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
-    def begun(self, cancel: Callable[[], None]) -> Iterator[DatabaseQuery]:
-        """Register a query for the block; `Queries.cancel` cancels it.
+    def registered(self, cancel: Callable[[], None]) -> Iterator[DatabaseQuery]:
+        """Register a query while the block runs, so that `Queries.cancel` can cancel it.
 
         Args:
             cancel: Ends the connection's current call, from any thread; does nothing if it is
@@ -85,7 +85,7 @@ class DatabaseQuery:
         abandoned: A call that is still running because it could not be cancelled.
 
     Args:
-        cancel: See `Queries.begun`.
+        cancel: See `Queries.registered`.
     """
 
     def __init__(self, cancel: Callable[[], None]) -> None:

@@ -136,7 +136,7 @@ class SQLAlchemyConnection(BaseDatabase):
     @contextlib.contextmanager
     def _query(self, connection: sa.Connection) -> Iterator[DatabaseQuery]:
         cancel = functools.partial(self._cancel, connection.connection.driver_connection)
-        with self._queries.begun(cancel) as query:
+        with self._queries.registered(cancel) as query:
             yield query
 
     def _cancel(self, driver: Any) -> None:

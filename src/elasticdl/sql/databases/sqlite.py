@@ -106,7 +106,10 @@ class SQLite(BaseDatabase):
     @contextlib.contextmanager
     def run(self, statement: str) -> Iterator[RowSource | None]:
         """Run any statement and yield its rows, None if it has no result."""
-        with self._connected() as connection, self._queries.begun(connection.interrupt) as query:
+        with (
+            self._connected() as connection,
+            self._queries.registered(connection.interrupt) as query,
+        ):
             with self._errors():
                 declared = self._declared(connection, statement)
                 # Not a query: it may write, so it must run only once; its result is short.

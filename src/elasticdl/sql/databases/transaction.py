@@ -139,7 +139,7 @@ class BaseDatabase(ABC):
     @contextlib.contextmanager
     def _cancellable(self) -> Iterator[Transaction]:
         """Begin a transaction with cancellable statements; see `queries.py`."""
-        with self._begin() as transaction, self._queries.begun(transaction.cancel) as query:
+        with self._begin() as transaction, self._queries.registered(transaction.cancel) as query:
             yield _Cancellable(transaction, query)
 
     def quote(self, name: Name) -> str:

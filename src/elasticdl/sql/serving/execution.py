@@ -41,7 +41,7 @@ _KEPT_LINES = 100
 _ERROR = re.compile(r"(?:internal )?error: ")
 
 
-def check_kept(url: str) -> None:
+def check_not_in_memory(url: str) -> None:
     """Raise a `UsageError` if a URL is that of a database in memory.
 
     Each program of a client opens the database again, so tables in memory would be lost between

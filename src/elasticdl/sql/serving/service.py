@@ -26,7 +26,12 @@ from google.protobuf.message import DecodeError
 
 from elasticdl.errors import ElasticDLError, UsageError
 from elasticdl.sql.serving import sqlflow_pb2
-from elasticdl.sql.serving.execution import CancelledError, DatabaseLocks, Execution, check_kept
+from elasticdl.sql.serving.execution import (
+    CancelledError,
+    DatabaseLocks,
+    Execution,
+    check_not_in_memory,
+)
 from elasticdl.sql.serving.jobs import Jobs
 from elasticdl.sql.serving.security import bind, check_address, is_strangers
 from elasticdl.sql.serving.wire import EXIT_CODE
@@ -92,7 +97,7 @@ class Server:
         max_sessions: int = 8,
     ) -> None:
         check_address(address, security)
-        check_kept(database)
+        check_not_in_memory(database)
         self._database, self._place, self._security = database, place, security
         self._slots = threading.BoundedSemaphore(max_sessions)
         self._max_sessions = max_sessions

@@ -262,7 +262,10 @@ class LoggedRows:
 
 
 class TensorBoardFiles:
-    """The event files of a `TensorBoard` callback.
+    """Makes a `TensorBoard` callback write only the events of committed steps.
+
+    On the worker that leads, it writes to its own folder; on others to a temporary one, of which
+    nothing is kept unless the worker leads at the next commit.
 
     Args:
         callback: The callback.

@@ -110,7 +110,10 @@ class MetricVariables:
                 self.members[name].reset_state()
 
     def carried(self) -> dict[str, tuple[np.ndarray[Any, Any], ...]]:
-        """Return the states of the carried metrics after a step."""
+        """Return the states after a step of the metrics whose state passes from batch to batch.
+
+        Such states are not summed, but computed in the order of batches: name -> states.
+        """
         return {name: tuple(_values(self.members[name])) for name in sorted(self.ordered)}
 
     def result(self, name: str, states: tuple[Any, ...]) -> Any:

@@ -60,13 +60,13 @@ class ModelRunner:
     """Functions that run a model on some examples.
 
     Attributes:
-        forward: Takes some examples (a trial), an integer that determines the random numbers, and
-            whether the model runs as in training. Returns the outputs.
-        loss_of: Returns the loss of a trial that has outputs.
-        divisor_of: Returns what that loss was divided by.
-        normalizes_by_batch: Whether a trial changes statistics of a BatchNormalization in inference
-            mode, so that its outputs are known to depend on the batch.
-        moves_statistics: Whether a trial changes a statistic in training.
+        forward: Takes examples, a seed for random numbers, and whether to run as in training.
+            Returns the outputs.
+        loss_of: Returns the loss of examples whose outputs are known.
+        divisor_of: Returns the number that this loss was divided by.
+        normalizes_by_batch: Returns whether running examples in inference mode changes statistics
+            of a BatchNormalization. Their outputs then depend on the batch.
+        moves_statistics: Returns whether running examples in training mode changes a statistic.
     """
 
     forward: Callable[[ExampleBatch, int, bool], Any]

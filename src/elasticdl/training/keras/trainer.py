@@ -52,6 +52,7 @@ from elasticdl.training.keras.loss import TrainingLoss
 from elasticdl.training.keras.loss_part_checks import ExampleBatch
 from elasticdl.training.keras.metric_probe import MetricProbe
 from elasticdl.training.keras.metrics import KerasMetrics, tracked_metrics
+from elasticdl.training.keras.precision import loss_scale
 from elasticdl.training.keras.proximal import ProximalTerm
 from elasticdl.training.keras.python_code import PythonRandomGuard
 from elasticdl.training.keras.random_ops import RandomOpReplacer
@@ -552,9 +553,7 @@ class KerasTrainer:
         optimizers.warn_of_repeated_rows(
             self.optimizer, self._trainable, gradients, self._definition.origin
         )
-        # Unscaled: the loss scale may have changed by the time other workers receive the sum, and
-        # an overflow is infinity or NaN here as well.
-        scale = self._loss_scale()
+        scale = loss_scale(self.optimizer)
         parts = [
             tf.reshape(tf.cast(tf.convert_to_tensor(gradients[i]), tf.float32) / scale, [-1])
             for i in self._with_gradient
@@ -572,9 +571,8 @@ class KerasTrainer:
         targets = [self._trainable[i] for i in self._with_gradient or []]
         sizes = [int(np.prod(v.shape)) for v in targets]
         divisor, *parts, block = tf.split(buffer, [1, *sizes, self._changes.size])
-        # The optimizer unscales the sum and looks for an overflow in it, so all workers find the
-        # same.
-        scale = self._loss_scale()
+        # The optimizer unscales the sum and looks for an overflow in it.
+        scale = loss_scale(self.optimizer)
         gradients: list[Any] = [None] * len(self._trainable)
         for i, part in zip(self._with_gradient or [], parts, strict=True):
             # The divisor is 0 if every time step of every example is masked.
@@ -590,10 +588,6 @@ class KerasTrainer:
             self._seeds.set_for_update(step)
         if self._trainable:
             self.optimizer.apply_gradients(zip(gradients, self._trainable, strict=True))
-
-    def _loss_scale(self) -> tf.Tensor:
-        """Return the factor by which the optimizer scales the loss; 1 if it does not scale."""
-        return tf.cast(self.optimizer.scale_loss(tf.constant(1.0)), tf.float32)
 
     def _block(self, buffer: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return the part of a contribution that holds the changes of statistics."""

@@ -265,7 +265,11 @@ class CallbackChanges:
         return {**dict(self._model.named_modules()), **self._of_loss}
 
     def _values_of_attributes(self) -> dict[tuple[str, str], Any]:
-        """Return (owner, attribute) -> its value, or a fingerprint that differs if it changes."""
+        """Return the attributes that a callback may change: (owner, attribute) -> value.
+
+        The owners are the model's modules and the objects that the loss uses. A value that is not
+        plain data is represented by its id and a digest.
+        """
         of_model = [
             (prefix, name, value)
             for prefix, module in self._model.named_modules()

@@ -189,7 +189,7 @@ class Callbacks:
         return any(getattr(each, "stop_training", False) is True for each in self.objects)
 
     def remembered(self, number: int) -> dict[str, Any]:
-        """Return name -> value of the attributes that are the state of callback `number`.
+        """Return the attributes that are the state of callback `number`: name -> value.
 
         Class attributes are included if their values are data. The attributes that `give` has set
         (`model` and `optimizer`) are not.

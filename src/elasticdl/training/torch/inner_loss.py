@@ -52,8 +52,8 @@ class InnerLossSteps:
         adapt: Converts features to the arguments of `forward`.
         loss: Computes the divisor of the loss that `forward` returns.
         precision: The number format of the computation.
-        looking: Returns a context manager; in its block the model is in evaluation mode, without
-            gradients, and changes to its buffers are undone. See `steps.check_parts`.
+        without_effects: Returns a context manager; in its block the model is in evaluation mode,
+            without gradients, and changes to its buffers are undone. See `steps.check_parts`.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class InnerLossSteps:
         adapt: Adapter,
         loss: TorchLoss,
         precision: MixedPrecision,
-        looking: Callable[..., AbstractContextManager[Any]],
+        without_effects: Callable[..., AbstractContextManager[Any]],
     ) -> None:
         self._definition, self._adapt, self._loss = definition, adapt, loss
-        self._precision, self._no_side_effects = precision, looking
+        self._precision, self._without_effects = precision, without_effects
 
     def outputs(self, model: nn.Module, features: Any) -> Any:
         """Call `forward` without labels and return its outputs, which contain no loss."""
@@ -126,7 +126,7 @@ class InnerLossSteps:
             DefinitionError: They do not add up.
         """
         del stepped
-        check_parts(self, self._loss, self._no_side_effects, model, batch)
+        check_parts(self, self._loss, self._without_effects, model, batch)
 
     def found_rows(self, has_rows: Sequence[bool]) -> None:
         """Do nothing, because no results are computed from rows of outputs."""

@@ -139,8 +139,8 @@ class LightningSteps:
         definition: The model's definition, for errors.
         loss: Computes the divisor of the loss that a step returns.
         precision: The number format of steps.
-        looking: Returns a context manager; in its block the model is in evaluation mode, without
-            gradients, and changes to its buffers are undone. See `steps.check_parts`.
+        without_effects: Returns a context manager; in its block the model is in evaluation mode,
+            without gradients, and changes to its buffers are undone. See `steps.check_parts`.
         progress: The object that the module gets as `self.trainer`.
     """
 
@@ -149,11 +149,15 @@ class LightningSteps:
         definition: ModelDefinition,
         loss: TorchLoss,
         precision: MixedPrecision,
-        looking: Callable[..., AbstractContextManager[Any]],
+        without_effects: Callable[..., AbstractContextManager[Any]],
         progress: TrainerProgress,
     ) -> None:
         self._definition, self._loss = definition, loss
-        self._precision, self._no_side_effects, self._progress = precision, looking, progress
+        self._precision, self._without_effects, self._progress = (
+            precision,
+            without_effects,
+            progress,
+        )
         self._batch_index = _BatchIndex(definition.origin)
         self._looked_at: nn.Module | None = None
         self._metrics: Sequence[LoggedMetric] = ()
@@ -231,7 +235,7 @@ class LightningSteps:
             DefinitionError: They do not add up.
         """
         del stepped
-        check_parts(self, self._loss, self._no_side_effects, model, batch)
+        check_parts(self, self._loss, self._without_effects, model, batch)
 
     def _call(self, model: nn.Module, name: str, given: Any) -> Any:
         """Call a step of the module, and return what it returns.

@@ -203,7 +203,7 @@ def _tensors_in(tree: Any) -> list[torch.Tensor]:
 def check_parts(
     steps: Steps,
     loss: TorchLoss,
-    looking: Callable[..., AbstractContextManager[Any]],
+    without_effects: Callable[..., AbstractContextManager[Any]],
     model: nn.Module,
     batch: Tensors,
 ) -> None:
@@ -216,9 +216,9 @@ def check_parts(
         steps: The steps of the model.
         loss: Compares the losses; it counts its checks, and leaves them out after the first batches
             if the loss is a known one.
-        looking: Returns a context manager; in its block the model is in evaluation mode, without
-            gradients, and changes to its buffers are undone. A number, its argument, determines the
-            random numbers drawn.
+        without_effects: Returns a context manager; in its block the model is in evaluation mode,
+            without gradients, and changes to its buffers are undone. A number, its argument,
+            determines the random numbers drawn.
         model: The module.
         batch: A batch.
 
@@ -229,7 +229,7 @@ def check_parts(
         return
 
     def of(part: Tensors, moment: int = 0) -> BatchLoss:
-        with looking(moment):
+        with without_effects(moment):
             found = steps.training(model, part).loss
         assert found is not None  # noqa: S101 - a training step has one
         return found

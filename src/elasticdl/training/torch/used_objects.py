@@ -59,12 +59,13 @@ class Used:
             self._reach(each, _DEPTH)
 
     def variables(self, *, values_only: bool = False) -> Iterator[tuple[str, str]]:
-        """Yield each variable as (description, digest of its value).
+        """Yield (description, digest of its value) of each variable that no checkpoint stores.
 
-        Lists and sets are left out: they may only be logs for the user.
+        Lists and sets are skipped: a user may only log in them.
 
         Args:
-            values_only: Only numbers, strings, tensors, arrays and dicts.
+            values_only: Skip other objects too: yield only numbers, strings, tensors, arrays and
+                dicts.
         """
         without = [*self.objects, *self._known]
         for function in self._functions:

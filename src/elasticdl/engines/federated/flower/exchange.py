@@ -170,14 +170,15 @@ class Exchange:
         """Send messages to parties, and yield their answers as they arrive.
 
         Args:
-            requests: Party -> arrays and facts to send. A party that is not connected receives them
-                when it connects, if that is before the timeout.
+            requests: Party -> arrays and values to send. A party that is not connected receives
+                them when it connects, if that is before the timeout.
             timeout_s: How long to wait for answers; None waits until all have arrived.
             check: Called each second while waiting; an exception from it ends the wait.
 
         Yields:
-            A party's name, and the arrays and facts of its answer. If `unanswered` is the only
-            fact, it has the reason why there is no answer. A silent party yields nothing.
+            A party's name, and the arrays and values of its answer. If `unanswered` is the only
+            value, it states why there is no answer. A party that does not answer in time yields
+            nothing.
 
         Raises:
             TrainingError: Flower could not be kept running.
@@ -267,7 +268,7 @@ class Exchange:
     def _seen(self, nodes: Sequence[int]) -> None:
         """Record which nodes are online, and request the names of new nodes."""
         before = self._membership
-        self._membership = before.now(nodes)
+        self._membership = before.with_online(nodes)
         now_s = time.monotonic()
         asked = {
             int(one.party): number

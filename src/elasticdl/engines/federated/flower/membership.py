@@ -30,8 +30,8 @@ class Membership:
     online: frozenset[int] = frozenset()
     given: Mapping[int, str] = field(default_factory=dict)
 
-    def now(self, online: Iterable[int]) -> Membership:
-        """Return the membership with these nodes online; forget the names of all others."""
+    def with_online(self, online: Iterable[int]) -> Membership:
+        """Return a copy in which exactly these nodes are online; it has no names of other nodes."""
         nodes = frozenset(online)
         given = {node: name for node, name in self.given.items() if node in nodes}
         return replace(self, online=nodes, given=given)
