@@ -47,10 +47,10 @@ RESUMED = {
     },
     ("torch", "Learning rate schedules"): {"one_cycle_lr", "sequential_lr", "tensor_rate"},
     ("torch", "Losses"): set(),
-    ("torch", "Models"): {"lazy_modules", "torch_compile"},
+    ("torch", "Models"): {"graph_convolution", "lazy_modules", "torch_compile"},
     ("torch", "Parameters and buffers"): {
-        "boolean_buffer", "buffers", "frozen_layers", "large_counter", "pruning", "spectral_norm",
-        "weight_tying",
+        "boolean_buffer", "buffers", "frozen_layers", "large_counter", "pruning", "sparse_buffer",
+        "spectral_norm", "weight_tying",
     },
     ("torch", "Optimizers"): {
         "adafactor", "adam", "asgd", "gradual_unfreezing", "lookahead", "param_groups",

@@ -479,9 +479,10 @@ def _weights_of(model: Any) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _as_array(tensor: Any) -> np.ndarray[Any, Any]:
-    # NumPy has no bfloat16 of its own; every one of them is a float32.
-    narrow = str(tensor.dtype) == "torch.bfloat16"
-    array: np.ndarray[Any, Any] = (tensor.float() if narrow else tensor).detach().numpy().copy()
+    # NumPy has no sparse arrays, and no bfloat16 of its own; every one of them is a float32.
+    dense = tensor.detach().to_dense()
+    narrow = str(dense.dtype) == "torch.bfloat16"
+    array: np.ndarray[Any, Any] = (dense.float() if narrow else dense).numpy().copy()
     return array
 
 

@@ -804,6 +804,20 @@ def test_a_module_that_changes_itself_in_evaluation_is_refused(change, what, nam
     assert same_bits(before, trainer.state())
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_a_change_in_evaluation_is_found_beside_a_sparse_buffer(layout):
+    class Near(Changing):
+        def __init__(self):
+            super().__init__(add_to_buffer)
+            self.register_buffer("near", torch.eye(4).to_sparse(layout=layout))
+
+    trainer = trainer_of(definition_of(Near))
+
+    with pytest.raises(DefinitionError, match=r"Near \(the model\) changes its seen"):
+        trainer.check_evaluation(batch_of(8))
+
+
 @pytest.mark.parametrize("change", [write_the_same, add_in_training])
 def test_a_module_that_changes_itself_in_training_only_is_evaluated(change):
     trainer = trainer_of(definition_of(lambda: Changing(change)))

@@ -186,6 +186,9 @@ class TorchValues(CallbackValues):
         for name, weight in near:
             if value is weight:
                 return {"$weight": name}
+        if value.layout is not torch.strided:
+            arrays[path] = to_array(value)
+            return {"$tensor": [path, value.device.type, str(value.layout).partition(".")[2]]}
         for name, weight in near:
             if _place_of(value) == _place_of(weight):
                 return {"$alias": name}
@@ -197,10 +200,13 @@ class TorchValues(CallbackValues):
     def _unpack_tensor(
         self, content: Any, current: Any, arrays: Mapping[str, np.ndarray[Any, Any]]
     ) -> torch.Tensor:
-        path, device = content
+        path, device, *layout = content
         tensor = to_tensor(arrays[path])
+        if layout:
+            return tensor.to_sparse(layout=getattr(torch, layout[0])).to(here(device))
         is_like = isinstance(current, torch.Tensor) and (
-            (current.shape, current.dtype) == (tensor.shape, tensor.dtype)
+            (current.shape, current.dtype, current.layout)
+            == (tensor.shape, tensor.dtype, tensor.layout)
         )
         is_weight = is_like and _storage_of(current) in map(_storage_of, self._weights().values())
         if is_like and not is_weight:

@@ -36,7 +36,7 @@ import torch
 from torch import nn
 
 from elasticdl.errors import DefinitionError
-from elasticdl.training.torch.tensors import here, to_array, to_tensor
+from elasticdl.training.torch.tensors import here, put, to_array, to_tensor
 
 if TYPE_CHECKING:
     from elasticdl.definition import Origin
@@ -359,7 +359,7 @@ def _write(place: _Place, saved: Any) -> None:
         value.load_state_dict(saved)
     elif isinstance(value, torch.Tensor) and value.shape == getattr(saved, "shape", None):
         with torch.no_grad():
-            value.copy_(saved)
+            put(value, to_array(saved))
     elif type(value) is not type(saved):
         place.put(saved)
     elif isinstance(value, MutableSequence):

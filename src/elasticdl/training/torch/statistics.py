@@ -213,7 +213,8 @@ class TorchStatistics:
         for name, tensor in self._buffers.tensors().items():
             change = self._change(name, before[name], tensor) if is_finite else None
             if change is None:
-                payloads.append(tensor.new_zeros(tensor.numel() * self._widths[name]).float())
+                size = tensor.numel() * self._widths[name]
+                payloads.append(torch.zeros(size, dtype=torch.float32, device=self._device))
                 votes += [0.0] * _VOTES
                 continue
             if self._num_comparisons.get(name, 0) < _NUM_COMPARISONS:
@@ -329,7 +330,9 @@ class TorchStatistics:
         if change is None:
             return None
         if not self._widths[name]:
-            raise self._refused(name, f"holds {after.numel():,} whole numbers and changes")
+            is_sparse = after.layout != torch.strided
+            what = "is sparse" if is_sparse else f"holds {after.numel():,} whole numbers"
+            raise self._refused(name, f"{what} and changes")
         return self._finite(name, change)
 
     def _finite(self, name: str, change: torch.Tensor) -> torch.Tensor:
@@ -480,6 +483,8 @@ def change_of(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor | None:
         int64 for integers; otherwise float64 or float32, 0 where the values are the same,
         including NaN and infinity.
     """
+    if after.layout != torch.strided:
+        before, after = before.to_dense(), after.to_dense()
     if torch.equal(before, after):
         return None
     if not after.is_floating_point():
@@ -580,7 +585,10 @@ def _rounding(values: torch.Tensor) -> torch.Tensor:
 
 
 def _width(tensor: torch.Tensor) -> int:
-    """Return the number of float32 values that encode one value of the tensor."""
+    """Return the number of float32 values that encode one value of a tensor; 0: it is not sent."""
+    if tensor.layout != torch.strided:
+        # It would be dense in each sum, and usually is the constant adjacency of a graph.
+        return 0
     if tensor.is_floating_point():
         return _FLOAT64_PARTS if tensor.dtype == torch.float64 else 1
     if tensor.numel() > _MAX_WHOLE_NUMBERS:

@@ -68,8 +68,8 @@ def _on_gpu(array: np.ndarray[Any, Any], device: torch.device) -> torch.Tensor:
 def to_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """Return a copy of a tensor, bit for bit; bfloat16 and similar types as dtypes of ml_dtypes."""
     tensor = tensor.detach()
-    # The momentum of sparse gradients is itself sparse.
-    dense = (tensor.to_dense() if tensor.is_sparse else tensor).cpu().contiguous()
+    # The momentum of sparse gradients is itself sparse, and so may the adjacency of a graph be.
+    dense = (tensor if tensor.layout == torch.strided else tensor.to_dense()).cpu().contiguous()
     if dense.dtype not in _BITS:
         return np.array(dense.numpy())
     import ml_dtypes  # noqa: PLC0415 - only such tensors need it
@@ -96,3 +96,30 @@ def to_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
             whole = np.array(array, order="C").view(f"i{array.itemsize}")
             return torch.from_numpy(whole).view(bits).view(dtype)
     return torch.from_numpy(np.array(array, order="C"))
+
+
+def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return strided tensors that have all values of a tensor: of a sparse one, its entries."""
+    if tensor.layout == torch.strided:
+        return [tensor]
+    if tensor.layout == torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]  # noqa: SLF001 - the public ones need coalesce
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return []
+
+
+def put(tensor: torch.Tensor, array: np.ndarray[Any, Any]) -> None:
+    """Set a tensor to the values of an array that `to_array` returned, in the tensor's own layout.
+
+    A sparse tensor that already has these values stays as it is: its entries may be in an order,
+    or contain zeros, that the array does not show and that sums over them depend on.
+    """
+    if tensor.layout == torch.strided:
+        tensor.copy_(to_tensor(array))
+    elif to_array(tensor).tobytes() != array.tobytes():
+        sparse = to_tensor(array).to_sparse(layout=tensor.layout)
+        # Without it, the compressed layouts accept only as many entries as they have.
+        tensor.resize_as_sparse_(sparse.to(tensor)).copy_(sparse)

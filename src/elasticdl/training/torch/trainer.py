@@ -69,7 +69,7 @@ from elasticdl.training.torch.schedulers import Schedulers
 from elasticdl.training.torch.scores import scores_of
 from elasticdl.training.torch.statistics import BatchParts, TorchStatistics, change_of, has_room
 from elasticdl.training.torch.steps import ForwardSteps, Stepped, Steps, Tensors
-from elasticdl.training.torch.tensors import batch_tensors, to_array, to_tensor
+from elasticdl.training.torch.tensors import batch_tensors, put, to_array, to_tensor
 from elasticdl.training.torch.untracked_state import (
     check_loss,
     check_no_untracked_state,
@@ -473,7 +473,7 @@ class TorchTrainer:
             )
         with torch.no_grad():
             for name, tensor in tensors.items():
-                tensor.copy_(to_tensor(arrays[name]))
+                put(tensor, arrays[name])
         self._clear_gradients()
         self.step = int(state["step"])
 

@@ -40,7 +40,7 @@ from torch.nn.parameter import is_lazy
 from elasticdl.errors import DefinitionError
 from elasticdl.training.iterators import RecordedIterator, is_readable, position_of
 from elasticdl.training.torch.buffers import Buffers, is_kept
-from elasticdl.training.torch.tensors import to_array
+from elasticdl.training.torch.tensors import parts_of, to_array
 
 if TYPE_CHECKING:
     from elasticdl.definition import Origin
@@ -304,12 +304,30 @@ def _remembered(model: nn.Module) -> Iterator[tuple[str, Any]]:
             if buffer is not None and not is_kept(module, name):
                 where = ".".join(part for part in (prefix, name) if part)
                 yield f"the buffer {where}, which is not persistent, of the model", buffer
-        for name, value in vars(module).items():
-            if name not in _OF_MODULES:
-                where = ".".join(part for part in (prefix, name) if part)
-                yield f"the attribute {where} of the model", value
+        for name, value in _attributes_of(module):
+            where = ".".join(part for part in (prefix, name) if part)
+            yield f"the attribute {where} of the model", value
         hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]  # noqa: SLF001 - no public name
         yield f"the state of the forward hooks of {prefix or 'the model'}", hooks
+
+
+def _attributes_of(module: nn.Module) -> list[tuple[str, Any]]:
+    return [(name, value) for name, value in vars(module).items() if name not in _OF_MODULES]
+
+
+def attribute_digests(model: nn.Module, without: Iterable[Any]) -> dict[str, str]:
+    """Return name -> digest of each attribute of a module and its submodules, without weights.
+
+    Args:
+        model: The module.
+        without: Objects within attributes whose contents are left out.
+    """
+    without = [*without, *model.modules()]
+    return {
+        ".".join(part for part in (prefix, name) if part): digest(value, without=without)
+        for prefix, module in model.named_modules()
+        for name, value in _attributes_of(module)
+    }
 
 
 def _remembered_by_code(model: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -358,8 +376,9 @@ def _feed(hasher: Any, value: Any, depth: int, seen: dict[int, tuple[int, Any]])
     elif isinstance(value, torch.Tensor):
         array = value.detach().cpu()
         hasher.update(repr((array.dtype, tuple(array.shape))).encode())
-        if array.layout is torch.strided and not array.is_quantized:
-            hasher.update(to_array(array).tobytes())
+        if not array.is_quantized:
+            for part in parts_of(array):
+                hasher.update(to_array(part).tobytes())
     elif isinstance(value, (np.ndarray, torch.Generator, *_DRAW)):
         hasher.update(_bytes_of(value))
     # What an optimizer keeps is several levels within it.
