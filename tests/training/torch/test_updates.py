@@ -304,6 +304,70 @@ def test_what_is_no_average_of_the_model_is_refused(make, expected):
         trainer_of(definition_of(create_average=make))
 
 
+class Counting(swa_utils.AveragedModel):
+    """Averages after every third update."""
+
+    def __init__(self, model, count):
+        super().__init__(model, use_buffers=True)
+        count(self)
+
+    def update_parameters(self, model):
+        if self.calls % 3 == 0:
+            super().update_parameters(model)
+        self.calls += 1
+
+
+def in_attribute(average):
+    average.calls = 0
+
+
+def in_buffer(average, *, persistent=True):
+    average.register_buffer("calls", torch.tensor(0), persistent=persistent)
+
+
+def in_passing_buffer(average):
+    in_buffer(average, persistent=False)
+
+
+class Follow:
+    """An average that follows more slowly with each call."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, average, value, number):
+        self.calls += 1
+        return average + (value - average) / self.calls
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda model: Counting(model, in_attribute), "calls"),
+        (lambda model: swa_utils.AveragedModel(model, avg_fn=Follow()), "avg_fn"),
+    ],
+)
+def test_an_average_with_state_that_no_checkpoint_holds_is_refused(make, name):
+    trainer = trainer_of(definition_of(create_average=make))
+
+    with pytest.raises(DefinitionError, match=rf"the attribute {name} of the average changes"):
+        trainer.train_steps([batch_of(8, seed) for seed in range(3)])
+
+
+@pytest.mark.parametrize("count", [in_buffer, in_passing_buffer])
+def test_all_buffers_of_an_average_are_resumed(count):
+    definition = definition_of(create_average=lambda model: Counting(model, count))
+    batches = [batch_of(8, seed) for seed in range(5)]
+    whole, first, rest = (trainer_of(definition) for _ in range(3))
+    whole.train_steps(batches)
+
+    first.train_steps(batches[:2])
+    rest.load_state(first.state())
+    rest.train_steps(batches[2:])
+
+    assert same_bits(rest.state(), whole.state())
+
+
 # --- float16 -------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,8 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from elasticdl.errors import DefinitionError, UserCodeError, raised_at, users_traceback
-from elasticdl.training.torch.tensors import to_array, to_tensor
+from elasticdl.training.torch.tensors import put, to_array
+from elasticdl.training.torch.untracked_state import attribute_digests
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,6 +45,7 @@ class Averages:
         self._model, self._where = model, definition.where("averaged_model")
         self._averaged: AveragedModel | None = None
         self._is_in_place = False
+        self._num_updates = 0
         if definition.create_average is not None:
             self._averaged = self._checked(definition.create_average(model))
 
@@ -52,9 +54,18 @@ class Averages:
         return self._averaged is not None
 
     def update(self) -> None:
-        """Update the averages from the weights; called after each update of the weights."""
+        """Update the averages from the weights; called after each update of the weights.
+
+        Raises:
+            DefinitionError: The object keeps state outside its buffers; checked at the updates 1,
+                2, 4, 8 and so on.
+            UserCodeError: The user's class or function raised.
+        """
         if self._averaged is None:
             return
+        self._num_updates += 1
+        is_checked = self._num_updates & (self._num_updates - 1) == 0
+        before = self._attributes() if is_checked else {}
         try:
             self._averaged.update_parameters(self._model)
         except Exception as error:
@@ -62,6 +73,19 @@ class Averages:
                 f"{raised_at(error, self._where)}: averaging the weights raised:\n"
                 f"{users_traceback(error)}"
             ) from error
+        after = self._attributes() if is_checked else {}
+        if changed := [name for name in after if after[name] != before.get(name)]:
+            raise DefinitionError(
+                f"{self._where}: averaged_model(): the attribute {changed[0]} of the average "
+                "changes with an update, but no checkpoint stores it, so a resumed training would "
+                "continue differently. Keep it in a buffer: "
+                "self.register_buffer(name, torch.tensor(value)). The number of averaged updates "
+                "is in n_averaged."
+            )
+
+    def _attributes(self) -> dict[str, str]:
+        assert self._averaged is not None  # noqa: S101 - the caller has looked
+        return attribute_digests(self._averaged, self._model.modules())
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -85,11 +109,20 @@ class Averages:
         """Return the averages and the number of averaged updates; empty without averages."""
         if self._averaged is None:
             return {}
-        return {name: to_array(tensor) for name, tensor in self._averaged.state_dict().items()}
+        tensors = {**self._averaged.state_dict(), **self._passing(self._averaged)}
+        return {name: to_array(tensor) for name, tensor in tensors.items()}
+
+    def _passing(self, averaged: AveragedModel) -> dict[str, torch.Tensor]:
+        """Return the buffers that are not persistent, which an average changes all the same."""
+        kept = averaged.state_dict().keys()
+        return {name: each for name, each in averaged.named_buffers() if name not in kept}
 
     def load(self, state: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
         """Restore a state; if its names do not match, change nothing and return the mismatches."""
         tensors = {} if self._averaged is None else self._averaged.state_dict()
+        passing = {} if self._averaged is None else self._passing(self._averaged)
+        # Older checkpoints do not have them.
+        tensors |= {name: tensor for name, tensor in passing.items() if name in state}
         problems = [
             f"{name}: in {'the checkpoint' if name in state else 'the model file'} only"
             for name in sorted(tensors.keys() ^ state.keys())
@@ -98,7 +131,7 @@ class Averages:
             self._is_in_place = False
             with torch.no_grad():
                 for name, tensor in tensors.items():
-                    tensor.copy_(to_tensor(state[name]))
+                    put(tensor, state[name])
         return problems
 
     def _swap(self) -> None:
