@@ -392,6 +392,29 @@ def test_a_zero_grad_that_does_more_than_to_clear_gradients_is_refused(zero_grad
         trainer_of(definition_of(optimizer=zeroing(zero_grad)))
 
 
+class Accumulating(torch.optim.SGD):
+    """Steps after every fourth batch, and keeps the gradients until then."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, 0.1)
+        self.calls = 0
+
+    def step(self, closure=None):
+        self.calls += 1
+        if self.calls % 4 == 0:
+            super().step()
+
+    def zero_grad(self, set_to_none=True):
+        if self.calls % 4 == 0:
+            super().zero_grad(set_to_none)
+
+
+def test_a_zero_grad_that_accumulates_the_gradients_of_some_steps_is_refused():
+    what = r"zero_grad\(\) of Accumulating leaves gradients where it should set None"
+    with pytest.raises(DefinitionError, match=what):
+        trainer_of(definition_of(optimizer=Accumulating))
+
+
 def test_a_zero_grad_that_clears_gradients_changes_nothing():
     one, other = (trainer_of(definition_of(optimizer=make)) for make in (zeroing(clears), sgd))
     for trainer in (one, other):

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition
 
 _CLASS, _GROUPS, _BESIDE, _HOOKS = "class", "param_groups/", "beside/", "step_hooks/"
+# Calls of a user's zero_grad() before training, with a step between two of them.
+_ZERO_GRADS = 3
 _NUMBER = ":number"
 
 
@@ -407,7 +410,8 @@ def _check_zero_grad(optimizer: torch.optim.Optimizer, definition: ModelDefiniti
     """Check that a user-defined zero_grad() only clears gradients.
 
     It is not called in training, where gradients are set to None. It is tested here on an optimizer
-    that is not used otherwise.
+    that is not used otherwise: before its first step and after some, because it may accumulate the
+    gradients of several batches.
 
     Raises:
         DefinitionError: It leaves a gradient, or changes the optimizer or a parameter.
@@ -416,12 +420,28 @@ def _check_zero_grad(optimizer: torch.optim.Optimizer, definition: ModelDefiniti
     if getattr(optimizer.zero_grad, "__func__", None) is torch.optim.Optimizer.zero_grad:
         return
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-    for parameter in parameters:
-        parameter.grad = torch.ones_like(parameter)
-    before = digest(vars(optimizer))
     inner = inspect.unwrap(getattr(optimizer.zero_grad, "__func__", optimizer.zero_grad))
     code = getattr(inner, "__code__", None)
     where = f"{code.co_filename}:{code.co_firstlineno}" if code else definition.where("optimizer")
+    for _ in range(_ZERO_GRADS):
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
+        _check_clears(optimizer, parameters, definition, where)
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
+        # A step that raises, or that needs a closure, is reported in training.
+        with suppress(Exception):
+            optimizer.step()
+
+
+def _check_clears(
+    optimizer: torch.optim.Optimizer,
+    parameters: Sequence[nn.Parameter],
+    definition: ModelDefinition,
+    where: object,
+) -> None:
+    """Check a single call of zero_grad(), with a gradient at each parameter."""
+    before = digest(vars(optimizer))
     try:
         optimizer.zero_grad()
     except Exception as error:
