@@ -128,6 +128,33 @@ def test_a_stream_goes_on_after_a_block_that_raised():
     assert [first, second] == expected
 
 
+def test_what_user_code_seeds_in_a_block_is_what_it_draws_there_from():
+    """A dataset may seed itself, to turn a picture and its mask alike."""
+    torch = pytest.importorskip("torch")
+    expected = torch.rand(3, generator=torch.Generator().manual_seed(5)).tolist()
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+
+    with seeded(7):
+        torch.manual_seed(5)
+        numbers = torch.rand(3).tolist()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(5)
+            forked = torch.rand(3).tolist()
+        state = torch.get_rng_state()
+        one = torch.rand(3).tolist()
+        torch.set_rng_state(state)
+        again = torch.rand(3).tolist()
+        seed = torch.initial_seed()
+
+    assert numbers == forked == expected
+    assert one == again
+    assert seed == 5
+    # What the model draws from, in another thread.
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.initial_seed() == 1
+
+
 def test_two_streams_that_take_turns_do_not_touch_each_other():
     expected = [drawn(7, 3), drawn(9, 3)]
     one, other = Stream(7).drawn(numbers), Stream(9).drawn(numbers)

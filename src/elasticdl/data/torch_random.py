@@ -5,16 +5,44 @@ in another thread. So in the thread that prepares batches, and only there, opera
 a separate generator. (An operation on an accelerator, and one that accepts no generator, draws as
 usual.)
 
+Functions that seed (`torch.manual_seed`), and those that read or set a state, mean that separate
+generator too. Otherwise a dataset that seeds itself, to turn a picture and its mask by the same
+angle, would have no effect on its own numbers, but on those that the model draws meanwhile.
+
 Callers: `engines/randomness.py`, where PyTorch is loaded anyway.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.cuda.random
 from torch.utils._python_dispatch import TorchDispatchMode
+
+# Functions that would change what the model draws on a GPU.
+_OF_GPUS = ("manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state")
+
+
+class _Threads(threading.local):
+    """The generators of the blocks of `UseGenerator` that this thread is in, the innermost last."""
+
+    def __init__(self) -> None:
+        self.generators: list[torch.Generator] = []
+
+
+_threads = _Threads()
+
+
+class _GeneratorOfThread:
+    """Stands for the generator of the process in functions such as `torch.manual_seed`."""
+
+    def __getattr__(self, name: str) -> Any:
+        inner = _threads.generators
+        return getattr(inner[-1] if inner else torch.default_generator, name)
 
 
 class UseGenerator(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -27,6 +55,17 @@ class UseGenerator(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, generator: torch.Generator) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._generator = generator
+        _redirect_functions()
+
+    def __enter__(self) -> Any:
+        """Begin the block."""
+        _threads.generators.append(self._generator)
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *exception: object) -> None:
+        """End the block."""
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        _threads.generators.pop()
 
     def __torch_dispatch__(
         self,
@@ -60,6 +99,27 @@ class UseGenerator(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if other not in func.overloadpacket.overloads():
             return func, named
         return getattr(func.overloadpacket, other), {**named, "generator": self._generator}
+
+
+@functools.cache
+def _redirect_functions() -> None:
+    """Make PyTorch's functions that seed use the generator of this thread, for all the process."""
+    of_torch: Any = torch.random
+    of_torch.default_generator = _GeneratorOfThread()
+    for module in (torch.cuda, torch.cuda.random):
+        for name in _OF_GPUS:
+            setattr(module, name, _outside(getattr(torch.cuda.random, name)))
+
+
+def _outside(function: Callable[..., None]) -> Callable[..., None]:
+    """Return a function that does nothing within a block of `UseGenerator`."""
+
+    @functools.wraps(function)
+    def called(*args: Any, **named: Any) -> None:
+        if not _threads.generators:
+            function(*args, **named)
+
+    return called
 
 
 def _is_the_process(generator: Any) -> bool:
