@@ -79,6 +79,7 @@ VALUES = {
     "default of a function": (
         "def value(seen=[]):\n    seen.append(1)", "value()", "value",
     ),
+    "sparse tensor": ("value = torch.eye(3).to_sparse()", "value.mul_(2)", "value"),
     "object": (COUNTER.format(first=""), "counter.count += 1", "counter"),
     "class": (COUNTER.format(first="of_all = 0"), "Counter.of_all += 1", "Counter"),
     "module": (MODULE, "centers.move(outputs)", "centers"),
@@ -89,6 +90,21 @@ OBJECT = """
 class Mix:
     def __init__(self):
         self.rng = np.random.default_rng(0)
+
+
+mix = Mix()
+"""
+# So deep that its attributes are the last that are compared.
+NESTED = """
+class Part:
+    def __init__(self):
+        self.shares = torch.distributions.Beta(0.2, 0.2)
+        self.size = 1000
+
+
+class Mix:
+    def __init__(self):
+        self.parts = [Part(), Part()]
 
 
 mix = Mix()
@@ -175,6 +191,8 @@ def test_what_an_input_function_draws_from_the_file_is_refused(tmp_path, data, c
         ("cache = {}", "cache.setdefault('table', np.arange(3))"),
         ("net = None", "global net; net = net or nn.Linear(1, 1)"),
         ("net = nn.Linear(2, 1)", "net.weight.data += 1"),
+        ("near = torch.eye(3).to_sparse()", "torch.sparse.mm(near, near)"),
+        (NESTED, "mix.parts"),
     ],
 )
 def test_one_that_stays_or_is_no_value_of_the_file_is_not(tmp_path, data, caplog, value, change):

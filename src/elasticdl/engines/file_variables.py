@@ -270,9 +270,16 @@ def _summary(value: Any, module: str, depth: int) -> Any:
     if isinstance(value, np.ndarray):
         return value.shape, value.dtype.str, _checksum(value)
     if type(value).__module__ == "torch" and type(value).__name__ == "Tensor":
-        return tuple(value.shape), _checksum(value.detach().cpu().float().numpy())
+        # Only the entries of a sparse tensor, which may be too large as a dense one.
+        held = value.detach()
+        if str(held.layout) != "torch.strided":
+            held = (held.coalesce() if held.is_sparse else held).values()
+        return tuple(value.shape), _checksum(held.cpu().float().numpy())
     inner = _within(value, module) if depth else None
     if inner is None:
+        # `items()` creates its pairs each time, so their ids are no sign of a change.
+        if isinstance(value, tuple):
+            return [_summary(each, module, 0) for each in value[:_MAX_ITEMS]]
         return id(value)
     try:
         some = list(itertools.islice(inner, _MAX_ITEMS))
