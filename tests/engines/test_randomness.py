@@ -205,3 +205,103 @@ def test_the_generators_are_free_again_after_an_iterator_was_left_in_the_middle(
     other = Other(seeded(9))
     assert other.has_begun.wait(10)
     other.end()
+
+
+@pytest.fixture
+def keras_draws():
+    """Return a function that draws from each kind of generator that Keras has."""
+    import keras
+
+    flip = keras.layers.RandomFlip("horizontal", seed=3)
+    noise, generator = keras.layers.GaussianNoise(1.0), keras.random.SeedGenerator(5)
+    pixels = np.arange(64.0, dtype=np.float32).reshape(32, 1, 2, 1)
+
+    def draws():
+        return [
+            np.array(keras.random.normal([2])).tolist(),
+            np.array(keras.random.normal([2], seed=generator)).tolist(),
+            np.array(noise(pixels, training=True)).ravel().tolist(),
+            np.array(flip(pixels, training=True)).ravel().tolist(),
+        ]
+
+    return draws
+
+
+def test_generators_of_keras_begin_anew_with_each_block(keras_draws):
+    with seeded(7):
+        first, second = keras_draws(), keras_draws()
+    keras_draws()
+    with seeded(7):
+        again = keras_draws(), keras_draws()
+    with seeded(8):
+        other = keras_draws()
+
+    assert again == (first, second)
+    assert all(one != two for one, two in zip(first, second, strict=True))
+    assert all(one != two for one, two in zip(first, other, strict=True))
+
+
+def test_a_stream_goes_on_with_the_generators_of_keras(keras_draws):
+    with streamed(7):
+        expected = [keras_draws(), keras_draws()]
+    stream, got = Stream(7), []
+    for seed in (9, 10):
+        with stream():
+            got.append(keras_draws())
+        with seeded(seed):
+            keras_draws()
+
+    assert got == expected
+
+
+def test_a_pipeline_draws_from_generators_of_keras_what_it_drew_before(tf):
+    import keras
+
+    noise = keras.layers.GaussianNoise(1.0)
+
+    def noisy():
+        numbers = tf.data.Dataset.from_tensors(tf.zeros([3])).repeat(3)
+        made = numbers.map(lambda x: noise(x, training=True) + keras.random.normal([3]))
+        return iter(made.as_numpy_iterator())
+
+    first = [item.tolist() for item in Stream(7).drawn(noisy)]
+    noise(tf.zeros([3]), training=True)
+    again = [item.tolist() for item in Stream(7).drawn(noisy)]
+
+    assert again == first
+    assert first[0] != first[1] != first[2]
+
+
+def test_layers_of_the_same_seed_draw_the_same_for_a_picture_and_its_mask():
+    import keras
+
+    one, other = (keras.layers.RandomFlip("horizontal", seed=3) for _ in range(2))
+    pixels = np.arange(64.0, dtype=np.float32).reshape(32, 1, 2, 1)
+
+    with seeded(7):
+        flipped = [np.array(layer(pixels, training=True)) for layer in (one, other)]
+
+    assert np.array_equal(*flipped)
+    assert not np.array_equal(flipped[0], pixels)
+
+
+def test_a_model_in_another_thread_draws_from_its_own_generators():
+    import keras
+
+    generator = keras.random.SeedGenerator(5)
+    before = np.array(generator.state)
+
+    with seeded(7):
+        keras.random.normal([2], seed=generator)
+
+    assert np.array_equal(generator.state, before)
+
+
+def test_a_seed_that_recurs_draws_the_same_with_tensorflow(tf):
+    forget_kernels()
+    got = []
+    for _ in range(3):
+        with seeded(7, recurs=True):
+            got.append(float(tf.random.uniform([])))
+
+    assert got[0] == got[1] == got[2]

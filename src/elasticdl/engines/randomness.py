@@ -3,8 +3,8 @@
 User code draws from the global generators of Python, NumPy and TensorFlow, while batches for
 training and for evaluation are prepared in different threads. So a thread that prepares batches
 locks the generators meanwhile: `seeded` seeds them, and `Stream` restores their state from its last
-block. The model draws from PyTorch's global generator at the same time, so each block gets its own
-PyTorch generator.
+block. The model draws from PyTorch's global generator and from the generators of Keras' layers at
+the same time, so each block gets its own ones.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 # Reentrant, because code that draws may call other code that does.
 _one_at_a_time = threading.RLock()
+# Recurring seeds with which TensorFlow's eager operations have drawn in this process.
+_drawn: set[int] = set()
 
 
 def reseed(seed: int) -> None:
@@ -45,12 +47,25 @@ def forget_kernels() -> None:
 
 
 @contextlib.contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seed the global random generators, and lock them for this thread while the block runs."""
+def seeded(seed: int, *, recurs: bool = False) -> Iterator[None]:
+    """Seed the global random generators, and lock them for this thread while the block runs.
+
+    Args:
+        seed: The seed.
+        recurs: Whether other blocks may have the same seed, such as those of each evaluation. They
+            draw the same numbers.
+    """
     with _one_at_a_time:
+        if seed in _drawn:
+            forget_kernels()
         reseed(seed)
-        with _drawing_from(_torchs(seed)), making_batch():
-            yield
+        before = _tensorflows() if recurs else None
+        try:
+            with _drawing_from(_torchs(seed), _keras(seed)), making_batch():
+                yield
+        finally:
+            if recurs and _tensorflows() != before:
+                _drawn.add(seed)
 
 
 class Stream:
@@ -64,6 +79,7 @@ class Stream:
         self._seed = seed
         self._state: Any = None
         self._torchs: Any = None
+        self._keras: Any = None
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
@@ -73,10 +89,11 @@ class Stream:
                 reseed(self._seed)
             else:
                 _restore(self._state)
-            # The pipeline itself may import PyTorch.
+            # The pipeline itself may import a framework.
             self._torchs = self._torchs or _torchs(self._seed)
+            self._keras = self._keras or _keras(self._seed)
             try:
-                with _drawing_from(self._torchs), making_batch():
+                with _drawing_from(self._torchs, self._keras), making_batch():
                     yield
             finally:
                 self._state = _state()
@@ -102,12 +119,27 @@ def _torchs(seed: int) -> Any:
     return torch_random.generator_from(seed)
 
 
-def _drawing_from(generator: Any) -> contextlib.AbstractContextManager[Any]:
-    if generator is None:
-        return contextlib.nullcontext()
-    from elasticdl.data import torch_random  # noqa: PLC0415 - already imported
+def _keras(seed: int) -> Any:
+    if "keras" not in sys.modules:
+        return None
+    from elasticdl.data import keras_random  # noqa: PLC0415 - already imported if needed
 
-    return torch_random.UseGenerator(generator)
+    return keras_random.Substitutes(seed)
+
+
+@contextlib.contextmanager
+def _drawing_from(torchs: Any, kerases: Any) -> Iterator[None]:
+    """Let PyTorch and Keras draw from generators of the caller; None where they are not loaded."""
+    with contextlib.ExitStack() as stack:
+        if torchs is not None:
+            from elasticdl.data import torch_random  # noqa: PLC0415 - already imported
+
+            stack.enter_context(torch_random.UseGenerator(torchs))
+        if kerases is not None:
+            from elasticdl.data import keras_random  # noqa: PLC0415 - already imported
+
+            stack.enter_context(keras_random.substituted(kerases))
+        yield
 
 
 def _state() -> Any:

@@ -416,7 +416,7 @@ def batches_in_order(
                 for record in records[at : at + minibatch_size]
             ]
             # Seeded per batch, so that random numbers do not depend on the start of a range.
-            with seeded(derive_seed(0, first + at, 3)):
+            with seeded(derive_seed(0, first + at, 3), recurs=True):
                 where = RecordNames(
                     numbering_of(source).name_some, numbers[at : at + minibatch_size]
                 )
