@@ -169,3 +169,33 @@ def test_a_change_of_what_layers_hold_is_refused_with_its_owner(holding, change)
         attributes.watched("on_epoch_begin()", "Do not."),
     ):
         changes_of(*owners)[change]()
+
+
+def test_what_callbacks_have_changed_or_added_is_the_same_in_another_process(holding):
+    layer, dense, _, attributes = holding
+    assert attributes.changed() == {}
+    layer.settings["sizes"].append(3)
+    layer.prior[0] = 5.0
+    layer.count = 4
+    dense.trainable = False
+    changed = attributes.changed()
+    layer.settings, layer.prior = {"scale": 1.0, "sizes": [1, 2]}, np.full(3, 1.0, np.float32)
+    dense.trainable = True
+    del layer.count
+
+    attributes.restore(changed)
+
+    assert layer.settings["sizes"] == [1, 2, 3]
+    assert layer.prior.tolist() == [5.0, 1.0, 1.0]
+    assert (layer.count, dense.trainable) == (4, False)
+
+
+def test_a_step_is_compiled_without_what_callbacks_have_added(made):
+    model, _, attributes = made
+    model.layers[0].rounds = 3
+
+    with attributes.as_in_file():
+        seen = hasattr(model.layers[0], "rounds")
+
+    assert not seen
+    assert model.layers[0].rounds == 3

@@ -373,3 +373,25 @@ def test_a_callback_that_watches_a_metric_of_the_validation_as_one_of_the_traini
     with pytest.raises(DefinitionError, match="monitors 'mae'.*'val_mae'"):
         hooks("mae").epoch_end(0, {"loss": 1.0, "val_loss": 1.0, "val_mae": 1.0})
     hooks("val_mae").epoch_end(0, {"loss": 1.0, "val_loss": 1.0, "val_mae": 1.0})
+
+
+def test_a_callback_goes_on_with_its_own_generator_and_with_attributes_of_the_model(keras):
+    class Drawing(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.generator = keras.random.SeedGenerator(3)
+            self.drawn = []
+
+        def on_epoch_end(self, epoch, logs=None):
+            number = float(keras.random.uniform([], seed=self.generator))
+            self.model.rounds = getattr(self.model, "rounds", 0) + 1
+            self.drawn.append((number, self.model.rounds))
+
+    def drawn(resume_after=()):
+        job, _ = run(lambda: [Drawing()], resume_after=resume_after)
+        return [tuple(each) for each in job.callbacks[0].drawn]
+
+    whole = drawn()
+
+    assert drawn(resume_after=(1, 3)) == whole
+    assert [number for _, number in whole] == [1, 2, 3, 4, 5]

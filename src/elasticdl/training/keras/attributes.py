@@ -8,7 +8,8 @@ compile it before training begins:
 
     set by the model file           as_in_file(): every step is compiled with these
     changed before the first step   rejected: only `fit` would see it, once
-    changed later                   not seen, as in `fit`
+    changed later                   not seen, as in `fit`; but callbacks may read them again, so
+                                    checkpoints keep what has `changed`
 
 A model that requests to run eagerly may change them in each step, and with them numbers in lists
 and positions of iterators. Such a change is rejected when a step is compiled.
@@ -88,7 +89,7 @@ class Attributes:
         """
         moved = []
         for owner, made in zip(self._owners, self._made, strict=True):
-            for name, value in _changes(owner, made, _values(owner)).items():
+            for name, value in _changes(owner, made, _values(owner), with_new=True).items():
                 moved.append((owner, name, value, made.get(name, _MISSING)))
                 _put(owner, name, made.get(name, _MISSING))
         try:
@@ -97,6 +98,24 @@ class Attributes:
             for owner, name, value, before in moved:
                 if _same(vars(owner).get(name, _MISSING), before):
                     _put(owner, name, value)
+
+    def changed(self) -> dict[str, Any]:
+        """Return the attributes that are new or no longer those of the file, for `restore`.
+
+        Returns:
+            Number of the owner and name of the attribute, "3/rate" -> a copy of its value.
+        """
+        return {
+            f"{number}/{name}": value
+            for number, (owner, made) in enumerate(zip(self._owners, self._made, strict=True))
+            for name, value in _changes(owner, made, _values(owner), with_new=True).items()
+        }
+
+    def restore(self, changed: Mapping[str, Any]) -> None:
+        """Set attributes to the values that `changed` returned in an earlier process."""
+        for key, value in changed.items():
+            number, _, name = key.partition("/")
+            _put(self._owners[int(number)], name, value)
 
     @contextlib.contextmanager
     def watched(self, who: str, advice: str, *, within: bool = False) -> Iterator[None]:
@@ -229,16 +248,18 @@ def _number(value: Any) -> Any:
     return value.item() if is_number else value
 
 
-def _changes(owner: Any, before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+def _changes(
+    owner: Any, before: dict[str, Any], now: dict[str, Any], *, with_new: bool = False
+) -> dict[str, Any]:
     """Return name -> new value for the attributes in `now` that differ from those in `before`.
 
     An attribute missing from `before` is compared with the default in the class of `owner`; if the
-    class has none, it is left out.
+    class has none, it is left out unless `with_new`.
     """
     return {
         name: value
         for name, value in now.items()
-        if (name in before or hasattr(type(owner), name))
+        if (with_new or name in before or hasattr(type(owner), name))
         and not _same(value, before.get(name, getattr(type(owner), name, _MISSING)))
     }
 

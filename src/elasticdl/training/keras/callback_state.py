@@ -1,7 +1,7 @@
 """State of Keras callbacks: converts it to JSON values and arrays, and back.
 
-Extends `training/callback_state.py` with variables, tensors, metrics, and callbacks within
-callbacks.
+Extends `training/callback_state.py` with variables, tensors, metrics, generators of seeds, and
+callbacks within callbacks.
 
 Callers: `hooks.py`.
 """
@@ -74,7 +74,7 @@ class KerasValues(CallbackValues):
     """Converts plain values, and variables, tensors, metrics and callbacks of Keras."""
 
     def encode_other(self, value: Any, path: str, arrays: Arrays) -> Any:
-        """Convert a tensor, variable, metric or callback to JSON; see `CallbackValues.encode`."""
+        """Convert an object of Keras or TensorFlow to JSON; see `CallbackValues.encode`."""
         match value:
             case keras.metrics.Metric():
                 return {"$metric": self.encode([v.value for v in value.variables], path, arrays)}
@@ -90,6 +90,8 @@ class KerasValues(CallbackValues):
                 return pack_array("$variable", value.value, path, arrays)
             case tf.Variable():
                 return pack_array("$variable", value, path, arrays)
+            case keras.random.SeedGenerator():
+                return pack_array("$seeds", value.state.value, path, arrays)
             case tf.Tensor():
                 return pack_array("$tensor", value, path, arrays)
             case _:
@@ -98,7 +100,7 @@ class KerasValues(CallbackValues):
     def decode_other(
         self, tag: str, content: Any, current: Any, arrays: Mapping[str, np.ndarray[Any, Any]]
     ) -> Any:
-        """Restore a tensor, or a variable, metric or callback in place; see `decode`."""
+        """Restore a tensor, or an object of Keras in place; see `decode`."""
         match tag:
             case "$tensor":
                 return tf.constant(np.array(arrays[content]))
@@ -107,6 +109,10 @@ class KerasValues(CallbackValues):
                 if not isinstance(current, (tf.Variable, keras.Variable)):
                     return keras.Variable(array, dtype=array.dtype.name, trainable=False)
                 current.assign(array)
+            case "$seeds":
+                if not isinstance(current, keras.random.SeedGenerator):
+                    current = keras.random.SeedGenerator(0)
+                current.state.assign(np.array(arrays[content]))
             case "$metric" if isinstance(current, keras.metrics.Metric):
                 values = self.decode(content, None, arrays)
                 for variable, value in zip(current.variables, values, strict=True):

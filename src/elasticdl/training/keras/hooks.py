@@ -25,6 +25,7 @@ from elasticdl.training.keras.untracked_state import variables_in
 from elasticdl.training.trainer import CALLBACKS
 
 if TYPE_CHECKING:
+    from elasticdl.training.keras.attributes import Attributes
     from elasticdl.training.trainer import State
 
 _log = logging.getLogger("elasticdl")
@@ -43,6 +44,8 @@ _NEVER = ("compile",)
 _ROWS = "$rows"
 
 _STOPS = "stop_training"
+# Key of the attributes of the model and the optimizer that have changed.
+_ATTRIBUTES = "$attributes"
 # Key of the weights of a model that a callback holds in addition to the trained one.
 _WEIGHTS = "$weights"
 
@@ -65,6 +68,8 @@ class KerasHooks:
     Attributes:
         are_of_users: Whether there is a callback with user code.
         epoch: The current epoch, from 0.
+        attributes: Python attributes of the model and the optimizer, which the user's callbacks may
+            change and read again; None if they are not kept.
     """
 
     def __init__(
@@ -96,6 +101,7 @@ class KerasHooks:
         for each in self._callbacks:
             if direction and getattr(each, "mode", None) == "auto" and hasattr(each, "monitor_op"):
                 each.mode = direction(each.monitor.removeprefix("val_")) or "auto"
+        self.attributes: Attributes | None = None
         # Includes the history callback that `fit` adds.
         self._callbacks = list(self._list.callbacks)
         self.callbacks: Sequence[Any] = self._callbacks
@@ -306,6 +312,11 @@ class KerasHooks:
             if isinstance(callback, keras.callbacks.CSVLogger) and rows is not None:
                 callback.csv_file.load_state(rows)
                 callback.append_header, callback.writer = callback.csv_file.is_empty, None
+        if self.attributes is not None and _ATTRIBUTES in state:
+            kept = state[_ATTRIBUTES].items()
+            self.attributes.restore(
+                {key: callback_state.decode(value, None, arrays) for key, value in kept}
+            )
         self._model.stop_training = bool(state.get(_STOPS, False))
         self._files.forget()
         # Logs at every start which attributes cannot be stored.
@@ -342,7 +353,22 @@ class KerasHooks:
             if isinstance(getattr(callback, "csv_file", None), LoggedRows):
                 values[key][_ROWS] = callback.csv_file.state()
             self._warn_of_closures(callback)
+        if self.attributes is not None and self.are_of_users:
+            values[_ATTRIBUTES] = self._keep_attributes(self.attributes.changed(), arrays)
         return values, arrays
+
+    def _keep_attributes(
+        self, changed: Mapping[str, Any], arrays: dict[str, np.ndarray[Any, Any]]
+    ) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for key, value in changed.items():
+            try:
+                values[key] = callback_state.encode(
+                    value, f"{CALLBACKS}{_ATTRIBUTES}/{key}", arrays
+                )
+            except CannotKeepError as error:
+                self._warn("that changed it", f"the model's {key.partition('/')[2]}", str(error))
+        return values
 
     def _weights_beside(self, value: Any) -> list[Any]:
         """Return the variables of a further model or optimizer that a callback holds.

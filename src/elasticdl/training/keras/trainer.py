@@ -174,6 +174,7 @@ class KerasTrainer:
         if steps_per_execution > 1:
             self.hooks.check_grouping(steps_per_execution)
         self._attributes = Attributes(self.model, self.optimizer, definition.origin)
+        self.hooks.attributes = self._attributes
         self._outside = UntrackedVariables(
             self.model, self.optimizer, self._all_variables, definition.origin
         )
