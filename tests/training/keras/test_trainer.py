@@ -156,6 +156,25 @@ def test_a_shape_that_does_not_fit_is_refused(keras):
         trainer_of(definition_of(), batch)
 
 
+@pytest.mark.parametrize("asked", [lambda x: float(x[0, 0]), lambda x: 1 if x[0, 0] > 0 else 2])
+def test_a_call_that_asks_a_tensor_for_its_numbers_is_told_that_steps_are_compiled(keras, asked):
+    class Asking(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.out = keras.layers.Dense(3)
+
+        def call(self, x):
+            return self.out(x) * asked(x)
+
+    def model():
+        made = Asking()
+        made.compile(run_eagerly=True)
+        return made
+
+    with pytest.raises(DefinitionError, match=r"compiled here, even with run_eagerly=True"):
+        trainer_of(definition_of(model))
+
+
 def test_steps_that_cannot_be_compiled_run_uncompiled_and_say_so(caplog):
     import tensorflow as tf
 

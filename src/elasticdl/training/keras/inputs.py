@@ -72,6 +72,12 @@ def _advice(error: Exception) -> str:
             "The model is built on a batch of unknown size: index with all axes, or name the axes "
             "of tf.squeeze."
         )
+    if "SymbolicTensor" in text or type(error).__name__ == "OperatorNotAllowedInGraphError":
+        return (
+            "Its `call` asks a tensor for its numbers, but steps are compiled here, even with "
+            "run_eagerly=True. Print numbers with tf.print, and decide with keras.ops.cond or "
+            "keras.ops.where."
+        )
     return "Make the input function return what the model's first layer or its `call` expects."
 
 
