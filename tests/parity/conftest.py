@@ -35,8 +35,9 @@ RESUMED = {
     # Callbacks that remember nothing, or what others of their kind remember.
     ("keras", "Callbacks"): {
         "annealed_attribute", "backup_and_restore", "batch_callback", "callback_arrays",
-        "callback_freezes", "callback_predicts", "callback_saves", "callback_sets_weights",
-        "callback_stops", "callback_stops_a_batch", "callback_teacher", "callback_weight_decay",
+        "callback_freezes", "callback_model_counter", "callback_predicts", "callback_saves",
+        "callback_seed_generator", "callback_sets_weights", "callback_stops",
+        "callback_stops_a_batch", "callback_teacher", "callback_weight_decay",
         "csv_logger", "csv_logger_append", "early_stopping_restore", "model_checkpoint",
         "reduce_lr_on_plateau", "resumed_history", "tensorboard_of_batches",
     },
