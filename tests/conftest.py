@@ -109,7 +109,7 @@ def run_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     def run(*cells: str) -> list[Any]:
         book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
         client = nbclient.NotebookClient(
-            book, timeout=60, allow_errors=True, kernel_name="these_tests"
+            book, timeout=180, allow_errors=True, kernel_name="these_tests"
         )
         client.execute(cwd=str(tmp_path))
         return [cell.outputs for cell in book.cells]
