@@ -4,8 +4,8 @@ Everything in Keras that draws, `keras.random.normal` as well as a layer such as
 `MixUp`, takes its seeds from a `SeedGenerator`, which counts on from one batch to the next: one
 that belongs to a layer, one that the user's file creates, or one of the thread. Their counts are
 in no checkpoint, and a model may use the same layer in another thread. So in the thread that
-prepares batches, and only there, a substitute gives the seeds in place of each generator. It
-begins anew for each batch or pipeline.
+prepares batches, and only there, a substitute gives the seeds in place of each generator. Each
+batch or pipeline has its own substitutes.
 
 Callers: `engines/randomness.py`, where Keras is loaded anyway.
 """
@@ -31,7 +31,7 @@ _thread = _Thread()
 
 
 class Substitutes:
-    """What the generators of Keras are replaced by while a batch is prepared, or a pipeline read.
+    """Generators that replace those of Keras while a batch is prepared, or a pipeline read.
 
     Args:
         seed: Determines their numbers. Generators that the user gave the same seed draw the same,

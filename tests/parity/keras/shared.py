@@ -91,6 +91,19 @@ def mlp(units=1, **more):
     )
 
 
+def image_net():
+    """Return a small convolutional network for the pictures of `image_schema`."""
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 2)),
+            layers.Conv2D(4, 3, activation="relu"),
+            layers.GlobalAveragePooling2D(),
+            layers.Dense(3),
+        ]
+    )
+
+
 def named(metrics):
     """Return metrics that are called as they are keyed."""
     for name, metric in metrics.items():

@@ -2,8 +2,7 @@
 
 import keras
 import tensorflow as tf
-from keras import layers
-from shared import image_schema, images
+from shared import image_net, image_schema, images
 
 from elasticdl import Mode
 
@@ -40,14 +39,7 @@ def feed(dataset, mode, metadata):
 
 
 def custom_model():
-    return keras.Sequential(
-        [
-            keras.Input((8, 8, 2)),
-            layers.Conv2D(4, 3, activation="relu"),
-            layers.GlobalAveragePooling2D(),
-            layers.Dense(3),
-        ]
-    )
+    return image_net()
 
 
 def optimizer():

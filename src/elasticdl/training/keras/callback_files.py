@@ -262,10 +262,10 @@ class LoggedRows:
 
 
 class TensorBoardFiles:
-    """Makes a `TensorBoard` callback write only the events of committed steps.
+    """Makes a `TensorBoard` callback write to its own folder on the leading worker only.
 
-    On the worker that leads, it writes to its own folder; on others to a temporary one, of which
-    nothing is kept unless the worker leads at the next commit.
+    On the other workers it writes to a temporary folder until the next commit. A worker that leads
+    by then moves these events to the callback's folder; the others delete them.
 
     Args:
         callback: The callback.
