@@ -28,7 +28,7 @@ def coupling():
 
 
 class RealNVP(keras.Model):
-    def __init__(self, num_coupling_layers=4):
+    def __init__(self, num_coupling_layers=2):
         super().__init__()
         self.masks = np.array([[0, 1], [1, 0]] * (num_coupling_layers // 2), "float32")
         self.layers_list = [coupling() for _ in range(num_coupling_layers)]
