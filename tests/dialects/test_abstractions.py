@@ -560,7 +560,7 @@ def test_a_py_dataset_is_entered_anywhere_and_shuffles_from_the_second_epoch_on(
         np.random.seed(epoch)  # noqa: NPY002 - as above
         return firsts(epochs.begin(epoch, 2))
 
-    assert (epochs.indexed, epochs.elsewhere) == (True, True)
+    assert (epochs.indexed, epochs.reproducible) == (True, True)
     assert whole(0) == SHORT_LAST
     assert whole(1) != whole(2) != SHORT_LAST
     assert sorted(itertools.chain(*whole(2))) == [*range(10)]
@@ -610,7 +610,7 @@ def test_a_py_dataset_that_changes_its_length_is_refused(components):
 
 
 @pytest.mark.parametrize(
-    ("batches", "indexed", "elsewhere"),
+    ("batches", "indexed", "reproducible"),
     [
         ("in_batches(gen)", False, False),
         ("list(in_batches(gen))", True, True),
@@ -618,14 +618,14 @@ def test_a_py_dataset_that_changes_its_length_is_refused(components):
     ],
 )
 def test_the_kind_of_generator_says_where_batches_can_be_made(
-    components, batches, indexed, elsewhere
+    components, batches, indexed, reproducible
 ):
     made = components(
         BATCHIFY.format(batches=batches, number=3), "preprocessor_class: parts.Batching"
     )
     epochs = made.open_epochs("folder", Mode.TRAINING)
 
-    assert (epochs.indexed, epochs.elsewhere) == (indexed, elsewhere)
+    assert (epochs.indexed, epochs.reproducible) == (indexed, reproducible)
     assert (epochs.num_batches, epochs.num_examples) == (3, 10)
     assert epochs.name.endswith("Loader.create_training_generator()")
 

@@ -143,7 +143,7 @@ def test_ctrl_c_pressed_twice_lets_a_query_end() -> None:
         time.sleep(0.4)
         ended.set()
 
-    with queries.Queries().begun(cancel) as query:
+    with queries.Queries().registered(cancel) as query:
         timers = [ctrl_c(0.2), ctrl_c(0.35)]
         with pytest.raises(KeyboardInterrupt):
             query.wait_for(ended.wait)
