@@ -172,7 +172,7 @@ def _simulated(folder, fusion, params, *, liars):
     from elasticdl.engines.federated.config.reading import read_aggregator, read_party
     from elasticdl.engines.federated.protocol.messages import Reply
     from elasticdl.engines.federated.simulation import simulate
-    from elasticdl.engines.progress import Silent
+    from elasticdl.engines.progress_bar import Silent
 
     config = read_aggregator(folder / "parties" / "aggregator.yml")
     parties = [

@@ -59,12 +59,22 @@ def _number_of_threads() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _framework_settings() -> None:
-    """Undo what trainers of earlier tests have set for the whole process, as the end of a job does.
+def _framework_settings() -> Iterator[None]:
+    """Undo what trainers and tests have set for the whole process, as the end of a job does.
 
     A test that makes a trainer without a job leaves determinism on, and with it TensorFlow refuses
-    to draw random numbers without a seed.
+    to draw random numbers without a seed. So does a plain script that a test imitates.
     """
+    _restore_framework_settings()
+    yield
+    _restore_framework_settings()
+    if "tensorflow" in sys.modules:
+        from tensorflow.python.framework import config
+
+        config.disable_op_determinism()
+
+
+def _restore_framework_settings() -> None:
     for framework in ("keras", "torch"):
         module = sys.modules.get(f"elasticdl.training.{framework}.determinism")
         if module is not None:

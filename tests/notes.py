@@ -1,6 +1,6 @@
 """A reporter that keeps what a person would read."""
 
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 
 
 class Notes(Silent):

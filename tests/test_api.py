@@ -3,6 +3,7 @@
 import json
 import re
 import traceback
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from elasticdl.cli.main import cli
 from elasticdl.errors import ElasticDLError, UsageError
 from elasticdl.job import Job, Tracking
 from elasticdl.job_options import evaluation_job, prediction_job, training_job
+from elasticdl.prediction.target import target_of
 
 
 def job_of_command(*arguments):
@@ -99,6 +101,39 @@ def test_a_relative_path_means_the_same_from_anywhere(tmp_path, monkeypatch):
     assert job.data == f"{tmp_path}/x/*.recordio,s3://b/y"
 
 
+def test_paths_of_pathlib_name_the_same_job_as_text():
+    """Every argument that names a file or folder of this machine."""
+    model, data, out = Path("/m"), Path("/d.csv"), Path("/o.csv")
+
+    assert prediction_job(trained_model=model, data=data, output=out) == prediction_job(
+        trained_model="/m", data="/d.csv", output="/o.csv"
+    )
+    for report in (True, Path("/r")):
+        assert evaluation_job(
+            trained_model=model, data=data, output=out, report=report
+        ) == evaluation_job(
+            trained_model="/m",
+            data="/d.csv",
+            output="/o.csv",
+            report=report if report is True else "/r",
+        )
+    paths = {"data": data, "output": out, "validation_data": data, "model_zoo": model}
+    assert training_job(model_def="m", tracking_uri=Path("/t"), **paths) == training_job(
+        model_def="m", tracking_uri="/t", **{name: str(path) for name, path in paths.items()}
+    )
+    assert training_job(spec=Path("/s.yml"), data=data, output=out) == training_job(
+        spec="/s.yml", data="/d.csv", output="/o.csv"
+    )
+
+
+@pytest.mark.parametrize("name", ["o.CSV", "o.Parquet", "o.RecordIO"])
+def test_the_format_of_a_file_of_predictions_is_recognised_in_any_case(name):
+    job = prediction_job(trained_model="m", data="d", output=name)
+
+    assert job.prediction_format == name[2:].lower()
+    assert target_of(job.output).is_file
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -112,6 +147,32 @@ def test_a_relative_path_means_the_same_from_anywhere(tmp_path, monkeypatch):
 def test_an_impossible_option_is_refused_with_its_value(options, message):
     with pytest.raises(UsageError, match=message):
         training_job(model_def="m", data="d", output="o", **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: elasticdl.train(data="d"),
+            "train() lacks output=. It is called as elasticdl.train(data=..., output=...).",
+        ),
+        (
+            elasticdl.evaluate,
+            (
+                "evaluate() lacks trained_model= and data=. It is called as "
+                "elasticdl.evaluate(trained_model=..., data=...)."
+            ),
+        ),
+        (elasticdl.load, "load() lacks trained_model=. It is called as elasticdl.load("),
+        (
+            lambda: elasticdl.train("d", output="o"),
+            "The arguments need their names: elasticdl.train(data=..., output=...).",
+        ),
+    ],
+)
+def test_a_missing_argument_is_named_with_the_call(call, message):
+    with pytest.raises(UsageError, match=re.escape(message)):
+        call()
 
 
 def test_batch_size_is_another_name_of_minibatch_size():
@@ -148,12 +209,27 @@ def test_the_number_of_workers_is_one_number_or_two(text, least, most):
     assert Job.from_json(job.to_json()) == job
 
 
-@pytest.mark.parametrize("text", ["0", "4..2", "some", "-1", "1..", "2...4"])
+@pytest.mark.parametrize("text", ["some", "-1", "1..", "2...4"])
 def test_an_impossible_number_of_workers_is_refused(text):
     with pytest.raises(
         UsageError, match=f"--num_workers={re.escape(text)}: expected the number of"
     ):
         training_job(model_def="m", data="d", output="o", num_workers=text)
+
+
+def test_the_way_out_of_an_impossible_number_of_workers_is_said():
+    job = {"model_def": "m", "data": "d", "output": "o"}
+    records = {"trained_model": "m", "data": "d"}
+
+    for use in (
+        lambda: training_job(**job, num_workers=0),
+        lambda: evaluation_job(**records, num_workers="0"),
+        lambda: prediction_job(**records, output="o", num_workers=0),
+    ):
+        with pytest.raises(UsageError, match="[Ll]eave it out to .* in this process"):
+            use()
+    with pytest.raises(UsageError, match="4..2: the minimum is larger than the maximum."):
+        training_job(**job, num_workers="4..2")
 
 
 def test_a_job_may_go_on_with_other_workers():
@@ -194,7 +270,7 @@ def test_records_are_shared_by_workers_from_the_shell_as_from_python(command):
     assert called.workers.give_up_after_s == 60.0
 
 
-@pytest.mark.parametrize("text", ["0", "2..4", "some", "-1"])
+@pytest.mark.parametrize("text", ["2..4", "some", "-1"])
 def test_workers_that_share_records_have_no_least_number(text):
     with pytest.raises(
         UsageError, match=f"--num_workers={re.escape(text)}: expected the number of"
@@ -389,10 +465,11 @@ def test_an_interrupt_ends_at_the_line_of_the_script(tmp_path):
     [
         (lambda: elasticdl.evaluate(trained_model="m", data="d", ouput="e.json"), "output"),
         (lambda: elasticdl.predict(trained_model="m", data="d", output="p", colums="x"), "columns"),
+        (lambda: elasticdl.train(data="d", output="p", model_deff="m"), "model_def"),
     ],
 )
 def test_a_misspelt_option_is_answered_with_the_right_one(call, meant):
-    with pytest.raises(UsageError, match=rf"There is no option .*; did you mean '{meant}'\? There"):
+    with pytest.raises(UsageError, match=rf"There is no option .*; did you mean '{meant}'\?$"):
         call()
 
 

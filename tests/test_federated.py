@@ -19,7 +19,7 @@ from elasticdl.data.sources import open_source
 from elasticdl.engines.federated.config import jobs
 from elasticdl.engines.federated.config.reading import Address, read_aggregator, read_party
 from elasticdl.engines.federated.control import control_server
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.errors import (
     DefinitionError,
     OutputTakenError,
@@ -37,9 +37,9 @@ def made(tmp_path):
 
     def make(folder="h", **options):
         return federated.init(
-            str(tmp_path / folder),
-            data=str(tmp_path / "all.recordio"),
-            model_zoo=str(tmp_path / "zoo"),
+            tmp_path / folder,
+            data=tmp_path / "all.recordio",
+            model_zoo=tmp_path / "zoo",
             model_def="torch_small",
             **{"num_parties": 3, "num_rounds": 1, **options},
         )
@@ -53,7 +53,7 @@ def change(path, **sections):
 
 
 def test_every_record_goes_to_one_party(made, tmp_path):
-    found = made(validation_data=str(tmp_path / "all.recordio"), split="dirichlet")
+    found = made(validation_data=tmp_path / "all.recordio", split="dirichlet")
 
     def records(name):
         sources = [open_source(str(p.with_suffix("") / name)) for p in found.parties]

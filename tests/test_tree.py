@@ -7,6 +7,7 @@ import doctest
 import importlib
 import inspect
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,16 @@ def test_no_two_public_classes_share_a_name(repository: Path) -> None:
     shared = {name: files for name, files in found.items() if len(files) > 1}
 
     assert {name: files for name, files in shared.items() if name not in _SHARED_NAMES} == {}
+
+
+@pytest.mark.parametrize("path", FILES, ids=named)
+def test_the_callers_that_a_docstring_names_use_the_module(path: Path) -> None:
+    """They import it, or start or load it by its name."""
+    described = ast.get_docstring(ast.parse(path.read_text())) or ""
+    found = re.search(r"Callers?:(.*?)(?:\n\n|\Z)", described, re.DOTALL)
+    stem = path.parent.name if path.stem == "__init__" else path.stem
+    uses = re.compile(rf"\b{stem}\b|import_module\(")
+
+    for name in re.findall(r"`(?!benchmarks/)([\w/]+\.py)`", found[1] if found else ""):
+        callers = [each for each in FILES if each.as_posix().endswith(f"/{name}")]
+        assert any(uses.search(each.read_text()) for each in callers), name

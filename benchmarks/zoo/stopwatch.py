@@ -106,9 +106,9 @@ def install():
     if group_steps:
         # No option has it.
         loop._MAX_GROUP_STEPS = int(group_steps)
-    for name in ("advance", "deal", "lost", "missed"):
+    for name in ("advance", "assign", "release", "release_missing"):
         time_part(Ledger, name, "ledger")
-    for name in ("encode", "judge", "chain"):
+    for name in ("encode", "decide_commit", "chain"):
         time_part(committer, name, "rows")
     loop.Loop.run = time_loop(loop.Loop.run)
     loop.Loop._turn = time_turn(loop.Loop._turn)

@@ -1,4 +1,7 @@
-"""Import name for the components of training sessions; re-exports classes of `elasticdl`.
+"""Base classes for the components of training sessions, under the package name `abstractions`.
+
+Code that was written for the separate package `abstractions` imports them from here, unchanged;
+the classes themselves are defined in `elasticdl`.
 
 from abstractions import DataLoaderBase, PreprocessorBase, ModelBuilderBase, EvaluatorBase
 from abstractions.utils import ConfigStruct
@@ -33,7 +36,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the classes that run sessions at first use, because components do not need them."""
+    """Import `Orchestrator` or a trainer class only when it is first used.
+
+    These classes run sessions. Files that only define components do not need them, and import
+    faster without them.
+    """
     if name == "Orchestrator":
         from elasticdl.sessions.orchestrator import Orchestrator  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Compatibility module: re-exports names of `elasticdl.components`."""
+"""Import path of existing `abstractions` projects; re-exports names of `elasticdl.components`."""
 
 from elasticdl.components import EvaluatorBase
 

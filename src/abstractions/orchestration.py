@@ -1,4 +1,4 @@
-"""Compatibility module: re-exports names of `elasticdl.sessions.orchestrator`."""
+"""Import path of existing `abstractions` projects; see `elasticdl.sessions.orchestrator`."""
 
 from elasticdl.sessions.orchestrator import Orchestrator
 

@@ -1,4 +1,4 @@
-"""Compatibility module: re-exports names of `elasticdl.sessions.trainer`."""
+"""Import path of existing `abstractions` projects; see `elasticdl.sessions.trainer`."""
 
 from elasticdl.sessions.trainer import TFKerasTrainer, Trainer
 

@@ -1,4 +1,4 @@
-"""Compatibility module: re-exports names of `elasticdl.config_file`."""
+"""Import path of existing `abstractions` projects; see `elasticdl.config_file`."""
 
 from elasticdl.config_file import ConfigStruct
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from elasticdl import plugins
@@ -58,9 +59,9 @@ if TYPE_CHECKING:
 def train(
     *,
     data: Any,
-    output: str,
+    output: str | Path,
     model_def: str | None = None,
-    model_zoo: str | None = None,
+    model_zoo: str | Path | None = None,
     params: str | Mapping[str, Any] = "",
     validation_data: Any = None,
     reporter: Reporter | None = None,
@@ -110,14 +111,14 @@ def train(
 @for_scripts
 def evaluate(
     *,
-    trained_model: str,
+    trained_model: str | Path,
     data: Any,
-    output: str | None = None,
+    output: str | Path | None = None,
     reporter: Reporter | None = None,
     quiet: bool = False,
     **options: Unpack[EvaluateOptions],
 ) -> Outcome:
-    """Evaluate a trained model on records; the metrics are in the outcome and in a file.
+    """Evaluate a trained model on records; return the metrics and write them to a file.
 
     Args:
         trained_model: Folder that `train` wrote.
@@ -142,14 +143,17 @@ def evaluate(
 @for_scripts
 def predict(
     *,
-    trained_model: str,
+    trained_model: str | Path,
     data: Any,
-    output: str,
+    output: str | Path,
     reporter: Reporter | None = None,
     quiet: bool = False,
     **options: Unpack[PredictOptions],
 ) -> Outcome:
-    """Write a trained model's predictions for records, in their order and with their keys.
+    """Write a trained model's predictions for records into files, one row per record.
+
+    The rows have the order of the records. The key of each row names the file of its record and the
+    number of the record in that file.
 
     Args:
         trained_model: Folder that `train` wrote; nothing else is needed.
@@ -171,30 +175,33 @@ def predict(
 
 
 @for_scripts
-def load(trained_model: str, data: Any = None) -> Any:
+def load(trained_model: str | Path, data: Any = None) -> Any:
     """Load a trained model as a Keras or PyTorch model with its weights, ready to be called.
 
-    The code that the trained model contains is run. A PyTorch model is in evaluation mode. The
-    model's `predict` takes a DataFrame with the columns of the training data; `classes` are the
-    names of the classes, if they are known (see `engines/loaded_model.py`).
+    This runs the user's code that is stored in the trained model. A PyTorch model is returned in
+    evaluation mode. The model's `predict` takes a DataFrame with the columns of the training data.
+    Its attribute `classes` has the names of the classes, if they are known (see
+    `engines/loaded_model.py`).
 
     Args:
         trained_model: Folder that `train` wrote.
-        data: Records like those it was trained on, as for `train`; needed only where the shapes of
-            its inputs do not follow from `data_schema()` or the training data, as for a `tf.data`
-            pipeline.
+        data: Records like those that the model was trained on, in any form that `train` accepts.
+            Needed only if the shapes of the model's inputs do not follow from `data_schema()` or
+            the training data, for example if they come from a `tf.data` pipeline.
 
     Raises:
         ElasticDLError: See `elasticdl.errors`.
     """
     from elasticdl.engines.load import load as load_model  # noqa: PLC0415 - imports take time
+    from elasticdl.training import framework_settings  # noqa: PLC0415 - as above
 
-    is_name = isinstance(data, str)
-    return load_model(location(trained_model), location(data) if is_name else data)
+    is_name = isinstance(data, (str, Path))
+    with framework_settings.restored():
+        return load_model(location(trained_model), location(data) if is_name else data)
 
 
 @for_scripts
-def audit(output: str) -> AuditReport:
+def audit(output: str | Path) -> AuditReport:
     """Check for each epoch of a training run whether every record was trained on exactly once.
 
     Args:
@@ -209,7 +216,7 @@ def audit(output: str) -> AuditReport:
 
 
 def run(job: Job, reporter: Reporter | None = None) -> Outcome:
-    """Run a job on the engine that it names, or on the one that suits its workers.
+    """Run a job on the engine that it names; by default in this process, or on its workers.
 
     Args:
         job: The job to run.
@@ -219,10 +226,10 @@ def run(job: Job, reporter: Reporter | None = None) -> Outcome:
         ElasticDLError: See `elasticdl.errors`.
     """
     # Imported only when needed, because these imports take time.
-    from elasticdl.engines import in_process, inference, progress  # noqa: PLC0415
+    from elasticdl.engines import in_process, inference, progress_bar  # noqa: PLC0415
     from elasticdl.training import framework_settings  # noqa: PLC0415
 
-    reporter = progress.for_stream() if reporter is None else reporter
+    reporter = progress_bar.for_stream() if reporter is None else reporter
     if job.engine is not None:
         return _run_on_plugin(job, reporter)
     engine = {
@@ -248,7 +255,8 @@ def _run_on_data(
         reporter: See `run`.
         quiet: See `train`.
     """
-    from elasticdl.engines import progress, stored_data  # noqa: PLC0415 - imports take time
+    from elasticdl.engines import progress_bar, stored_data  # noqa: PLC0415 - imports take time
+    from elasticdl.training import framework_settings  # noqa: PLC0415 - as above
 
     if data["data"] is None:
         raise UsageError("data is None; expected the name of files, or data in memory.")
@@ -258,8 +266,12 @@ def _run_on_data(
     # Mistakes in other options are reported before data is stored.
     job = job_of(**{name: uri or "memory://" for name, uri in names.items()})
     if reporter is None:
-        reporter = progress.Silent() if quiet else progress.for_stream()
-    with stored_data.stored(job, in_memory, reporter) as complete:
+        reporter = progress_bar.Silent() if quiet else progress_bar.for_stream()
+    # Data in memory may draw when it is stored.
+    with (
+        framework_settings.restored(),
+        stored_data.stored(job, in_memory, reporter) as complete,
+    ):
         return run(complete, reporter)
 
 
@@ -410,7 +422,7 @@ def build_image(
         print_fn: Called with messages for the user.
 
     Raises:
-        UsageError: A part of it is missing or invalid, or must not be part of an image.
+        UsageError: A part of the image is missing or invalid, or must not be part of an image.
         UnavailableError: The container engine, a registry or the index cannot be reached.
         MissingExtraError: A package that building needs is not installed.
     """
@@ -424,8 +436,9 @@ def build_image(
 def check_image(name: str) -> None:
     """Raise `UsageError` if an image named by its digest is no longer in its registry.
 
-    A container engine has the user's credentials; without an engine, the registry is queried
-    anonymously. If the result is uncertain, no error is raised, and the cluster decides.
+    The container engine is queried, because it has the user's credentials; without an engine, the
+    registry is queried anonymously. If the answer is not definite, no error is raised: the cluster
+    then finds out when it pulls the image.
 
     Raises:
         UsageError: The image no longer exists.

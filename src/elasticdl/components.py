@@ -1,11 +1,11 @@
-"""Base classes of the five components of a training session: `import abstractions`.
+"""Base classes of the five components of a training session, for `import abstractions`.
 
-This module defines what each method takes and returns; `dialects/abstractions.py` calls them, and
-defines the order. A class need not derive from these: a class with the same methods is accepted as
-well, both by `isinstance` and by the dialect.
+This module defines what each method takes and returns. `dialects/abstractions.py` calls the
+methods, and defines in which order. A class need not derive from these: a class with the same
+methods is accepted as well, both by `isinstance` and by `dialects/abstractions.py`.
 
-The contract is the one that version 0.1.4 of `abstractions` documents. Methods that later versions
-added have a default here, so that subclasses written for any version work.
+The methods are those that version 0.1.4 of the package `abstractions` documents. Methods that later
+versions of the package added have a default here, so that subclasses written for any version work.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ EvalFunctions: TypeAlias = (
 
 
 class BaseClass(ABC):
-    """Common base of all components: parameters with defaults, or from a config.
+    """Common base class of all components: sets their parameters from a config, or to defaults.
 
-    All parameters of a component are attributes; a component can be created without a config, for
-    example in a notebook.
+    Every parameter of a component is an attribute. Without a config, for example in a notebook, a
+    component has the default parameters.
 
     Args:
         config: The whole config of the session; None keeps the defaults.
@@ -98,7 +98,10 @@ class DataLoaderBase(BaseClass):
         """Return a finite generator of `(x, y, id)` for testing, and the number of examples."""
 
     def get_validation_index(self) -> Sequence[Any] | None:
-        """Return the ids of the validation data in generator order; None numbers the examples."""
+        """Return the ids of the validation examples, in the order of the validation generator.
+
+        None, the default, uses the numbers of the examples as ids.
+        """
         return None
 
 
@@ -109,10 +112,13 @@ class AugmentorBase(BaseClass):
 
     @abstractmethod
     def add_augmentation(self, generator: Any) -> Any:
-        """Return a generator of augmented `(x, y, sample weight)`."""
+        """Return a generator of the same `(x, y, sample weight)` with each example augmented."""
 
     def add_validation_augmentation(self, generator: Any) -> Any:
-        """Return an augmented generator for validation; by default, the same as for training."""
+        """Return a generator of augmented validation examples.
+
+        By default, they are augmented like those for training.
+        """
         return self.add_augmentation(generator)
 
 

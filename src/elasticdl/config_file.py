@@ -155,7 +155,11 @@ _METHODS = frozenset(name for name in vars(ConfigStruct) if not name.startswith(
 
 
 def _shown(key: object) -> str:
-    """Return a key for an error message; empty if it looks like content of another file type."""
+    """Return a key in quotes, after a space, for an error message.
+
+    Returns an empty string if the key does not look like a key of a config: the file may then be of
+    another kind, whose content must not be printed.
+    """
     return f" {key!r}" if _TOP_KEY.fullmatch(str(key)) else ""
 
 

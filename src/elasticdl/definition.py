@@ -98,18 +98,19 @@ class Epochs:
     Attributes:
         num_examples: Examples in an epoch.
         num_batches: Batches in an epoch.
-        begin: Takes the number of an epoch and of a batch, builds a new pipeline for that epoch
-            and returns its batches, starting with the given one. The pipeline draws from the
-            process's random number generators, which are seeded before the call.
-        indexed: `begin` can start at any batch directly. Otherwise it can only start at the first.
+        begin: `(epoch, first)` -> an iterator over the batches of this epoch, from batch number
+            `first` on; both count from 0. It builds a new pipeline, which draws from the process's
+            random number generators; callers seed these before the call.
+        indexed: Whether `begin` can start at any batch. Otherwise `first` must be 0, and the caller
+            skips the batches before the one it needs.
         reproducible: Whether a pipeline that another process builds yields the same batches, so
             that several workers can share an epoch.
         name: The user's name for the pipeline, for errors.
         preserved: Returns a context manager; reading batches within its block does not advance
             the state of the pipeline.
-        check: Called with the number of an epoch when it begins in training, after the callbacks.
-            Raises DefinitionError if user code has changed the pipeline, because the change would
-            have no effect. None if there is nothing to check.
+        check: Called with the number of an epoch, from 0, when training begins it, after the
+            callbacks of the epoch's begin. Raises a DefinitionError if user code has changed the
+            pipeline, because the change would have no effect. None if there is nothing to check.
     """
 
     num_examples: int
@@ -128,8 +129,9 @@ class BatchesInput:
 
     Attributes:
         open_epochs: Takes the location of the data and the mode; returns the `Epochs`.
-        validates: Whether `open_epochs` also finds the validation data at the location of the
-            training data, if no other location is given.
+        validates: Whether there is validation data even if the user gives no location for it:
+            `open_epochs` is then called with the location of the training data and
+            `Mode.EVALUATION`.
         predicts: Whether `open_epochs` supports prediction.
     """
 
@@ -176,10 +178,11 @@ class MetricFunctions:
     """The metrics of one mode.
 
     Attributes:
-        scalars: `(outputs, labels) -> {name: value of this batch}`; reported as the mean over
-            examples.
-        named: Metrics that keep their own state; reported as that state's result.
-        where: `file:line` of the user's function that defines them; empty where there is none.
+        scalars: `(outputs, labels) -> {name: value of this batch}`; the mean over all examples is
+            reported. None if there are no such metrics.
+        named: Metrics that accumulate their own state over batches; the result computed from the
+            final state is reported.
+        where: `file:line` of the user's function that defines the metrics; empty without one.
     """
 
     scalars: Callable[[Any, Any], Mapping[str, Any]] | None = None
@@ -201,7 +204,7 @@ class GradientClipping:
 
 
 def no_metrics(mode: Mode) -> MetricFunctions:
-    """Return no metrics, so that only the loss is reported."""
+    """Return an empty `MetricFunctions` for any mode; only the loss is then reported."""
     del mode
     return MetricFunctions()
 
@@ -220,7 +223,7 @@ class WeighableLoss(Protocol):
         ...
 
     def weighted(self, outputs: Any, labels: Any, weights: Any) -> Any:
-        """Return the loss of a batch with weighted examples; None weighs all equally."""
+        """Return the loss of a batch, with a weight for each example; None for equal weights."""
         ...
 
 
@@ -254,21 +257,22 @@ class ModelDefinition:
         framework: The trainer that runs the model: name of a file in `training/`.
         create_model: Returns the model; called once per process, after seeding.
         input: How records become batches.
-        loss: `(outputs, labels)` -> a batch mean, or one value per example or time step (then
-            averaged, by the model's mask and the sample weights). None where a definition can
-            only predict, or the model is compiled.
-        create_optimizer: Returns the optimizer; for PyTorch a function `make(parameters, model)`
-            that returns one; the parameters are the model's, in its order, or, for a trial,
-            others of the same shapes.
+        loss: `(outputs, labels)` -> the mean over a batch, or one value per example or time step.
+            The trainer averages such values, with the model's mask and the sample weights. None if
+            the model computes its own loss (`loss_within`), is compiled, or can only predict.
+        create_optimizer: Returns the optimizer. For PyTorch, it returns a function
+            `make(parameters, model)` that returns one. The parameters are those of the model, in
+            the model's order; a test call before training passes other ones of the same shapes.
         create_lr_schedulers: For PyTorch: takes the optimizer and returns its learning rate
             schedulers, in the form that `training/torch/schedulers.py` reads.
-        gradient_clipping: For PyTorch: applied to the gradients of an update before the optimizer
-            step; a function takes the parameters.
+        gradient_clipping: For PyTorch: how gradients are clipped before the optimizer step: a
+            setting, or a user's function that takes a list of the parameters and changes their
+            gradients in place. None for no clipping.
         create_average: For PyTorch: takes the model and returns the `AveragedModel` of
             `torch.optim.swa_utils` that follows its weights; the average is what is evaluated and
             published.
         precision: For PyTorch: the format that a step computes in where that is safe (autocast):
-            "bf16", "fp16", or "" for that of the weights.
+            "bf16", "fp16", or "" for the dtype of the weights.
         loss_within: For PyTorch: name of the model's method that computes the loss, if `loss` is
             None: "forward", which receives the labels, or the "training_step" of a
             LightningModule.
@@ -283,24 +287,26 @@ class ModelDefinition:
             (`labels.flatten()`), even while a step is being compiled.
         predictions: Returns the values to write for a batch of outputs: name -> array; None, or a
             function that returns None, writes the outputs themselves.
-        classes: Names of the classes in the order of the model's outputs; empty if the model does
-            not name them. The data may then (`data.record_source.HasClassNames`).
+        classes: Names of the classes in the order of the model's outputs. If empty, the names may
+            come from the data (`data.record_source.HasClassNames`).
         create_outputs_processor: Returns an object with `process(predictions, worker_id)`,
             called with every batch of predictions.
         open_source: The user's own reader, `data -> RecordSource`; None for the built-in ones.
-        params: The params it was created with, for the record.
-        complete_params: Completes the params from a summary of the training table; the model is
-            then defined by these. None if they are complete, or do not depend on the data.
+        params: The params that the model was created with.
+        complete_params: Takes summaries of the training table's columns and returns all params,
+            including those that the user did not give; the model is then defined again with these.
+            None if no param depends on the data.
         required_exports: Formats the trained model must be exported to: "saved_model". A model
             that cannot be exported is refused before the first step.
-        trust_used: Code that runs only because the user has explicitly trusted it, one line
-            each.
+        trust_used: Code in a saved model's file that runs only because the user has explicitly
+            trusted it; one line describes each piece.
         notes: Returns notices to show when training begins, one line each; called after the data
             has been opened.
-        places: File and line of the user's functions, for errors: of "model", "input",
-            "validation" (if another function makes that data), "loss", "metrics", "optimizer",
-            "lr_scheduler", "gradient_clipping", "averaged_model", "callbacks", "processor",
-            "predictions"; others are at the origin.
+        places: Part of the definition -> file and line of the user's function for it, for errors.
+            The parts are "model", "input", "validation" (if another function than that of "input"
+            makes the validation data), "loss", "metrics", "optimizer", "lr_scheduler",
+            "gradient_clipping", "averaged_model", "callbacks", "processor" and "predictions". For
+            a part without an entry, errors name the location in `origin`.
     """
 
     origin: Origin

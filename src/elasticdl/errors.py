@@ -41,6 +41,9 @@ from typing import ParamSpec, TypeVar
 
 from elasticdl import tracebacks
 
+# Exit codes of errors about the command, the model file and the data.
+_REFUSALS = frozenset([2, 3, 4])
+
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
@@ -90,6 +93,7 @@ def for_scripts(function: Callable[_Arguments, _Result]) -> Callable[_Arguments,
     @functools.wraps(function)
     def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
         try:
+            _check_arguments(function, args, kwargs)
             return function(*args, **kwargs)
         except (ElasticDLError, KeyboardInterrupt) as error:
             names = inspect.signature(call).parameters
@@ -101,6 +105,33 @@ def for_scripts(function: Callable[_Arguments, _Result]) -> Callable[_Arguments,
             raise error.with_traceback(None) from None
 
     return call
+
+
+def _check_arguments(
+    function: Callable[..., object], args: Collection[object], kwargs: Collection[str]
+) -> None:
+    """Check the arguments of a call before the call, for a clearer message than Python's.
+
+    Args:
+        function: The function to be called.
+        args: The positional arguments.
+        kwargs: Names of the keyword arguments.
+
+    Raises:
+        UsageError: A required argument is missing, or an argument that must be passed by keyword
+            was passed by position.
+    """
+    own = inspect.signature(function).parameters.values()
+    named = [each for each in own if each.kind is not each.VAR_KEYWORD]
+    required = [each.name for each in named if each.default is each.empty]
+    by_place = [each.name for each in named if each.kind is not each.KEYWORD_ONLY][: len(args)]
+    lacking = [name for name in required if name not in {*kwargs, *by_place}]
+    call = f"{function.__name__}({', '.join(f'{name}=...' for name in required)})"
+    if len(by_place) < len(args):
+        raise UsageError(f"The arguments need their names: elasticdl.{call}.")
+    if lacking:
+        names = " and ".join(f"{name}=" for name in lacking)
+        raise UsageError(f"{function.__name__}() lacks {names}. It is called as elasticdl.{call}.")
 
 
 def as_keywords(message: str, names: Collection[str]) -> str:
@@ -180,6 +211,14 @@ def framework_needed(needed_for: str) -> Iterator[None]:
         raise missing from error
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Return whether the same command would fail again with this error.
+
+    That is so if the user has to change the command, the model file or the data.
+    """
+    return isinstance(error, ElasticDLError) and error.exit_code in _REFUSALS
+
+
 def kind_of(error: BaseException) -> str:
     """Return the name of an error's class, or of its nearest base class in this module.
 
@@ -242,12 +281,21 @@ class CorruptDataError(DataError):
     """
 
     def __init__(
-        self, file: str, offset_bytes: int, expected: str, found: str, advice: str | None = None
+        self,
+        file: str,
+        offset_bytes: int,
+        expected: str | None,
+        found: str,
+        advice: str | None = None,
     ) -> None:
         advice = advice or "Write the file again from its source; nothing of it was used."
-        super().__init__(
-            f"{file}: damaged at byte {offset_bytes}: expected {expected}, found {found}. {advice}"
+        # Not every decoder tells what it expected at which byte.
+        problem = (
+            found
+            if expected is None
+            else f"damaged at byte {offset_bytes}: expected {expected}, found {found}"
         )
+        super().__init__(f"{file}: {problem}. {advice}")
         self.file = file
         self.offset_bytes = offset_bytes
 

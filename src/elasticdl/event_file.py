@@ -181,9 +181,9 @@ def _step_of(event: Event) -> int:
 
 
 def _superseding_key(event: Event) -> tuple[Any, ...]:
-    """Return the key of an event: of all events with the same key, only the last is valid.
+    """Return a key that is equal for events that replace each other: only the last one is valid.
 
-    An event that is never repeated gets a key of its own.
+    For an event that no later one replaces, the key is unique.
     """
     match event:
         case EpochFinished():

@@ -55,7 +55,7 @@ class JobStarted(_Event):
         num_records: Records in one epoch of the data.
         num_epochs: Epochs requested; 0 if the job has none.
         minibatch_size: Records in one step.
-        model_def: The model, in the user's words.
+        model_def: The model's dotted name, as the user gave it (`--model_def`).
         framework: The framework that runs it; empty if unknown.
         host: Name of the machine.
         pid: ID of the process.
@@ -124,7 +124,7 @@ class RecordsSkipped(_Event):
     An attempt that resumes a model logs the earlier left-out batches again.
 
     Attributes:
-        step: Updates made by then; the next one may be the first without them.
+        step: Updates made by then; the next update may be the first without these records.
         epoch: Epoch of the batch, from 0; the records are left out in this epoch and later ones.
         shard: Position of its shard in that epoch's order.
         batch: Number of the batch in its shard, from 0.

@@ -56,16 +56,16 @@ _FLAGS = {
 
 
 def init(
-    folder: str,
+    folder: str | os.PathLike[str],
     *,
-    data: str,
+    data: str | os.PathLike[str],
     num_parties: int | None = None,
     model_def: str | None = None,
-    spec: str | None = None,
-    session_config: str | None = None,
-    model_zoo: str | None = None,
+    spec: str | os.PathLike[str] | None = None,
+    session_config: str | os.PathLike[str] | None = None,
+    model_zoo: str | os.PathLike[str] | None = None,
     params: str | Mapping[str, Any] = "",
-    validation_data: str | None = None,
+    validation_data: str | os.PathLike[str] | None = None,
     split: str = "iid",
     alpha: float = 0.5,
     shards_per_party: int = 2,
@@ -80,14 +80,14 @@ def init(
 ) -> FederationFiles:
     """Create a federation: distribute records to parties, and write the configs.
 
-    The components of a training session read folders themselves. In that case each party already
-    has its own folder, and only the configs are written.
+    With a `session_config`, no records are distributed: the session's own code reads a folder of
+    data, and each party must already have such a folder. Only the configs are written then.
 
     Args:
         folder: Folder of the federation; created if it does not exist.
         data: URI or glob of the records to distribute; with a `session_config`, glob of the
             parties' folders.
-        num_parties: Number of parties; None means two, or one per folder.
+        num_parties: Number of parties; None means two, or with a `session_config` one per folder.
         model_def: Dotted name of the model; for a saved model, give `spec` instead.
         spec: YAML file of a saved model.
         session_config: `runs/NAME/config.yaml` of a training session, instead of `model_def` or
@@ -97,13 +97,15 @@ def init(
         validation_data: Records for the parties to evaluate on, distributed evenly.
         split: `iid`, `dirichlet`, `shards` or `size`.
         alpha: For `dirichlet`: the smaller, the more the parties' data differ.
-        shards_per_party: For `shards`: about the number of labels of each party.
+        shards_per_party: For `shards`: number of shards of each party. A shard has records of one
+            label, or of two.
         label: Name of the label's field; None detects it.
         seed: Random seed for the split and for training.
         fusion: Name of the fusion that combines the parties' models.
         num_rounds: Number of rounds.
         num_epochs: Number of local epochs of each party in a round.
-        minibatch_size: Records in a step; None means 32. Components set their own.
+        minibatch_size: Records in a step; None means 32. With a `session_config`, the batch size is
+            the session's own.
         host: Name or address by which parties reach the aggregator.
         port: Port on which the aggregator listens.
 
@@ -123,6 +125,8 @@ def init(
     from elasticdl.engines.federated.config.reading import read_aggregator, read_party  # noqa: PLC0415
 
     check_split(split)
+    data, spec, session_config = os.fspath(data), _text(spec), _text(session_config)
+    model_zoo, validation_data = _text(model_zoo), _text(validation_data)
     place = Path(folder).expanduser()
     address = {"ip": host, "port": port}
 
@@ -185,6 +189,10 @@ def init(
         made.remove()
         raise _about_flags(error, made) from error
     return made
+
+
+def _text(path: str | os.PathLike[str] | None) -> str | None:
+    return None if path is None else os.fspath(path)
 
 
 def _about_flags(error: DefinitionError, made: FederationFiles) -> ElasticDLError:
@@ -254,7 +262,9 @@ def _model_section(
 
 
 def _check_not_components(reference: ModelReference) -> None:
-    """Raise an error for a model builder of a training session, which loads its own data.
+    """Check that a model is not the model builder of a training session.
+
+    The data loader of a session reads a folder itself, so its records cannot be distributed.
 
     Raises:
         UsageError: The model is a session's model builder, or does not exist.
@@ -303,12 +313,13 @@ def simulate(
         ElasticDLError: See `elasticdl.errors`.
     """
     # Imported late, because these imports are slow and `--help` does not need them.
-    from elasticdl.engines import progress  # noqa: PLC0415
+    from elasticdl.engines import progress_bar  # noqa: PLC0415
     from elasticdl.engines.federated.config import jobs  # noqa: PLC0415
     from elasticdl.engines.federated.config.reading import read_aggregator, read_party  # noqa: PLC0415
     from elasticdl.engines.federated.simulation import simulate as simulation  # noqa: PLC0415
+    from elasticdl.training import framework_settings  # noqa: PLC0415
 
-    reporter = progress.for_stream() if reporter is None else reporter
+    reporter = progress_bar.for_stream() if reporter is None else reporter
     aggregator = read_aggregator(config, is_simulated=True)
     wanted = aggregator.rounds.num_parties if num_parties is None else num_parties
     parties = [read_party(path) for path in _party_files(Path(config), wanted)]
@@ -324,7 +335,8 @@ def simulate(
     if num_processes is not None and num_processes < 1:
         raise UsageError(f"num_processes={num_processes}: expected at least 1, or None.")
     members = jobs.simulated(parties, aggregator)
-    return simulation.train(job, reporter, members, num_processes=num_processes)
+    with framework_settings.restored():
+        return simulation.train(job, reporter, members, num_processes=num_processes)
 
 
 def output_of(config: str, output: str | None = None, *, is_simulated: bool) -> str | None:
@@ -371,11 +383,11 @@ def aggregator(
     Raises:
         ElasticDLError: See `elasticdl.errors`.
     """
-    from elasticdl.engines import progress  # noqa: PLC0415 - not for `--help`
+    from elasticdl.engines import progress_bar  # noqa: PLC0415 - not for `--help`
     from elasticdl.engines.federated.config import jobs  # noqa: PLC0415
     from elasticdl.engines.federated.config.reading import read_aggregator  # noqa: PLC0415
 
-    reporter = progress.for_stream() if reporter is None else reporter
+    reporter = progress_bar.for_stream() if reporter is None else reporter
     read = read_aggregator(config)
     for warning in read.warnings:
         reporter.note(f"warning: {warning}")
@@ -411,11 +423,11 @@ def party(config: str, *, reporter: Reporter | None = None) -> None:
     Raises:
         ElasticDLError: See `elasticdl.errors`.
     """
-    from elasticdl.engines import progress  # noqa: PLC0415 - not for `--help`
+    from elasticdl.engines import progress_bar  # noqa: PLC0415 - not for `--help`
     from elasticdl.engines.federated.config import jobs  # noqa: PLC0415
     from elasticdl.engines.federated.config.reading import read_party  # noqa: PLC0415
 
-    reporter = progress.for_stream() if reporter is None else reporter
+    reporter = progress_bar.for_stream() if reporter is None else reporter
     read = read_party(config)
     for warning in read.warnings:
         reporter.note(f"warning: {warning}")
@@ -578,8 +590,8 @@ def make_keys(folder: str, *, parties: Sequence[str], hosts: Sequence[str]) -> N
     """Create the certificates and keys of a federation.
 
     Args:
-        folder: Created; copy `aggregator/` to the aggregator's machine, and `parties/NAME/` to the
-            machine of each party.
+        folder: Folder to create for them. Copy `aggregator/` in it to the aggregator's machine, and
+            `parties/NAME/` to the machine of each party.
         parties: Names of the parties.
         hosts: Names and addresses by which parties reach the aggregator.
 

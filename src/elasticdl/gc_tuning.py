@@ -22,5 +22,8 @@ def collect_seldom() -> None:
 
 
 def collect_at_exit() -> None:
-    """Restore garbage collection at exit, because DuckDB reports live objects as leaks."""
+    """Undo the part of `collect_seldom` that skips garbage collection when the process ends.
+
+    DuckDB reports objects that are still alive at exit as leaks.
+    """
     atexit.unregister(gc.freeze)

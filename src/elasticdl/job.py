@@ -39,7 +39,8 @@ class ModelReference:
         overrides: Contract function -> dotted name of its replacement
             (`input_fn`, `loss`, `optimizer`, `eval_metrics_fn`); for a session, key of the config
             -> dotted name of a component.
-        config_file: The file that has params and overrides, for errors; None is the command line.
+        config_file: The config file that `params` and `overrides` were read from, named in errors;
+            None if they were given on the command line or in a call.
     """
 
     zoo: str | None
@@ -205,15 +206,15 @@ class Job:
     """One request to train, evaluate or predict.
 
     Attributes:
-        command: The command.
+        command: `train`, `evaluate` or `predict`.
         data: URI or glob of the records.
         output: Folder or file for the result.
-        model: Reference to the model; None where it is given by `trained_model`.
+        model: Reference to the model; None if the job uses `trained_model` instead.
         trained_model: Folder of a TrainedModel, for evaluate and predict.
         validation_data: Records to evaluate on while training.
         validation_split: Share of the records of `data` that is held out for validation, more than
             0 and less than 1; None holds out none. For evaluate: only these are evaluated.
-        training: Options for training.
+        training: How to train, evaluate and save checkpoints.
         prediction_format: File format of the predictions.
         workers: Worker processes that train; None trains in this process.
         tracking: Tracking options; None for no tracking.

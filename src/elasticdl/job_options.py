@@ -30,23 +30,23 @@ from elasticdl.job import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 
 def training_job(
     *,
-    data: str,
-    output: str,
+    data: str | Path,
+    output: str | Path,
     model_def: str | None = None,
-    spec: str | None = None,
-    model_zoo: str | None = None,
+    spec: str | Path | None = None,
+    model_zoo: str | Path | None = None,
     params: str | Mapping[str, Any] = "",
     dialect: str | None = None,
     input_fn: str | None = None,
     loss: str | None = None,
     optimizer: str | None = None,
     eval_metrics_fn: str | None = None,
-    validation_data: str | None = None,
+    validation_data: str | Path | None = None,
     validation_split: float | str | None = None,
     num_workers: int | str | None = None,
     num_spare_workers: int | str = 0,
@@ -60,7 +60,7 @@ def training_job(
     transfer_timeout: float | str = Workers.transfer_timeout_s,
     priority: str = Workers.priority,
     skip_bad_records: bool | str = False,
-    tracking_uri: str | None = None,
+    tracking_uri: str | Path | None = None,
     experiment: str | None = None,
     run_name: str | None = None,
     tensorboard: bool | str = False,
@@ -209,7 +209,9 @@ def _plain_params(params: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _model(model_def: str | None, spec: str | None, model_zoo: str | None) -> ModelReference:
+def _model(
+    model_def: str | None, spec: str | Path | None, model_zoo: str | Path | None
+) -> ModelReference:
     if (model_def is None) == (spec is None):
         given = "both are given" if spec is not None else "neither is given"
         raise UsageError(
@@ -247,11 +249,11 @@ def _model(model_def: str | None, spec: str | None, model_zoo: str | None) -> Mo
 
 def evaluation_job(
     *,
-    trained_model: str,
-    data: str,
-    output: str | None = None,
+    trained_model: str | Path,
+    data: str | Path,
+    output: str | Path | None = None,
     validation_split: float | str | None = None,
-    report: str | bool | None = None,
+    report: str | Path | bool | None = None,
     minibatch_size: int | str = 256,
     num_workers: int | str | None = None,
     ray_address: str | None = None,
@@ -280,7 +282,7 @@ def evaluation_job(
             "--report runs in one process, but --num_workers divides the records among several. "
             "Leave one of them out."
         )
-    folder = f"{trained_model.rstrip('/')}/report" if report in {True, ""} else report
+    folder = f"{location(trained_model)}/report" if report in {True, ""} else report
     return Job(
         command="evaluate",
         data=location(data),
@@ -295,9 +297,9 @@ def evaluation_job(
 
 def prediction_job(
     *,
-    trained_model: str,
-    data: str,
-    output: str,
+    trained_model: str | Path,
+    data: str | Path,
+    output: str | Path,
     minibatch_size: int | str = 256,
     format: str | None = None,  # noqa: A002 - the name users type
     columns: str | Sequence[str] = (),
@@ -324,12 +326,13 @@ def prediction_job(
         UsageError: A value is wrong.
     """
     formats: dict[str, PredictionFormat] = {name: name for name in get_args(PredictionFormat)}
-    of_file = next((name for name in formats if output.endswith(f".{name}")), None)
+    file_name = str(output).lower()
+    of_file = next((name for name in formats if file_name.endswith(f".{name}")), None)
     if format is not None and format not in formats:
         raise UsageError(
             f"There is no prediction format {format!r}; expected one of: {', '.join(formats)}."
         )
-    if of_file is None and (found := next(filter(output.lower().endswith, _OTHER_FORMATS), None)):
+    if of_file is None and (found := next(filter(file_name.endswith, _OTHER_FORMATS), None)):
         raise UsageError(
             f"--output={output}: predictions are not written as {found}. Choose a .csv, .parquet "
             "or .recordio file, or a folder."
@@ -356,7 +359,7 @@ def _columns(columns: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def tracking_of(
-    uri: str | None, experiment: str | None, run_name: str | None, *, tensorboard: bool
+    uri: str | Path | None, experiment: str | None, run_name: str | None, *, tensorboard: bool
 ) -> Tracking | None:
     """Build the tracking options of a training job; None if it is not tracked.
 
@@ -381,47 +384,67 @@ def tracking_of(
         return Tracking(tensorboard=True) if tensorboard else None
     uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or DATABASE_FILE
     experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or Tracking.experiment
-    return Tracking(tracking_uri(uri), experiment, run_name, tensorboard=tensorboard)
+    return Tracking(tracking_uri(str(uri)), experiment, run_name, tensorboard=tensorboard)
 
 
 # Files that people might expect to be written; other names are folders.
 _OTHER_FORMATS = (".xlsx", ".xls", ".json", ".jsonl", ".tsv", ".txt", ".gz", ".zip", ".feather")
 _ALIASES = {"batch_size": "minibatch_size"}
+# Options of `train` that are not in `TrainOptions`.
+_NAMED = (
+    "data",
+    "model_def",
+    "model_zoo",
+    "output",
+    "params",
+    "quiet",
+    "reporter",
+    "validation_data",
+)
 _LEAST = {"num_epochs": 1, "minibatch_size": 1, "keep_checkpoint_max": 2}
 
 
 def _no_option(name: str) -> UsageError:
     """Build the error for a keyword argument that `train` does not have."""
     # Only for an error.
-    from elasticdl.data.wording import did_you_mean  # noqa: PLC0415
     from elasticdl.option_hints import hint  # noqa: PLC0415
     from elasticdl.option_types import TrainOptions  # noqa: PLC0415
 
-    known = sorted({*TrainOptions.__annotations__, "params", "validation_data"})
+    known = {*TrainOptions.__annotations__, *_NAMED}
     if (found := hint(name)) is not None:
         if name == "verbose":
             found = "Use quiet=True, or reporter= to show the progress in your own way."
         return UsageError(f"There is no option {name!r}. {found.replace('--', '')}")
-    return UsageError(
-        f"There is no option {name!r}{did_you_mean(name, known)} There are: {', '.join(known)}."
-    )
+    return _unknown_option(name, known)
+
+
+def _unknown_option(name: str, known: Iterable[str]) -> UsageError:
+    # Only for an error.
+    import textwrap  # noqa: PLC0415
+
+    from elasticdl.data.wording import did_you_mean  # noqa: PLC0415
+
+    meant = did_you_mean(name, known)
+    if meant != ".":
+        return UsageError(f"There is no option {name!r}{meant}")
+    listed = textwrap.indent(textwrap.fill(f"{', '.join(sorted(known))}.", width=90), "  ")
+    return UsageError(f"There is no option {name!r}. There are:\n{listed}")
 
 
 def check_options(options: Mapping[str, Any], job_function: Callable[..., Job]) -> None:
-    """Check that `evaluation_job` or `prediction_job` has keyword arguments of these names.
+    """Check that a function that builds a job has a keyword argument for each option.
+
+    Args:
+        options: Option -> value, as the user passed them; the values are not checked.
+        job_function: `evaluation_job` or `prediction_job`.
 
     Raises:
-        UsageError: The function has no argument of one of the names.
+        UsageError: There is no such option.
     """
     known = inspect.signature(job_function).parameters
     for name in options:
         if name not in known:
-            from elasticdl.data.wording import did_you_mean  # noqa: PLC0415 - only for an error
-
-            raise UsageError(
-                f"There is no option {name!r}{did_you_mean(name, known)} There are: "
-                f"{', '.join(sorted(known))}."
-            )
+            raise _unknown_option(name, known)
 
 
 def _training_options(options: Mapping[str, Any]) -> TrainingOptions:
@@ -480,6 +503,12 @@ def _workers(text: int | str, **options: Any) -> Workers:
         numbers = (int(least), int(most)) if dots else (1, int(least))
     except ValueError:
         numbers = (0, 0)
+    if least.strip() == "0" and not dots:
+        raise UsageError(
+            "--num_workers=0: expected at least 1. Leave it out to train in this process."
+        )
+    if 1 <= numbers[1] < numbers[0]:
+        raise UsageError(f"--num_workers={text}: the minimum is larger than the maximum.")
     if not 1 <= numbers[0] <= numbers[1]:
         raise UsageError(
             f"--num_workers={text}: expected the number of training processes, such as 3, or the "
@@ -510,9 +539,16 @@ def workers(
 def _sharing_workers(
     num_workers: int | str | None, ray_address: str | None, give_up_after: float | str
 ) -> Workers | None:
-    """Parse the worker options of an evaluation or prediction; these have no minimum number."""
+    """Parse the worker options of an evaluation or prediction; None means in this process.
+
+    Their number is a maximum: ranges such as `2..4` are rejected.
+    """
     if num_workers is None:
         return None
+    if str(num_workers) == "0":
+        raise UsageError(
+            "--num_workers=0: expected at least 1. Leave it out to do all of it in this process."
+        )
     if not str(num_workers).isdecimal():
         raise UsageError(
             f"--num_workers={num_workers}: expected the number of processes, such as 3. It is a "
@@ -549,12 +585,12 @@ def _as_bool(name: str, value: Any) -> bool:
     return words[str(value).lower()]
 
 
-def output_location(text: str, option: str = "--output") -> str:
+def output_location(text: str | Path, option: str = "--output") -> str:
     """Make an output location absolute, after checking that it outlives this process.
 
     Args:
-        text: As typed.
-        option: The option, for the error.
+        text: Path or URI as the user gave it.
+        option: The command-line option that it was given with, for the error.
 
     Raises:
         UsageError: The location is empty, or in the memory of this process.
@@ -562,8 +598,13 @@ def output_location(text: str, option: str = "--output") -> str:
     return check_output(location(text), option)
 
 
-def location(text: str) -> str:
-    """Return a URI unchanged and a path made absolute, independent of the current folder."""
+def location(text: str | Path) -> str:
+    """Make paths absolute, and leave URIs unchanged.
+
+    Args:
+        text: One path or URI, or several separated by commas. `~` and environment variables are
+            expanded.
+    """
     parts = [os.path.expandvars(part.strip()) for part in str(text).split(",")]
     return ",".join(
         part

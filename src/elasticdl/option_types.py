@@ -12,6 +12,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
 from elasticdl.job import TrainingOptions
@@ -32,7 +33,7 @@ class EvaluateOptions(SharedOptions, total=False):
     """Further options of `evaluate`; see `job_options.evaluation_job`."""
 
     validation_split: float | str | None
-    report: str | bool | None
+    report: str | Path | bool | None
 
 
 class PredictOptions(SharedOptions, total=False):
@@ -47,7 +48,7 @@ class TrainOptions(SharedOptions, total=False):
 
     batch_size: int | str
     validation_split: float | str | None
-    spec: str | None
+    spec: str | Path | None
     dialect: str | None
     input_fn: str | None
     loss: str | None
@@ -62,7 +63,7 @@ class TrainOptions(SharedOptions, total=False):
     transfer_timeout: float | str
     priority: str
     skip_bad_records: bool | str
-    tracking_uri: str | None
+    tracking_uri: str | Path | None
     experiment: str | None
     run_name: str | None
     tensorboard: bool | str

@@ -4,7 +4,7 @@
 
 The kernel drops the lock when the last of these processes ends, so a folder whose lock is free is
 unused. It is removed when a process of the same user creates another scratch folder in the same
-parent. Kept are folders of other users, folders whose lock is held, and folders that contain a
+parent. Folders of other users are not removed, nor are folders whose lock is held or that contain a
 folder whose lock is held.
 
 Callers: all code that needs a temporary folder that outlives a block of code, or contains sockets.

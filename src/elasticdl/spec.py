@@ -57,7 +57,7 @@ class ElasticDLSpec:
         labels: Any = None,
         predictions: Any = None,
     ) -> Mapping[str, Any]:
-        """Return the values of a batch by name; none, unless a subclass overrides this.
+        """Return the metrics of a batch, name -> value; empty unless a subclass overrides this.
 
         Args:
             mode: Training or evaluation.

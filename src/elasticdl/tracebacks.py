@@ -1,7 +1,7 @@
 """Describes exceptions of users' code: the user's own lines, without framework internals.
 
-    the innermost line of the user's own code    -> the `file:line` a message begins with
-    their frames and the exception's own message -> the indented part of a message
+    the innermost line of the user's code                   -> `file:line` at a message's start
+    the frames of the user's code, the exception's message  -> the indented part of a message
 
 Frames of this package, of Python and of installed libraries are left out. TensorFlow raises far
 from the faulty line, but its message contains that line's position, which is extracted from it.
@@ -78,7 +78,8 @@ def raised_at(error: BaseException, otherwise: object) -> str:
 
     Args:
         error: The exception.
-        otherwise: Returned if it passed through none: the location of the user's function.
+        otherwise: Returned as a string if it passed through no line of the user's, for example the
+            location of the user's function.
     """
     frames = _users_frames(error)
     return f"{shown_path(frames[-1].filename)}:{frames[-1].lineno}" if frames else str(otherwise)
@@ -105,8 +106,8 @@ def running_at(thread: int) -> tuple[str, str] | None:
 def calling_at(otherwise: object) -> str:
     """Return `file:line` of the innermost line of the user's code on the current call stack.
 
-    It is for functions that a user's model code calls: frames outside of ElasticDL's first one,
-    such as those of a script that called `train`, are ignored.
+    For use in functions that a user's model code calls. Frames that called ElasticDL, such as those
+    of a script that called `train`, are ignored.
 
     Args:
         otherwise: Returned if no user code is on the stack.

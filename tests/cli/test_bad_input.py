@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from tests.engines.conftest import MODEL, write_records
 
+import elasticdl
 from elasticdl.artifacts.checkpoint_store import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.cli.main import _run
 from elasticdl.data import recordio
 from elasticdl.data.example import encode
+from elasticdl.errors import UsageError
 
 
 @pytest.fixture
@@ -227,6 +229,26 @@ def test_a_folder_of_something_else_is_left_alone(train, tmp_path):
 
     assert code == 6
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_refused_training_leaves_nothing_behind(train, zoo, tmp_path, number):
+    for _ in range(number):
+        code, said = train(params="x=1")
+
+        assert code == 2, said
+        assert not (tmp_path / "out").exists()
+
+
+def test_a_refused_training_on_data_in_memory_leaves_nothing_behind(tmp_path):
+    data = {"a": np.arange(8.0), "label": np.arange(8) % 2}
+
+    with pytest.raises(UsageError):
+        elasticdl.train(
+            model_def="classifier.DNN", params="label='labl'", data=data, output=tmp_path / "out"
+        )
+
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_second_process_on_one_output_is_refused_naming_the_first(train, zoo, tmp_path):

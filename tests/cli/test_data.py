@@ -371,6 +371,22 @@ def test_show_prints_records_that_are_no_examples_as_bytes(folder):
     assert "(512 bytes)" in printed
 
 
+def test_show_breaks_dates_at_their_space_and_cuts_nothing(folder):
+    rows = "".join(
+        f"Person number {i},{day},{day} 12:00:00,{day}T12:30:00.25Z,City {i},x\n"
+        for i in range(1, 4)
+        for day in [f"2024-12-0{i}"]
+    )
+    Path("a.csv").write_text("name,born,joined,seen,city,y\n" + rows)
+
+    printed = run("show", "a.csv", "--limit=3")
+
+    assert "…" not in printed
+    (first,) = re.findall(r"^  0 .*\n .*", printed, re.MULTILINE)
+    for part in ("'2024-12-01'", "12:00:00'", "12:30:00.25Z'", "'City", "'x'"):
+        assert part in first
+
+
 def test_show_tells_of_fields_that_are_not_in_every_record(folder):
     schema = Schema.from_user([{"name": "[x]", "shape": [1], "dtype": "float32"}])
     from elasticdl.data import example
@@ -383,7 +399,7 @@ def test_show_tells_of_fields_that_are_not_in_every_record(folder):
     printed = run("show", "a.recordio")
 
     assert re.search(
-        r"\[x\] +float32 +1 to 2 values +1 \.\. 2, 1 not finite, not in 1 record", printed
+        r"\[x\] +float32 +1 to 2 values +1 \.\. 2, 1 not finite, missing in 1 record", printed
     )
     assert re.search(r"t +bytes +1 to 2 values +3 different, 1 to 4 bytes", printed)
     assert "b'\\xff', 'ü'" in printed

@@ -11,7 +11,7 @@ from tests.engines.conftest import MODEL, write_records
 
 import elasticdl
 from elasticdl.cli.main import _run
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 
 pytestmark = pytest.mark.usefixtures("weights_only")
 

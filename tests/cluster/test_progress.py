@@ -23,7 +23,7 @@ from elasticdl.cluster.options import ClusterOptions
 from elasticdl.cluster.progress import JobProgress
 from elasticdl.data import recordio
 from elasticdl.data.example import encode
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.event_file import parse_events
 from elasticdl.events import (
     EpochFinished,

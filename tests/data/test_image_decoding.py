@@ -118,14 +118,14 @@ def test_the_size_is_read_from_the_header():
 @pytest.mark.parametrize(
     ("damage", "found"),
     [
-        (lambda _: b"", "an empty file"),
-        (lambda _: b"hello", "something else"),
-        (lambda data: data[:50], "one that cannot be decoded"),
-        (lambda data: data[:45] + b"\xff" + data[46:], "one that cannot be decoded"),
+        (lambda _: b"", "found an empty file"),
+        (lambda _: b"hello", "found something else"),
+        (lambda data: data[:50], "cut off: it cannot be decoded"),
+        (lambda data: data[:45] + b"\xff" + data[46:], "damaged or cut off: it cannot"),
     ],
 )
 def test_a_file_that_is_no_image_is_named(damage, found):
-    with pytest.raises(CorruptDataError, match=rf"^a\.png: .* found {found}.* Replace or remove"):
+    with pytest.raises(CorruptDataError, match=rf"^a\.png: .*{found}.* Replace or remove"):
         decoded(damage(encoded(RAMP)))
 
 

@@ -232,6 +232,20 @@ def test_a_damaged_image_is_named(folder):
         source.read_records(0, 2, SCHEMA)
 
 
+@pytest.mark.parametrize("name", ["1.jpg", "1.png", "1.webp", "1.gif"])
+@pytest.mark.parametrize("share", [0.04, 0.7])
+def test_an_image_that_is_cut_off_is_not_taken_for_another_format(folder, name, share):
+    draw(f"p/a/{name}")
+    content = (folder / "p/a" / name).read_bytes()
+    (folder / "p/a" / name).write_bytes(content[: max(16, int(share * len(content)))])
+
+    with pytest.raises(CorruptDataError) as caught:
+        open_source("p").read_records(0, 1, SCHEMA)
+
+    assert f"p/a/{name}: damaged or cut off: it cannot be decoded" in str(caught.value)
+    assert "byte 0" not in str(caught.value)
+
+
 def test_opening_reads_no_file(folder):
     draw("p/a/1.png", "p/b/2.png")
     source = open_source("p")

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from elasticdl.data import in_memory
+from elasticdl.data.array_shapes import shape_of
 from elasticdl.data.in_memory import arrow_rows
 from elasticdl.data.schema import Schema
 from elasticdl.data.sources import open_source
@@ -358,9 +359,19 @@ def test_random_steps_of_a_pipeline_are_refused_whatever_seed_is_set(seeded):
         .map(lambda i, row: (row[0] + tf.cast(i > 2, tf.float32) * tf.random.uniform(()), row[1]))
     )
 
-    for dataset in (late, of_tensorflow().shuffle(4), of_tensorflow().shuffle(4).batch(2)):
-        with pytest.raises(UsageError, match="data is random"):
+    with pytest.raises(UsageError, match=r"data is random: .*input_fn\(records, mode\)"):
+        arrow_rows(late)
+    for dataset in (of_tensorflow().shuffle(4), of_tensorflow().shuffle(4).batch(2)):
+        with pytest.raises(UsageError, match="data is random: .* reshuffle_each_iteration=False"):
             arrow_rows(dataset)
+
+
+def test_elements_with_weights_are_refused_with_the_way_to_give_them():
+    tf = pytest.importorskip("tensorflow")
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y, Y))
+
+    with pytest.raises(UsageError, match="An element of data is a tuple of three; if it is"):
+        arrow_rows(dataset)
 
 
 def test_a_shuffle_that_repeats_its_order_is_taken_if_it_has_a_seed():
@@ -382,3 +393,59 @@ def test_batches_of_one_size_are_taken_apart():
     assert plain(data)["y"] == Y.tolist()
     assert arrow_rows(data).batch_size == arrow_rows(of_tensorflow().batch(2)).batch_size == 2
     assert arrow_rows(of_tensorflow()).batch_size is None
+
+
+def of_hugging_face(**columns):
+    import datasets
+
+    return datasets.Dataset.from_dict(columns)
+
+
+def test_a_transform_of_hugging_face_makes_the_rows():
+    data = of_hugging_face(x=[[1.0, 2.0], [3.0, 4.0]], y=[0, 1])
+
+    table = rows_of(data.with_transform(lambda rows: {"z": [10 * y for y in rows["y"]]}))
+
+    assert table.to_pydict() == {"z": [0, 10]}
+
+
+def test_a_random_transform_of_hugging_face_is_refused():
+    rng = np.random.default_rng(0)
+    data = of_hugging_face(y=[0, 1]).with_transform(lambda rows: {"y": rng.normal(size=2)})
+
+    with pytest.raises(UsageError, match="data is random"):
+        arrow_rows(data)
+
+
+def test_columns_that_a_format_of_hugging_face_hides_are_left_out():
+    data = of_hugging_face(a=[1.0, 2.0], b=[3, 4], c=["x", "y"])
+
+    assert rows_of(data.with_format("numpy", columns=["a", "c"])).column_names == ["a", "c"]
+    shown = data.with_format("numpy", columns=["a"], output_all_columns=True)
+    assert rows_of(shown).column_names == ["a", "b", "c"]
+
+
+def test_arrays_and_images_of_hugging_face_keep_their_shapes():
+    import datasets
+
+    arrays = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
+    pixels = np.arange(24, dtype=np.uint8).reshape(2, 2, 2, 3)
+    features = {"a": datasets.Array2D((2, 3), "float32"), "image": datasets.Image()}
+    data = datasets.Dataset.from_dict(
+        {"a": arrays.tolist(), "image": list(pixels)}, features=datasets.Features(features)
+    )
+
+    made = arrow_rows(data)
+
+    table = pa.Table.from_batches(made.batches, made.schema)
+    assert shape_of(table.schema.field("a")) == (2, 3)
+    assert np.float32(table["a"].to_pylist()).tolist() == arrays.reshape(2, -1).tolist()
+    assert shape_of(table.schema.field("image")) == (2, 2, 3)
+    assert table["image"].to_pylist() == pixels.reshape(2, -1).tolist()
+
+
+def test_a_stream_of_hugging_face_is_refused_with_the_way_to_store_it():
+    stream = of_hugging_face(a=[1.0, 2.0]).to_iterable_dataset()
+
+    with pytest.raises(UsageError, match=r"datasets\.Dataset\.from_list\(list\(data\)\)"):
+        arrow_rows(stream)

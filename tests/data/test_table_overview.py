@@ -44,14 +44,14 @@ def test_every_column_is_shown_in_the_order_of_the_file(parquet: str) -> None:
     }
 
     assert found == {
-        "z": ("int64", "1 .. 1, not in 1 record"),
+        "z": ("int64", "1 .. 1, missing in 1 record"),
         "struct": ("struct", "not usable: a model cannot read structs"),
         "map": ("map", "not usable: a model cannot read maps"),
         "none": ("null", "not usable: it has no value"),
-        "day": ("date", "2024-01-31 .. 2024-01-31, not in 1 record"),
+        "day": ("date", "2024-01-31 .. 2024-01-31, missing in 1 record"),
         "at": ("timestamp", "2024-01-31 12:00:00 .. 2024-02-01 00:00:00"),
         "gaps": ("list", "not usable: its lists have missing values"),
-        "word": ("bytes", "2 different, 1 to 1 byte"),
+        "word": ("bytes", "2 different, 1 byte"),
     }
     assert list(found) == ["z", "struct", "map", "none", "day", "at", "gaps", "word"]
 

@@ -41,6 +41,32 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize(
+    ("others", "warned"),
+    [
+        (["4o,2"], "because of 1 of its 21 values: '4o,2'. The others are numbers."),
+        (["a"] * 3, ""),
+    ],
+)
+def test_a_text_column_with_numbers_and_few_other_values_is_named(
+    folder: Path, caplog: pytest.LogCaptureFixture, others: list[str], warned: str
+) -> None:
+    ages = [str(age) for age in range(20)]
+    pq.write_table(pa.table({"age": [*ages, *others, None]}), "a.parquet", row_group_size=15)
+    Path("a.csv").write_text("age;x\n" + "".join(f"{age};1\n" for age in [*ages, *others]))
+
+    summaries("a.parquet")
+
+    assert len(caplog.messages) == bool(warned)
+    assert warned in "".join(caplog.messages)
+    caplog.clear()
+
+    # Once, with its line.
+    summaries("a.csv")
+
+    assert len(caplog.messages) == bool(warned)
+
+
 @pytest.mark.parametrize("block_bytes", [1, 1000])
 def test_the_columns_of_a_csv_file_have_the_kind_of_all_their_cells(
     folder: Path, block_bytes: int, monkeypatch: pytest.MonkeyPatch

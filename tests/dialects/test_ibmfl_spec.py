@@ -14,7 +14,7 @@ from tests.notes import Notes
 
 import elasticdl
 from elasticdl.artifacts.trained_model import load_trained_model
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.errors import DefinitionError, ElasticDLError, UsageError
 from elasticdl.event_file import read_events
 from elasticdl.events import EpochFinished, JobStarted

@@ -276,7 +276,40 @@ def setup(self, stage):
     from torchmetrics import MeanSquaredError
     self.error = MeanSquaredError()
 """
+OWN_METRIC = """
+def setup(self, stage):
+    import torchmetrics
+
+    class Latest(torchmetrics.Metric):
+        def __init__(self):
+            super().__init__()
+            self.add_state("value", torch.tensor(0.0), dist_reduce_fx="sum")
+            self._seen = 0
+
+        def update(self, preds, target):
+            # update
+
+        def compute(self):
+            return self.value
+
+    self.latest = Latest()
+"""
+LOG_LATEST = "self.latest(self(x), target=y)\nself.log('latest', self.latest)\n"
 REFUSED = {
+    "a training metric that says it adds up": (
+        {
+            "methods": OWN_METRIC.replace("# update", "self.value = preds.mean() - target.mean()"),
+            "training": LOG_LATEST,
+        },
+        r"'latest' \(Latest\) declares \"sum\" for its states",
+    ),
+    "data of a metric beside its states": (
+        {
+            "methods": OWN_METRIC.replace("# update", "self._seen += len(target)"),
+            "training": LOG_LATEST,
+        },
+        r"'latest' \(Latest\) keeps data in self._seen",
+    ),
     "a metric among layers": (
         {
             "methods": """
@@ -305,6 +338,13 @@ REFUSED = {
             "training": "self.errors['mse'](self(x), y)\nself.errors.compute()\n",
         },
         r"self\.errors\.val_mse\.compute\(\) is called in a step",
+    ),
+    "a running mean": (
+        {
+            "methods": METRIC.replace("MeanSquaredError", "RunningMean"),
+            "training": "self.error(loss)\nself.log('recent', self.error)\n",
+        },
+        r"the metric 'error' \(RunningMean\) is a wrapper \(Running\) .*not supported",
     ),
     "a metric as the loss": (
         {"methods": METRIC, "training": "self.log('train_loss', self.error)\n"},
@@ -426,6 +466,25 @@ def test_what_nothing_here_would_do_is_refused(tmp_path, data, what):
 
     with pytest.raises(DefinitionError, match=expected):
         train(tmp_path, data / "data.recordio", written(tmp_path, **instead))
+
+
+def test_a_metric_of_two_metrics_is_one_of_all_batches(tmp_path, data):
+    methods = """
+        def setup(self, stage):
+            from torchmetrics import MeanAbsoluteError, MeanSquaredError
+            self.ratio = MeanSquaredError() / MeanAbsoluteError()
+    """
+    lines = "self.ratio.update(self(x), y)\nself.log('val_ratio', self.ratio)\n"
+    zoo = written(tmp_path, methods=methods, validation=lines)
+    records = str(data / "data.recordio")
+
+    found = train(tmp_path, records, zoo, validation_data=records).metrics["val_ratio"]
+
+    rows = np.load(data / "x.npy")
+    params = dict(load_trained_model(str(tmp_path / "out")).params)
+    error = rows @ params["net.weight"].T + params["net.bias"] - rows.sum(1, keepdims=True)
+    expected = np.square(error).mean() / np.abs(error).mean()
+    assert found == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_metric_of_its_own_goes_on_after_a_resume_and_chooses_the_best(tmp_path, data):

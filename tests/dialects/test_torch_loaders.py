@@ -1,6 +1,7 @@
 """Batches of a DataLoader are a function of (seed, epoch, number), on every process."""
 
 import csv
+import pickle
 import random
 import shutil
 import textwrap
@@ -235,6 +236,9 @@ def test_a_model_of_a_loader_is_loaded(tmp_path, data):
 
     for model in (loaded, again):
         assert not model.training
+        with pytest.raises(UsageError, match=r"its data with its own loader.*model\(inputs\)"):
+            model.predict(np.zeros((1, 2)))
+        pickle.dumps(model.predict)
         assert model.state_dict().keys() == trained.keys()
         for name, value in model.state_dict().items():
             assert np.array_equal(value.numpy(), trained[name])

@@ -89,7 +89,7 @@ def data(tmp_path):
 def train(zoo, data, tmp_path):
     """Train the small model; options as of `elasticdl.train`."""
     import elasticdl
-    from elasticdl.engines.progress import Silent
+    from elasticdl.engines.progress_bar import Silent
 
     def run(**options):
         return elasticdl.train(

@@ -17,7 +17,7 @@ import keras  # noqa: F401 - importing it is what takes the time
 import tensorflow as tf  # noqa: F401 - as above
 
 from elasticdl import api
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.job import Job, ModelReference, TrainingOptions
 from elasticdl.training import keras as trainer  # noqa: F401 - as above
 

@@ -12,7 +12,7 @@ from elasticdl.artifacts.checkpoint_store import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.engines.audit import audit
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.errors import UsageError
 from elasticdl.events import EpochFinished, Evaluated, Noted
 

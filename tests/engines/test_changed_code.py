@@ -56,7 +56,35 @@ def test_a_finished_training_says_that_its_code_was_edited(train, tmp_path):
     assert (
         "the trained model has the old code. To start over with the new code, use another" in note
     )
-    assert "resumes with the new code" in train(num_epochs=2)[1][0]
+    assert "(model.py)" in note
+    [note] = train(num_epochs=2)[1]
+    assert "(model.py) has changed since step" in note
+    assert "resumes with the new code" in note
+
+
+def test_only_files_that_the_model_uses_are_its_code(train, tmp_path):
+    used = {"pack/__init__.py": "", "pack/parts.py": "RATE = 0.01", "words.txt": "a"}
+    other = {"plot.py": "SIZE = 3", "new.csv": "a,b"}
+    (tmp_path / "pack").mkdir()
+    for name, text in {**used, **other}.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "model.py").write_text(
+        MODEL
+        + "\ndef callbacks():\n    from pack import parts\n"
+        + "    open(__file__.replace('model.py', '/words.txt')).close()\n    return []\n"
+    )
+    train()
+
+    for name in ("plot.py", "new.csv", "added.py"):
+        (tmp_path / name).write_text("SIZE = 4")
+    assert train()[1] == []
+    assert train(num_epochs=2)[1] == []
+
+    for name in ("pack/parts.py", "words.txt"):
+        (tmp_path / name).write_text("RATE = 0.02")
+    (tmp_path / "pack" / "__init__.py").write_text("X = 1")
+    [note] = train(num_epochs=2)[1]
+    assert "(pack/__init__.py, pack/parts.py, words.txt)" in note
 
 
 def test_a_folder_that_is_gone_is_no_reason_to_fail(train, tmp_path):

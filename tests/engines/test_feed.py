@@ -177,7 +177,9 @@ def test_records_to_evaluate_without_a_label_are_answered_with_predict():
     featureless = MemorySource([{"label": np.int64([1])}])
     definition = definition_of(RecordInput(stack_fields, SCHEMA))
 
-    with pytest.raises(SchemaError, match="no 'label', which .*: the label. An .*, or use predict"):
+    with pytest.raises(
+        SchemaError, match="no 'label', the label of the model. An .*, or use predict"
+    ):
         list(batches_in_order(definition, unlabelled, 2, Mode.EVALUATION))
     with pytest.raises(DataError, match="the records have no x, which model.py:7 needs"):
         list(batches_in_order(definition, featureless, 2, Mode.EVALUATION))

@@ -12,7 +12,7 @@ from elasticdl.data.split_parts import parse_parts
 from elasticdl.engines.federated.config.init import write_federation
 from elasticdl.engines.federated.simulation import simulate
 from elasticdl.engines.federated.simulation.simulate import SimulatedMember
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.errors import DataError, ElasticDLError, SchemaError, UsageError
 from elasticdl.job import Federation, Job, ModelReference, TrainingOptions
 

@@ -16,7 +16,7 @@ from elasticdl.cli.main import _run
 from elasticdl.data import recordio
 from elasticdl.data.example import encode
 from elasticdl.data.sources import open_source
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.errors import (
     DataError,
     NonFiniteLossError,
@@ -267,6 +267,29 @@ def test_the_trained_model_is_the_best_one_where_that_is_asked_for(
     assert load_trained_model(str(tmp_path / "last")).description.step == 30
 
 
+def test_a_finished_job_has_the_metrics_of_its_model(train, zoo, data):
+    zoo(WORSE)
+    options = {"num_epochs": 3, "validation_data": str(data), "restore_best_weights": True}
+    first = train(**options)
+
+    again = train(**options)
+
+    assert again.already_done
+    assert (again.step, again.metrics) == (first.step, first.metrics)
+
+
+def test_the_metrics_of_the_best_model_are_those_of_its_epoch(train, zoo, data, tmp_path):
+    """Also where evaluations are by steps, one of which ends the epoch."""
+    zoo(WORSE)
+
+    outcome = train(
+        num_epochs=3, validation_data=str(data), evaluation_steps=10, restore_best_weights=True
+    )
+
+    assert load_trained_model(outcome.output).description.step == 10
+    assert outcome.metrics == events(tmp_path, EpochFinished)[0].metrics
+
+
 def test_the_best_is_found_by_the_metric_that_is_named(train, data, tmp_path):
     train(num_epochs=3, validation_data=str(data), best_metric="val_accuracy", best_mode="max")
 
@@ -292,7 +315,7 @@ def test_a_best_metric_that_is_not_measured_is_refused_before_the_first_step(
         train(best_metric=metric)
 
     assert said in str(caught.value)
-    assert events(tmp_path, StepCommitted) == []
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_best_model_can_be_asked_for_on_the_command_line(zoo, data, tmp_path):

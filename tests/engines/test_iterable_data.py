@@ -89,7 +89,7 @@ def own(pipeline, job=None, validation=None):
 
 
 def plan_of(data, num_workers=None):
-    return data.cut(job_of(num_workers))
+    return data.plan_shards(job_of(num_workers))
 
 
 # --- reading --------------------------------------------------------------------------------
@@ -361,7 +361,7 @@ def test_one_process_reads_an_epoch_as_one_shard():
 def test_workers_read_each_batch_of_an_epoch_once(indexed, num_batches):
     job = job_of(num_workers=3)
     workers = [own(Pipeline(num_batches, indexed=indexed), job) for _ in range(3)]
-    plan = workers[0].cut(job)
+    plan = workers[0].plan_shards(job)
     whole = values(
         PipelineReader(Pipeline(num_batches, indexed=indexed).epochs, 3).batches(0, 0, num_batches)
     )

@@ -10,7 +10,7 @@ from tests.cluster.test_progress import training
 import elasticdl
 from elasticdl.engines import job_messages
 from elasticdl.engines.job_messages import MessageLog, RecordingReporter
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.errors import OutputError
 from elasticdl.event_file import EventLog, read_events
 from elasticdl.events import JobFailed, JobFinished, JobStarted, Noted

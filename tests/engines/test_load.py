@@ -173,7 +173,39 @@ def test_a_wrong_type_is_answered_without_files_and_functions_that_the_user_does
     ):
         with pytest.raises(DataError) as caught:
             use()
-        assert str(caught.value) == f"{expected} Write the data again."
+        assert str(caught.value) == f"{expected} Convert the column, as with astype() in pandas."
+
+
+def test_text_in_place_of_numbers_is_shown_with_its_conversion(table_model):
+    model, output = table_model
+    wrong = TABLE.assign(b=[f"{row}.00000" for row in range(len(TABLE))])
+
+    for use in (
+        lambda: model.predict(wrong),
+        lambda: elasticdl.evaluate(trained_model=output, data=wrong),
+    ):
+        with pytest.raises(
+            DataError,
+            match=r"^data, record 0: column 'b' holds text, such as '0\.00000'; the model "
+            r"needs float64\. Convert the column, as with pandas\.to_numeric\(\)\.$",
+        ):
+            use()
+
+
+def test_a_misspelled_column_is_to_be_renamed_in_the_data(table_model):
+    model, output = table_model
+    misspelled = TABLE.rename(columns={"word": "wort"})
+
+    for use in (
+        lambda: model.predict(misspelled),
+        lambda: elasticdl.evaluate(trained_model=output, data=misspelled),
+    ):
+        with pytest.raises(
+            DataError,
+            match=r"the records have no word, which the model needs for its inputs\. .*"
+            r"\. Rename 'wort' to 'word' in the data\.$",
+        ):
+            use()
 
 
 @pytest.mark.parametrize("code", [KERAS, TORCH], ids=["keras", "torch"])

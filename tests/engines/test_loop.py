@@ -10,7 +10,7 @@ from elasticdl.engines.elastic.event_buffer import CommitId, EventBuffer, Snapsh
 from elasticdl.engines.feed import TrainingBatch
 from elasticdl.engines.interfaces import Commit
 from elasticdl.engines.loop import Loop
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.engines.train_progress import EvaluationProgress, TrainProgress
 from elasticdl.events import Checkpointed, RecordsSkipped
 from elasticdl.job import TrainingOptions

@@ -8,7 +8,7 @@ import pytest
 import elasticdl
 from elasticdl.data import recordio
 from elasticdl.data.example import encode
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.errors import DataError, NonFiniteLossError, UserCodeError
 
 KERAS = """

@@ -6,7 +6,7 @@ import pytest
 import elasticdl
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.data.recordio import RecordIOSource
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.errors import DefinitionError
 
 NET = """

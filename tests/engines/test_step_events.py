@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elasticdl.engines.interfaces import Commit
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.engines.step_events import StepEvents
 from elasticdl.engines.train_progress import TrainProgress
 from elasticdl.sharding.ledger import LeaseUpdate, Ledger

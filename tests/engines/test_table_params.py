@@ -14,8 +14,8 @@ from tests.notes import Notes
 
 import elasticdl
 from elasticdl.artifacts.trained_model import load_trained_model
-from elasticdl.engines.progress import Silent
-from elasticdl.errors import SchemaError
+from elasticdl.engines.progress_bar import Silent
+from elasticdl.errors import UsageError
 
 
 def write(path: Path, number: int, *, seed: int = 1, with_label: bool = True) -> str:
@@ -113,5 +113,5 @@ def test_a_resumed_training_uses_the_features_of_its_first_run(
 
 
 def test_a_label_that_the_table_lacks_is_an_error_before_training(tmp_path: Path) -> None:
-    with pytest.raises(SchemaError, match=r"no column 'kauf'.*'Kauf'; did you mean 'Kauf'\?"):
+    with pytest.raises(UsageError, match=r"no column 'kauf'.*'Kauf'; did you mean 'Kauf'\?"):
         train(write(tmp_path / "a.csv", 20), tmp_path / "out", params={"label": "kauf"})

@@ -14,7 +14,7 @@ import pytest
 from tests.engines.test_in_process import assert_same_bits, weights
 
 import elasticdl
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.errors import DataError, SchemaError
 
 if TYPE_CHECKING:

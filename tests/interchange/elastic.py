@@ -12,7 +12,7 @@ from pathlib import Path
 
 from elasticdl import api
 from elasticdl.engines import elastic  # noqa: F401 - sets Ray's environment
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.job import Job
 
 import ray.cluster_utils  # isort: skip

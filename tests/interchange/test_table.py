@@ -38,7 +38,7 @@ from tests.interchange.experiments import (
 from elasticdl import api, federated
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.data.sources import open_source
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.errors import UsageError
 from elasticdl.event_file import read_events
 from elasticdl.events import EpochFinished, Evaluated, RoundFinished

@@ -104,11 +104,11 @@ def test_the_history_is_the_one_that_the_log_defines(events, pieces) -> None:
 def test_workers_come_and_go_by_the_clock() -> None:
     history = history_of(elastic_events())
 
-    lost = [stay for stay in history.stays if stay.is_lost]
-    assert [(stay.rank, stay.incarnation, stay.reason) for stay in lost] == [(1, 2, "died")]
+    lost = [tenure for tenure in history.tenures if tenure.is_lost]
+    assert [(tenure.rank, tenure.incarnation, tenure.reason) for tenure in lost] == [(1, 2, "died")]
     assert lost[0].left == T0 + 11.4
-    assert [stay.first_batch - T0 for stay in history.stays] == [2.0, 2.0, 18.0]
-    assert [stay.rank for stay in history.present] == [0, 1]
+    assert [tenure.first_batch - T0 for tenure in history.tenures] == [2.0, 2.0, 18.0]
+    assert [tenure.rank for tenure in history.present] == [0, 1]
 
 
 def test_a_worker_that_died_in_steps_that_were_made_again_has_died_all_the_same() -> None:
@@ -125,13 +125,13 @@ def test_a_worker_that_died_in_steps_that_were_made_again_has_died_all_the_same(
     )
 
     assert counted_steps(history) == [1]
-    assert [stay.reason for stay in history.stays if stay.is_lost] == ["died"]
+    assert [tenure.reason for tenure in history.tenures if tenure.is_lost] == ["died"]
 
 
 def test_a_job_without_workers_is_one_lane() -> None:
     history = history_of([started(pid=7), step(1), started(at=5, attempt=2, pid=8), step(1, at=6)])
 
-    assert [(stay.rank, stay.pid) for stay in history.stays] == [(0, 7), (0, 8)]
+    assert [(tenure.rank, tenure.pid) for tenure in history.tenures] == [(0, 7), (0, 8)]
 
 
 def test_an_event_of_a_newer_version_is_counted_and_shown() -> None:

@@ -200,7 +200,7 @@ def _state(history: JobHistory) -> str:
             *(history.starts, history.evaluations, history.epochs, history.checkpoints),
             *(history.epoch, np.trim_zeros(history.shard_batches, "b").tolist()),
             *(sorted(history.shard_of.items()), history.has_batches),
-            *(history.stays, history.end, history.damages, history.num_damaged),
+            *(history.tenures, history.end, history.damages, history.num_damaged),
             *(history.num_unknown, history.first_time, history.last_time, history.last_times),
         ]
     )

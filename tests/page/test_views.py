@@ -158,7 +158,7 @@ def test_of_ten_thousand_workers_those_are_drawn_that_something_happened_to() ->
         joined(7_777, 10_001, 3),
     ]
 
-    drawn, num_more = lanes(history_of(events).stays, Activity(np.zeros(0)), T0 + 5)
+    drawn, num_more = lanes(history_of(events).tenures, Activity(np.zeros(0)), T0 + 5)
 
     assert 7_777 in [lane["rank"] for lane in drawn]
     assert len(drawn) + num_more == 10_000

@@ -158,10 +158,12 @@ def test_the_state_is_that_of_the_log(client) -> None:
     "path", ["/", "/state.json", "/events", "/jobs.json", "/static/page.js", "/report"]
 )
 def test_without_the_token_nothing_is_answered(client, path) -> None:
+    # A random token may end in any letter.
+    other = "y" if client.token.endswith("x") else "x"
     for wrong in (
         path,
         f"{path}?token=",
-        f"{path}?token={client.token[:-1]}x",
+        f"{path}?token={client.token[:-1]}{other}",
         f"{path}?token=%ff",
     ):
         answer, body = client.get(wrong, token=False)

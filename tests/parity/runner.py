@@ -41,7 +41,7 @@ from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.engines import publish
 from elasticdl.engines import run as training_run
 from elasticdl.engines.in_process import InProcessCommitter
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.errors import ElasticDLError
 from elasticdl.event_file import read_events
 from elasticdl.events import EpochFinished, Evaluated, JobStarted
@@ -103,11 +103,12 @@ class Trainings:
     @cached_property
     def plain(self) -> Numbers:
         """What the plain script gives."""
-        with self._files_in("plain"):
+        with self._files_in("plain"), _fresh_frameworks(self.feature.framework):
+            # Keras names layers from the top of the file.
             module = _import(self.feature)
-            with _fresh_frameworks(self.feature.framework):
-                history, model = module.plain(records.make_data())
-                weights = _weights_of(model)
+            _seed(self.feature.framework)
+            history, model = module.plain(records.make_data())
+            weights = _weights_of(model)
         names = list(history)
         num_epochs = max(len(history[name]) for name in names)
         return Numbers(
@@ -421,7 +422,7 @@ def _fresh_frameworks(framework: str) -> Iterator[None]:
     was_enabled = config.is_op_determinism_enabled()
     config.enable_op_determinism()
     refresh()
-    keras.utils.set_random_seed(records.SEED)
+    _seed("keras")
     try:
         with warnings.catch_warnings():
             # `jit_compile=True` beside deterministic operations: Keras goes on without it.
@@ -449,13 +450,25 @@ def _fresh_torch() -> Iterator[None]:
 
     before = torch.get_deterministic_debug_mode()
     torch.use_deterministic_algorithms(mode=True)
-    torch.manual_seed(records.SEED)
-    random.seed(records.SEED)
-    np.random.seed(records.SEED)  # noqa: NPY002 - as scripts do
+    _seed("torch")
     try:
         yield
     finally:
         torch.set_deterministic_debug_mode(before)
+
+
+def _seed(framework: str) -> None:
+    """Seed all generators, as scripts do."""
+    if framework == "torch":
+        import torch
+
+        torch.manual_seed(records.SEED)
+        random.seed(records.SEED)
+        np.random.seed(records.SEED)  # noqa: NPY002 - as scripts do
+    else:
+        import keras
+
+        keras.utils.set_random_seed(records.SEED)
 
 
 def _weights_of(model: Any) -> dict[str, np.ndarray[Any, Any]]:

@@ -5,7 +5,7 @@ from tests.parity import records, runner
 from tests.parity.features import FOLDER, read_feature
 
 from elasticdl import api
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 
 
 @pytest.mark.ray

@@ -10,7 +10,7 @@ import pytest
 
 from elasticdl import api
 from elasticdl.config_file import read_config
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.event_file import read_events
 from elasticdl.events import EpochFinished
 from elasticdl.sessions.orchestrator import Orchestrator

@@ -7,7 +7,7 @@ import pytest
 from tests.sessions.conftest import Notes, weight_of
 
 from elasticdl.config_file import ConfigKeyError, ConfigStruct
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.errors import UsageError
 from elasticdl.event_file import read_events
 from elasticdl.events import EpochFinished, JobStarted

@@ -33,6 +33,21 @@ def ended(process) -> str:
     return output + errors
 
 
+def test_a_training_that_is_terminated_says_how_to_resume(shop) -> None:
+    class TerminatedError(BaseException):
+        pass
+
+    def submitter(path, environment) -> int:
+        raise TerminatedError
+
+    with pytest.raises(TerminatedError) as caught:
+        list(execute(TRAIN, SqlSession(shop, run_submitter=submitter)))
+
+    assert caught.value.__notes__ == [
+        "Training progress is saved; run the same statement to resume."
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.exhaustive  # the same door and database in `test_seed.py`; values in `test_filling.py`
 def test_the_statements_of_the_seed_fill_the_column(shop, sql, tmp_path) -> None:

@@ -42,6 +42,13 @@ def test_a_label_that_cannot_be_is_refused(select, clauses, problem, place, tmp_
         assert line[len(caret) - len(caret.lstrip()) : len(caret)] == place
 
 
+def test_rows_without_a_label_are_counted(tmp_path, capfd) -> None:
+    rows = "SELECT i AS a, CASE WHEN i > 2 THEN i END AS income FROM range(60) r(i)"
+    run(f"{rows} TO TRAIN regressor.DNN WITH {SHORT} INTO m;", tmp_path)
+
+    assert "Left out: 3 rows without a value in 'income'." in capfd.readouterr().err
+
+
 def test_rare_classes_are_named(tmp_path, capfd) -> None:
     table = (
         "CREATE TABLE t AS SELECT i AS a, CASE WHEN i = 0 THEN 'rare' WHEN i < 5 THEN 'pos' "

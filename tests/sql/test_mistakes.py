@@ -39,7 +39,9 @@ def models(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     run(
         f"{TABLES}SELECT * FROM employee TO TRAIN regressor.DNN WITH {SHORT} INTO m;"
-        f"SELECT * FROM employee TO TRAIN classifier.DNN WITH {SHORT} LABEL role INTO c;",
+        f"SELECT * FROM employee TO TRAIN classifier.DNN WITH {SHORT} LABEL role INTO c;"
+        'SELECT years AS "in years", salary FROM employee TO TRAIN regressor.DNN WITH '
+        f"{SHORT} INTO spaced;",
         folder,
     )
     return folder
@@ -136,6 +138,11 @@ CLASSIFY = "SELECT * FROM employee TO TRAIN classifier.DNN"
         ),
         ("SELECT role, salary FROM employee TO EVALUATE m", "m", "no column 'years'"),
         ("SELECT role, salary FROM employee TO EXPLAIN m", "m", "no column 'years'"),
+        (
+            "SELECT role FROM testdata TO PREDICT testdata.p USING spaced",
+            "spaced",
+            'AS "in years"',
+        ),
         # True values of another type.
         (
             "SELECT role, years, 'much' AS salary FROM employee TO EVALUATE m",
@@ -210,6 +217,27 @@ def test_two_columns_to_validate_on_of_one_name_are_refused(models) -> None:
 
     assert "Two columns are called 'role'" in str(error), error
     assert caret_of(error) == "validation.select"
+
+
+@pytest.mark.parametrize(
+    ("statement", "problem"),
+    [
+        (f"{TRAIN} WITH {SHORT} LABEL role INTO x", "predicts a number; 'role' holds text"),
+        (
+            "SELECT role, today() AS day FROM employee TO TRAIN classifier.DNN LABEL day INTO x",
+            "'day' holds dates, which cannot be classes",
+        ),
+    ],
+)
+def test_a_label_of_the_wrong_type_is_refused_before_rows_are_read(
+    statement, problem, models, monkeypatch
+) -> None:
+    monkeypatch.setattr(training, "write_snapshot", None)
+
+    error = error_of(statement, models)
+
+    assert problem in str(error)
+    assert caret_of(error) in {"role", "day"}
 
 
 def test_names_may_have_spaces_quotes_and_keywords_in_them(tmp_path) -> None:

@@ -48,6 +48,9 @@ def test_a_prediction_has_options_of_its_own() -> None:
     ("clause", "problem"),
     [
         ("unit=1", "did you mean 'units'?"),
+        ("num_epochs=1", "is not a parameter of the model; did you mean 'train.num_epochs'?"),
+        ("batch_size=1", "did you mean 'train.batch_size'?"),
+        ("model.seed=1", "did you mean 'train.seed'?"),
         ("train.num_epoch=1", "did you mean 'num_epochs'?"),
         ("train.num_epochs=0", "at least 1"),
         ("train.num_epochs=1.5", "expected a whole number"),

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from elasticdl.errors import DataError, ElasticDLError
+from elasticdl.errors import DataError, ElasticDLError, UsageError
 from elasticdl.sql.check import predict_request
 from elasticdl.sql.database import Database, open_database
+from elasticdl.sql.evaluation import check_into
 from elasticdl.sql.execute import SqlSession, execute
 from elasticdl.sql.models import Models
 from elasticdl.sql.names import shown, typed
@@ -170,6 +171,7 @@ def test_rows_are_not_appended_to_the_table_that_a_view_shows(database, models) 
         ("employee.p", "its columns 'id', 'y' would be NULL in each appended row"),
         ("results.q", "has no column 'q'; it has a, b, p"),
         ("new.b", "two columns b: the SELECT has one already"),
+        ("nowhere.new.p", "has no schema 'nowhere', so the table nowhere.new cannot be created"),
     ],
 )
 def test_a_table_of_something_else_takes_no_predictions(target, problem, models) -> None:
@@ -187,6 +189,18 @@ def test_a_table_of_something_else_takes_no_predictions(target, problem, models)
         models,
     )
     assert rows == [{"n": 4, "p": 4}]
+
+
+def test_a_missing_schema_is_reported_before_anything_is_computed(database, models) -> None:
+    select = "SELECT id, a, b FROM t"
+    with pytest.raises(StatementError, match="has no schema 'nowhere'"):
+        predicted(database, f"{select} TO PREDICT nowhere.new.p USING lin", models)
+    with pytest.raises(UsageError, match="has no schema 'nowhere'"):
+        check_into(("nowhere", "new"), ["metric"], database)
+
+    do(database, f"DROP TABLE IF EXISTS {database.quote(('a', 'new'))}")
+    [row] = predicted(database, f"{select} TO PREDICT a.new.p USING lin", models)
+    assert row == {"table": "a.new", "column": "p", "rows": 3}
 
 
 def test_metrics_are_kept_with_their_model_version_and_time(models) -> None:

@@ -17,7 +17,7 @@ import elasticdl
 from elasticdl.artifacts.checkpoint_store import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.cli.main import main
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.errors import MissingExtraError, NonFiniteLossError, OutputTakenError, TrackingError
 
 EXPERIMENTS = (f"small {number}" for number in itertools.count())

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import elasticdl
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.errors import UserCodeError
 
 KERAS = """

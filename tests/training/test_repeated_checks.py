@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from elasticdl.definition import Origin
 from elasticdl.errors import DefinitionError
 from elasticdl.training.repeated_checks import RepeatedChecks
@@ -29,6 +31,16 @@ def test_a_step_of_several_minibatches_is_checked_once() -> None:
     checks = RepeatedChecks(ORIGIN)
 
     assert [checks.is_due(4, 0, has_callbacks=False) for _ in range(3)] == [True, False, False]
+
+
+def test_checks_of_another_worker_are_not_repeated() -> None:
+    other, checks = RepeatedChecks(ORIGIN), RepeatedChecks(ORIGIN)
+    assert other.is_due(5, 2, has_callbacks=True)
+
+    checks.load_state(json.loads(json.dumps(other.state())))
+
+    assert not checks.is_due(6, 2, has_callbacks=True)
+    assert checks.is_due(7, 3, has_callbacks=True)
 
 
 def test_the_first_failure_is_a_warning_and_the_last_check(caplog) -> None:

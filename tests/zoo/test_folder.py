@@ -94,6 +94,13 @@ def test_a_missing_symbol_is_told_with_what_the_file_defines(zoo: Zoo) -> None:
     assert "models.py" in message
 
 
+def test_several_files_that_are_there_are_in_the_plural(zoo: Zoo) -> None:
+    for name in ("cycle.py", "layers.py", "net.py"):
+        write(zoo, name, "")
+
+    assert "; there are cycle.py, layers.py and net.py." in refused(zoo, "x.model")
+
+
 def test_a_missing_file_is_told_with_what_is_there(zoo: Zoo) -> None:
     write(zoo, "mnist/functional.py", "")
     write(zoo, "mnist/notes.txt", "")
@@ -144,6 +151,36 @@ def test_a_path_from_here_is_answered_with_its_name_in_the_zoo(zoo: Zoo, monkeyp
     message = refused(zoo, f"{zoo.folder.name}/mnist/model.py")
 
     assert "Did you mean --model_def=mnist.model?" in message
+
+
+def test_a_file_is_answered_with_its_name(zoo: Zoo) -> None:
+    write(zoo, "shapes.py", "class Net: ...")
+
+    assert refused(zoo, "shapes.py") == (
+        "--model_def=shapes.py is a file; expected a dotted name: --model_def=shapes"
+    )
+    assert refused(open_zoo(None), "shapes.py").endswith(
+        "For a model of your own in shapes.py, add its folder: --model_zoo=. --model_def=shapes"
+    )
+
+
+def test_a_prebuilt_model_in_a_zoo_is_answered_without_the_zoo(zoo: Zoo) -> None:
+    write(zoo, "shapes.py", "")
+
+    assert refused(zoo, "classifier.DNN").endswith(
+        " classifier.DNN is a prebuilt model: leave out --model_zoo."
+    )
+    # Code of the prebuilt zoo that is not a model.
+    assert "prebuilt" not in refused(zoo, "columns")
+
+
+def test_copies_of_code_in_trained_models_are_not_suggested(zoo: Zoo) -> None:
+    write(zoo, "out/zoo/classifier.py", "class Deep: ...")
+    write(zoo, "out/trained_model.pb", "")
+
+    message = refused(zoo, "clasifier.Deep")
+
+    assert "out" not in message
 
 
 def test_a_file_without_a_zoo_is_answered_with_both_options(tmp_path, monkeypatch) -> None:

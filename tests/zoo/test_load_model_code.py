@@ -174,6 +174,13 @@ def test_a_symbol_the_file_does_not_make_is_told_with_what_it_has(tmp_path) -> N
         reference(zoo, "m.MyModle")
 
 
+def test_a_prebuilt_model_whose_file_the_zoo_has_too_is_answered_without_the_zoo(tmp_path) -> None:
+    zoo = write(tmp_path, classifier="class Own: ...")
+
+    with pytest.raises(UsageError, match=r"defines Own. classifier.DNN is a prebuilt model: leave"):
+        reference(zoo, "classifier.DNN")
+
+
 def test_a_symbol_made_while_importing_is_found(tmp_path) -> None:
     zoo = write(tmp_path, m="globals()['net'] = 5")
 

@@ -48,7 +48,7 @@ def test_a_bare_word_is_shown_where_it_is_and_asked_to_have_quotes() -> None:
         "--params: relu is not a value of activation (at position 21).",
         "    units=3, activation=relu",
         "                        ^^^^",
-        '  Put a string in quotes: "relu"',
+        '  Expected a number, or a string in quotes: "relu"',
     ]
 
 

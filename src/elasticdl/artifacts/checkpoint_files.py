@@ -5,11 +5,13 @@
       metadata-HASH.json         everything else
       manifest.json              the two names, sizes and SHA-256; the step; the format's version
 
-Because names contain the hash, a manifest can change from one set of files to another in one step,
-even on an object store, which cannot rename a folder. `checkpoint_store.py` tracks which
-checkpoints exist and which of them are kept.
+`read_checkpoint` verifies sizes and hashes, so a truncated or changed checkpoint is detected.
 
-Callers: `checkpoint_store.py`.
+Because names contain the hash, a rewritten checkpoint has other files than the one it replaces. The
+upload of its manifest switches from the old files to the new ones in one step, even on an object
+store, which cannot rename a folder. `checkpoint_store.py` decides which checkpoints are kept.
+
+Callers: `checkpoint_store.py`, `engines/elastic/state_transfer.py`.
 """
 
 from __future__ import annotations
@@ -46,8 +48,8 @@ class Checkpoint:
         step: Number of updates made.
         state: Path -> tensor: weights, statistics, optimizer slots.
         metadata: Everything else that is needed to resume, as JSON values (the ledger, metric
-            states, callback states, seeds). NumPy values are restored as numbers and lists, keys
-            other than strings as strings.
+            states, callback states, seeds). JSON changes some types: after loading, NumPy values
+            are numbers and lists, and all keys are strings.
     """
 
     step: int
@@ -118,8 +120,8 @@ def read_checkpoint(folder: OutputFolder, name: str, step: int) -> Checkpoint:
     """Load the checkpoint in a folder, verifying the size and hash of each file.
 
     Args:
-        folder: The output.
-        name: Name of the checkpoint's folder in it.
+        folder: The output of the job.
+        name: Name of the checkpoint's folder in the output.
         step: The step that the checkpoint should have.
 
     Raises:

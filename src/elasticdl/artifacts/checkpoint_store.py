@@ -10,7 +10,7 @@ and hashes listed there. The two newest checkpoints and the best one are never p
 damaged file does not cost the run. Tensors and metadata are not interpreted here: the trainer
 defines the meaning of the tensors, the engine that of the metadata.
 
-Callers: the engines save and resume; `api.py` loads the best.
+Callers: the engines.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class CheckpointStore:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Finish the pending write; an exception that is already propagating takes precedence."""
+        """Wait for the background write; raise its error only if the block itself did not raise."""
         try:
             self.wait()
         except OutputError:
@@ -137,7 +137,7 @@ class CheckpointStore:
     def save(self, checkpoint: Checkpoint, *, best: bool = False) -> SavedCheckpoint:
         """Write and publish a checkpoint, then prune old ones; blocks until it is on disk.
 
-        Checkpoints of later steps are removed: they were written before the run was resumed from
+        Checkpoints of later steps are removed: they are left from before the run was resumed from
         an earlier step.
 
         Args:
@@ -203,7 +203,7 @@ class CheckpointStore:
         return taken
 
     def unmark_best(self) -> None:
-        """Delete the mark that names the best checkpoint, for when that checkpoint is damaged.
+        """Delete the mark that names the best checkpoint, after that checkpoint was found damaged.
 
         Raises:
             OutputError: The mark cannot be deleted.

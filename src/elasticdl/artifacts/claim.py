@@ -14,6 +14,7 @@ Callers: `OutputFolder.claim`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
@@ -45,7 +46,7 @@ class Claim:
     """The right to write into an output, until `release` or the end of the `with` block.
 
     Attributes:
-        resumed: Whether the folder has the state of an earlier run of the same job.
+        resumed: Whether the same job was started in this folder before, and not abandoned since.
         generation: How often the job has been started in this folder, counting this start.
     """
 
@@ -54,21 +55,35 @@ class Claim:
     _lock: Lock = field(repr=False)
     _folder: OutputFolder = field(repr=False)
     _released: bool = field(default=False, init=False, repr=False)
+    _refused: bool = field(default=False, init=False, repr=False)
 
-    def abandon(self) -> None:
+    def abandon(self, *, refused: bool = False) -> None:
         """Delete `job.json`, so that another job can use the output.
 
-        For a run that left nothing to resume from. The event log is kept; a corrected command
-        can use the same output.
+        To be called if the run has saved nothing from which it could be resumed. The event log is
+        kept.
+
+        Args:
+            refused: Whether the job was rejected before it began. If this was its first start,
+                `release` then also deletes the event log, so that the job leaves nothing behind.
         """
         self._folder.delete(JOB_FILE)
+        self._refused = refused and self.generation == 1
 
     def release(self) -> None:
         """Release the output, so that others can claim it; calling it twice is harmless."""
         if not self._released:
             self._released = True
+            if self._refused:
+                with contextlib.suppress(OutputError):
+                    self._folder.delete(EVENTS_FILE)
+                    self._folder.delete(GENERATION_FILE)
             self._folder.fence(None)
             self._lock.release()
+            if self._refused and (path := self._folder.local_path()) is not None:
+                # It may have other files, such as data in memory.
+                with contextlib.suppress(OSError):
+                    path.rmdir()
 
     def __enter__(self) -> Self:
         return self
@@ -84,7 +99,8 @@ def claim(folder: OutputFolder, job: Job, note: Note = ignore_note) -> Claim:
         folder: The output; it is created if it does not exist.
         job: The job to run. `job.json` in the folder is written, or compared by
             `Job.identity()` and then overwritten (a job may be resumed with more epochs).
-        note: Called with a notice for the user if acquiring the lock may take as long as a lease.
+        note: Called with a notice for the user if this function has to wait until the lease of a
+            process on another machine may have expired.
 
     Raises:
         OutputBusyError: Another process is using the folder; the message names its process id

@@ -31,8 +31,8 @@ def log_file(folder: OutputFolder) -> Path:
     """Return the local file to which this process writes the event log of an output.
 
     Args:
-        folder: The output. For an output on an object store, the file exists while its job runs
-            here.
+        folder: The output. If it is on an object store, the local file exists only while the job
+            runs on this machine.
 
     Raises:
         OSError: There is no writable folder for temporary files.
@@ -47,10 +47,12 @@ def log_file(folder: OutputFolder) -> Path:
 
 @contextmanager
 def open_event_log(folder: OutputFolder) -> Iterator[EventLog]:
-    """Open the event log of an output for appending; a remote one is uploaded at the block's end.
+    """Context manager: open the event log of an output, to append events.
+
+    A log on an object store is uploaded at the end of the block.
 
     Args:
-        folder: The output, held by a claim.
+        folder: The output, which this process has claimed (`claim.py`).
 
     Raises:
         OutputError: The log cannot be opened, or cannot be written to the output.

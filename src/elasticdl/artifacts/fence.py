@@ -18,7 +18,7 @@ class Fence(Protocol):
 
     @property
     def checks_conditions(self) -> bool:
-        """Whether the store rejects a write whose condition does not hold."""
+        """Whether the store itself rejects a write to a file that has an unexpected version."""
         ...
 
     def check(self) -> None:

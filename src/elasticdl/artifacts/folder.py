@@ -11,7 +11,7 @@ what is written; `claim.py` decides which process may write.
       trained_model.pb, params.safetensors, zoo/ ...   `trained_model.py`
       events.jsonl    `event_log.py`                   tracking.json, logs/    `tracking/`
 
-Callers: `api.py` and the engines; `evaluation/` and `prediction/` read trained models through it.
+Callers: the engines; `evaluation/` and `prediction/` read trained models through it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class OutputFolder:
         return self._storage.where(_checked(name, self.uri))
 
     def local_path(self, name: str = "") -> Path | None:
-        """Return the path of a name; None if the folder is not on this machine."""
+        """Return the local path of a file or folder; None if the output is not on this machine."""
         storage = self._storage
         return storage.path(_checked(name, self.uri)) if isinstance(storage, LocalStorage) else None
 
@@ -94,9 +94,9 @@ class OutputFolder:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """Yield an empty temporary folder, on the output's own disk if the output is local.
+        """Context manager: create an empty temporary folder and remove it when the block ends.
 
-        It is removed when the block ends.
+        If the output is on this machine, the temporary folder is on the same disk.
 
         Raises:
             OutputError: The folder cannot be created.
@@ -109,9 +109,10 @@ class OutputFolder:
 
     @contextlib.contextmanager
     def staging(self, name: str) -> Iterator[Path]:
-        """Yield an empty folder on this machine; publish it under a name when the block ends.
+        """Context manager: create an empty folder to be filled, and publish it when the block ends.
 
-        If the block raises, the folder is deleted and nothing is published.
+        The folder is on this machine; it is published in the output as `name`. If the block raises,
+        the folder is deleted and nothing is published.
 
         Raises:
             OutputError: The folder cannot be created or published; the previous content is kept.
@@ -166,13 +167,13 @@ class OutputFolder:
         self._storage.fetch(_checked(name, self.uri), destination)
 
     def fence(self, fence: Fence | None) -> None:
-        """Set the fence that is checked before each write; None removes it."""
+        """Set the lock (see `fence.Fence`) that is checked before each write; None removes it."""
         self._storage.fence = fence
 
     def versioned(self, name: str) -> VersionedFile:
-        """Return a file of the folder with conditional writes.
+        """Return an object that writes one file of the folder only if its version is as expected.
 
-        Its methods raise the store's own exceptions instead of `OutputError`.
+        The object's methods raise the store's own exceptions instead of `OutputError`.
         """
         name, storage = _checked(name, self.uri), self._storage
         if isinstance(storage, LocalStorage):
@@ -180,7 +181,7 @@ class OutputFolder:
         return storage.versioned(name)
 
     def errors(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """Context manager that converts exceptions while writing a name to an `OutputError`."""
+        """Context manager: exceptions in the block become an `OutputError` about writing `name`."""
         storage = self._storage
         if isinstance(storage, LocalStorage):
             return output_errors(storage.path(name))

@@ -17,7 +17,7 @@ from typing import Any
 
 
 def this_process() -> dict[str, Any]:
-    """Return the identification of this process, to write into a lock's file."""
+    """Return what identifies this process (id, host, start time, ...), for the file of a lock."""
     return {
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -28,7 +28,7 @@ def this_process() -> dict[str, Any]:
 
 
 def _machine() -> str:
-    """Return a string that distinguishes machines, their boots and their PID namespaces."""
+    """Return an id of this machine that differs after a reboot and in each PID namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -81,5 +81,5 @@ def is_dead(holder: dict[str, Any]) -> bool:
 
 
 def is_here(holder: dict[str, Any]) -> bool:
-    """Return whether a holder's process id refers to a process of this machine."""
+    """Return whether a holder runs or ran on this machine, so that its PID is valid here."""
     return (holder.get("host"), holder.get("machine")) == (socket.gethostname(), _machine())

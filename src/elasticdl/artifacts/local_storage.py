@@ -62,7 +62,12 @@ def temporary_path(target: Path, state: str = "writing") -> Path:
 
 
 def is_temporary(name: str, of: str | None = None) -> bool:
-    """Return whether `temporary_path` created a file name, for any target or for `of`."""
+    """Return whether a file name has the form of those that `temporary_path` makes.
+
+    Args:
+        name: The file name.
+        of: Name of the target that the temporary name must be for; None accepts any target.
+    """
     found = _TEMPORARY.match(name)
     return found is not None and of in {None, found["name"]}
 
@@ -106,7 +111,7 @@ def _explain(error: OSError, path: Path | str) -> str:
 
 
 def _first_of(error: OSError) -> OSError:
-    """Return the first error that `shutil.copytree` collected, which it keeps as strings."""
+    """Return the first of the errors that `shutil.copytree` collected; other errors unchanged."""
     if not isinstance(error, shutil.Error) or not isinstance(error.args[0], list):
         return error
     text = str(error.args[0][0][-1])
@@ -244,10 +249,11 @@ def remove(path: Path) -> None:
 def _kept_for_a_reader(
     _function: object, path: str, raised: tuple[type[BaseException], BaseException, object]
 ) -> None:
-    """Ignore errors about `.nfs...` files, which NFS keeps until their last reader closes them.
+    """Error callback of `shutil.rmtree`: ignore errors about `.nfs...` files, raise all others.
 
-    This is the error callback of `shutil.rmtree`. The folder already has a temporary name, and the
-    next holder of the output removes it.
+    NFS keeps a deleted file under such a name until its last reader closes it, so that its folder
+    cannot be removed yet. The folder already has a temporary name, and the next process that locks
+    the output removes it.
     """
     error = raised[1]
     kept = isinstance(error, OSError) and error.errno in {errno.EBUSY, errno.ENOTEMPTY}
@@ -385,7 +391,7 @@ class LocalStorage:
             durable.sync(self.path(to).parent)
 
     def remove_stale(self, of: str | None) -> None:
-        """Remove half-written files of dead processes, of one name or of all."""
+        """Remove half-written files of dead processes: those of the name `of`; None means all."""
         with output_errors(self.root):
             remove_stale(self.root, of)
 
@@ -393,7 +399,8 @@ class LocalStorage:
 def _bring_beside(aside: Path, target: Path) -> Path:
     """Move a file or folder to a temporary name in the target's folder; return its new path.
 
-    It may come from another disk, and `publish` can only rename within one file system.
+    A file or folder from another disk is copied. This is needed because `publish` can only rename
+    within one file system.
 
     Args:
         aside: The file or folder.

@@ -47,7 +47,7 @@ os.register_at_fork(after_in_child=_drop_inherited_locks)
 
 
 class Lock(Fence, Protocol):
-    """An exclusive lock, until it is released."""
+    """An exclusive lock that this process holds until `release`, or until it is lost."""
 
     def release(self) -> None:
         """Release the lock, so that others can take it; calling it twice is harmless."""
@@ -65,9 +65,10 @@ def hold(
 
     Args:
         folder: The folder of the lock's file; it is created if it does not exist.
-        name: Name of the file.
+        name: Name of the lock's file in the folder.
         subject: Description of what the lock protects, for messages; empty for the folder.
-        note: Called with a notice for the user if taking the lock may take as long as a lease.
+        note: Called with a notice for the user if this function has to wait until the lease of a
+            holder on another machine may have expired.
         alternative: Advice for a user who does not want to wait, as part of a sentence.
 
     Raises:

@@ -47,15 +47,15 @@ class Lease:
     """A lease that this process holds, renewed by a thread until `release`.
 
     Args:
-        file: The file of the lease.
+        file: The file that represents the lease; it names the holder.
         where: The name of the file in messages.
         subject: The output that the lease protects, for messages.
-        note: Called with a notice for the user while an unresponsive holder is waited for.
+        note: Called with a notice for the user when this process waits for an unresponsive holder.
         alternative: Advice for a user who does not want to wait, as part of a sentence.
 
     Raises:
         OutputBusyError: Another process holds it.
-        OutputError: The file changes too often to be taken.
+        OutputError: Other processes acquired the lease each time this process tried to.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Lease:
 
     @property
     def checks_conditions(self) -> bool:
-        """Whether the store rejects a write whose condition does not hold."""
+        """Whether the store itself rejects a write to a file that has an unexpected version."""
         return isinstance(self._file, S3File)
 
     # --- Taking ---------------------------------------------------------------------------
@@ -104,9 +104,10 @@ class Lease:
         )
 
     def _free(self, note: Note) -> Content | None:
-        """Wait until the lease is free; return the file's content, None if there is no file.
+        """Wait until the lease can be taken; return its file's content, None if there is no file.
 
-        Waits only for a holder on another machine, to see whether it still renews the lease.
+        Waits only if the holder is on another machine, for as long as the lease lasts, to see
+        whether the holder still renews it.
 
         Raises:
             OutputBusyError: A living process holds the lease.
@@ -151,7 +152,8 @@ class Lease:
     def _settled(self, data: bytes, version: str) -> str | None:
         """Check that no other process has replaced the file that this process has just written.
 
-        On stores that do not check conditions, waits before it reads the file again.
+        On stores that cannot reject a write to a file of another version, waits for `settle_s`
+        seconds, so that competing writes become visible, and then reads the file again.
 
         Args:
             data: The content that was written.

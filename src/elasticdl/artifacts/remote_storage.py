@@ -58,7 +58,7 @@ class RemoteStorage:
         return f"{self._root}/{name}".rstrip("/")
 
     def versioned(self, name: str) -> VersionedFile:
-        """Return a file with conditional writes."""
+        """Return an object that writes a file only if its version is as expected."""
         return versioned_file(self._fs, self._path(name))
 
     @contextlib.contextmanager
@@ -201,10 +201,10 @@ class RemoteStorage:
             self._fs.mv(self._path(name), self._path(to))
 
     def remove_stale(self, of: str | None) -> None:
-        """Remove half-written files of dead processes, of one name.
+        """Remove the temporary files from which dead processes would have made the file `of`.
 
-        A job folder needs no such cleanup: an incomplete folder there has no manifest, and is
-        replaced later.
+        Does nothing if `of` is None, which means the whole output folder of a job: a folder whose
+        upload was interrupted has no manifest, counts as absent, and is replaced later.
         """
         if of is not None:
             for name in self.names(""):

@@ -75,7 +75,7 @@ def stop_holder(folder: OutputFolder, lock_file: str, timeout_s: float) -> str |
 
 
 def _terminate(pid: int, holder: dict[str, Any]) -> None:
-    """Send SIGTERM to the process, never to a newer process that reuses its PID."""
+    """Send SIGTERM to the holder of a lock, but not to a later process that reuses its PID."""
     if not hasattr(os, "pidfd_open"):
         os.kill(pid, signal.SIGTERM)
         return

@@ -4,7 +4,7 @@ The safetensors package writes memory as it is laid out, and has no numpy dtype 
 reads; both are handled here. Pickle is never used. This module does not depend on checkpoints or
 trained models.
 
-Callers: `checkpoint_store.py`, `trained_model.py`.
+Callers: `checkpoint_files.py`, `trained_model.py`, `engines/elastic/state_transfer.py`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _storable(tensors: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarr
 
 
 def read_tensors(data: bytes, where: str) -> dict[str, np.ndarray[Any, Any]]:
-    """Read arrays from the bytes of a file of `write_tensors`; each has its own memory.
+    """Decode the named arrays in the bytes of a safetensors file, such as `write_tensors` writes.
 
     Args:
         data: The whole file.

@@ -57,30 +57,32 @@ class Description:
 
     Attributes:
         model_def: Dotted name within the zoo: file, then class or function.
-        model_def_params: As given with `--params`.
+        model_def_params: Params of the model, as the text that was given with `--params`.
         input_function: Dotted name that was given with `--input_fn`.
         loss: Dotted name that was given with `--loss`.
         optimizer: Dotted name that was given with `--optimizer`.
-        docker_commit_id: A pullable image that contains the zoo.
+        docker_commit_id: Name of the container image, with the zoo in it, in which the model was
+            trained; empty if it was trained without an image.
         dialect: Dialect in which the model was described.
         model_zoo: Folder or URL the model came from; empty for the prebuilt zoo.
-        zoo_commit: Commit of the zoo, where it is a git repository.
+        zoo_commit: Commit of the zoo, if it is a git repository.
         framework: Framework whose trainer runs the model.
-        versions: Package -> version that trained it.
-        data_schema_json: The result of `data_schema()` (`Schema.to_json`).
+        versions: Package name -> its version when the model was trained.
+        data_schema_json: The result of `data_schema()`, as JSON (`Schema.to_json`).
         job_id: Identifies the job.
         job_json: The whole job (`Job.to_json`).
         created_unix_s: When it was saved, in seconds since 1970-01-01 UTC.
-        overrides: Name of a function of the model file, such as `loss` -> dotted name of the
-            function that the user has named to replace it.
+        overrides: Functions that replace functions of the model file: replaced name, such as
+            `loss` -> dotted name of the function to use in its place.
         metrics: Metric name -> its value when the model was saved, or one value per class or
             threshold.
         step: Number of updates made.
         classes: Names of the classes in the order of the model's outputs; empty if unknown.
-        record_fields_json: Fields of the first record of the training data if there was no
-            `data_schema()`, in the same form.
-        exports: Names of the exports beside it, for serving; filled in by `save_trained_model`.
-        params_filename: File of the tensors; filled in by `save_trained_model`.
+        record_fields_json: If there was no `data_schema()`: the fields of the first record of the
+            training data, in the form of `data_schema_json`.
+        exports: Names of the files and folders for serving, such as `saved_model`, in the folder of
+            the trained model; filled in by `save_trained_model`.
+        params_filename: Name of the file with the tensors; filled in by `save_trained_model`.
         params_sha256: SHA-256 of the tensors' file; filled in by `save_trained_model`.
         format_version: Format version of the folder; filled in by `save_trained_model`.
     """
@@ -148,7 +150,7 @@ class TrainedModel:
 
     @cached_property
     def zoo(self) -> Path:
-        """Folder on this machine with the user's code; a remote one is downloaded once.
+        """Local folder with the user's code; that of a remote model is downloaded once.
 
         Raises:
             OutputError: There is no code, or it cannot be downloaded.
@@ -156,7 +158,7 @@ class TrainedModel:
         return self._on_this_machine(ZOO_FOLDER)
 
     def exported(self, name: str) -> Path:
-        """Return the path of an export on this machine; a remote one is downloaded once.
+        """Return the local path of a file or folder for serving; a remote one is downloaded once.
 
         Raises:
             OutputError: There is no such export, or it cannot be downloaded.
@@ -200,9 +202,10 @@ def save_trained_model(
         folder: The job's output.
         description: Description of the model; the fields about files are filled in here.
         params: Path -> tensor.
-        copy_zoo: Fills an empty folder with the user's code.
-        export: Fills an empty folder with files and folders for serving; each appears beside
-            the model under its own name.
+        copy_zoo: Called with an empty folder, into which it copies the user's code; None stores no
+            code.
+        export: Called with an empty folder, into which it writes files and folders for serving;
+            they are stored under the same names in `folder`. None exports nothing.
 
     Returns:
         The model, as `load_trained_model` would return it.
@@ -277,9 +280,9 @@ def _prepare(
 
     Args:
         scratch: An empty folder on this machine.
-        params: See `save_trained_model`, as `copy_zoo` and `export`.
-        copy_zoo: Fills an empty folder with the user's code.
-        export: Fills an empty folder with files and folders for serving.
+        params: See `save_trained_model`.
+        copy_zoo: See `save_trained_model`.
+        export: See `save_trained_model`.
 
     Raises:
         OutputError: An export has a reserved name, or a tensor cannot be stored.
@@ -312,7 +315,7 @@ def _exports_of(folder: OutputFolder) -> Sequence[str]:
 
 
 def _refuse_way_out(folder: OutputFolder, name: str) -> None:
-    """Raise `OutputError` if a name in the description leads out of the folder, or links out."""
+    """Raise `OutputError` if a file name in the description leads, or links, out of the folder."""
     path = folder.local_path(name)
     root = folder.local_path()
     if path is None or root is None or path.resolve().is_relative_to(root.resolve()):

@@ -37,8 +37,9 @@ class VersionedFile(Protocol):
     """A file that is replaced only if the writer passes its current version.
 
     Attributes:
-        settle_s: How long to wait before a write can be trusted, in seconds; 0 where the store
-            checks the condition itself, or all writers are in this process.
+        settle_s: Seconds after which a writer should read the file again, to see whether another
+            writer has overwritten it; 0 if the store itself rejects such a write, or if all writers
+            are in this process.
     """
 
     settle_s: float
@@ -69,7 +70,7 @@ class VersionedFile(Protocol):
 
 
 def versioned_file(system: Any, path: str) -> VersionedFile:
-    """Return the most reliable kind of versioned file for a store.
+    """Return the `VersionedFile` whose conditional writes are the most reliable on a store.
 
     Args:
         system: An fsspec file system.
@@ -82,7 +83,7 @@ def versioned_file(system: Any, path: str) -> VersionedFile:
 
 
 class S3File:
-    """A file on S3, or on a store with its API."""
+    """A file on S3, or on another store with S3's API; its version is its ETag."""
 
     settle_s = 0.0
 
@@ -131,7 +132,7 @@ class S3File:
         return str(answer["ETag"])
 
     def without_conditions(self) -> PlainFile:
-        """Return the same file for a store that does not check conditions."""
+        """Return an object for the same file that checks the version itself before it writes."""
         return PlainFile(self._fs, self._path, settle_s=_SETTLE_S)
 
     def delete(self) -> None:
@@ -139,9 +140,9 @@ class S3File:
         self._fs.rm_file(self._path)
 
     def checks_conditions(self, data: bytes, version: str) -> bool:
-        """Return whether the store rejects writes whose condition does not hold.
+        """Test whether the store rejects writes whose condition (`If-Match`) does not hold.
 
-        Some stores with S3's API ignore conditions, or one of the two.
+        Some stores with S3's API ignore `If-Match`, `If-None-Match` or both.
 
         Args:
             data: The current content of the file; the test never writes anything else.

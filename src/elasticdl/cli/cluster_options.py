@@ -60,7 +60,7 @@ class CommandOfClusters(click.Command):
     """A command whose help lists the cluster options separately."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, then the cluster options."""
+        """Write the help of the options: first those of this machine, then those of a cluster."""
         others: list[tuple[str, str]] = []
         of_clusters: list[tuple[str, str]] = []
         for parameter in self.get_params(ctx):
@@ -78,7 +78,7 @@ def _option(*names: str, **settings: Any) -> Callable[[_Command], _Command]:
 
 
 def cluster_options(command: _Command) -> _Command:
-    """Add the cluster options to a command; see `api.cluster_options`."""
+    """Decorator: add the options for running a job on a Kubernetes cluster to a command."""
     return with_options(
         command,
         _option(
@@ -185,8 +185,12 @@ def cluster_options(command: _Command) -> _Command:
 def take_cluster_options(options: dict[str, Any]) -> tuple[ClusterRequest, ClusterOptions | None]:
     """Remove the cluster options from a command's options, and parse them.
 
+    Args:
+        options: Values of all options of the command by name; the cluster options are removed.
+
     Returns:
-        The requested action, and how the job runs on the cluster; None without --cluster.
+        What to do with the job (submit it, print its manifest, ...), and the image and resources to
+        run it with. The second value is None without --cluster: the job then runs on this machine.
 
     Raises:
         UsageError: A cluster option is set without --cluster, or has an invalid value.
@@ -239,7 +243,7 @@ def take_cluster_options(options: dict[str, Any]) -> tuple[ClusterRequest, Clust
 
 
 def _image(given: str | None, built_with: dict[str, Any], trained_model: str | None) -> str:
-    """Return the image of the pods; empty if one is to be built first.
+    """Return the name of the image for the pods; empty if the image has to be built first.
 
     Args:
         given: Value of --image.

@@ -31,7 +31,7 @@ def run_on_cluster(
     Args:
         job: The job.
         options: Cluster options of the job.
-        asked: The other options for clusters, which say what to do.
+        asked: Whether to submit, follow or only print the job, and which context to use.
         quiet: Whether to print no messages.
         with_page: Whether to serve the job's page on this machine while the job is followed.
 

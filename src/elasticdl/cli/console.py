@@ -8,7 +8,7 @@ from rich.console import Console
 
 
 class TableConsole(Console):
-    """A console whose output pipe may be closed early, as in `elasticdl zoo list | head`."""
+    """A Rich console whose reader may close the pipe early, as in `elasticdl zoo list | head`."""
 
     def on_broken_pipe(self) -> NoReturn:
         """Raise `BrokenPipeError`, so that `main` exits with code 0; Rich would exit with 1."""

@@ -215,7 +215,7 @@ def prepare(
           --input='pictures/*/*.png' --output=my_data
     """
     from elasticdl.data.prepare import prepare_data  # noqa: PLC0415 - not for `--help`
-    from elasticdl.engines.progress import Silent, for_stream  # noqa: PLC0415
+    from elasticdl.engines.progress_bar import Silent, for_stream  # noqa: PLC0415
 
     reporter = Silent() if quiet else for_stream()
     begun = False
@@ -313,7 +313,7 @@ def index(files: tuple[str, ...], *, quiet: bool) -> None:
     """
     from elasticdl.data.index_file import write_index_files  # noqa: PLC0415 - not for `--help`
     from elasticdl.data.sources import index_data  # noqa: PLC0415
-    from elasticdl.engines.progress import Silent, for_stream  # noqa: PLC0415
+    from elasticdl.engines.progress_bar import Silent, for_stream  # noqa: PLC0415
 
     reporter = Silent() if quiet else for_stream()
     begun = False

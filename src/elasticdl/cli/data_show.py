@@ -13,7 +13,7 @@ from rich import box
 from rich.color import Color
 from rich.markup import escape
 from rich.style import Style
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from elasticdl.cli.printable import printable
@@ -34,6 +34,9 @@ _UNIT = 1000
 _MAX_VALUES = 6
 _MAX_BYTES = 40
 _MAX_COLUMNS = 7
+# Where there is room, columns of these types are broken at spaces only; others are narrowed.
+_TIMES = {"date", "time", "timestamp"}
+_NARROW = 4
 # Laying out tens of thousands of rows takes a minute, and is more than anyone reads.
 _MAX_FIELDS = 500
 _COLUMN_PADDING = 3
@@ -83,7 +86,11 @@ _STYLE: dict[str, Any] = {"box": box.SIMPLE_HEAD, "title_justify": "left", "titl
 
 
 def _records(overview: Overview, console: Console) -> Table:
-    """Build a table of records: one per row, or one per column if more fields fit that way."""
+    """Build a table with a row per record, or with a column per record.
+
+    Records become columns if there are too many fields for one row, or if they contain pictures
+    that fit side by side.
+    """
     records = overview.records
     there = {name for record in records for name in record}
     names = [field.name for field in overview.fields if field.name in there][:_MAX_FIELDS]
@@ -98,7 +105,21 @@ def _records(overview: Overview, console: Console) -> Table:
         for i, name in enumerate(names):
             table.add_row(Text(printable(name)), *(row[i] for row in cells))
         return table
-    table = Table("", *(escape(printable(name)) for name in names), title="Records", **_STYLE)
+    times = {field.name for field in overview.fields if field.dtype in _TIMES}
+    texts = [[name, *(str(row[i]) for row in cells)] for i, name in enumerate(names)]
+    padding = _COLUMN_PADDING * (len(names) + 2)
+    is_tight = padding + sum(max(map(len, column)) for column in texts) > console.width
+    fixed = {
+        name: max(len(word) for text in column for word in text.split())
+        for name, column in zip(names, texts, strict=True)
+        if name in times and is_tight and not have_pictures
+    }
+    if padding + sum(fixed.get(name, _NARROW) for name in names) > console.width:
+        fixed = {}
+    columns = [
+        Column(escape(printable(name)), overflow="fold", width=fixed.get(name)) for name in names
+    ]
+    table = Table("", *columns, title="Records", **_STYLE)
     for number, row in enumerate(cells):
         table.add_row(Text(str(number), "dim"), *row)
     return table
@@ -161,10 +182,10 @@ def _size(num_bytes: float) -> str:
 
 
 def as_picture(array: Array) -> Array | None:
-    """Convert an array to a picture `[height, width, 3]` with values 0 to 255; None if it is none.
+    """Convert an array to a picture `[height, width, 3]` with values 0 to 255.
 
-    A list of numbers counts as a square picture if it is long enough and all numbers are possible
-    brightness values.
+    A 1-D array counts as a square picture if its length fits one and all its values are between 0
+    and 255. Returns None if the array cannot be a picture.
     """
     if array.dtype == object or not np.isfinite(array).all():
         return None
@@ -194,7 +215,12 @@ def _guessed_shape(size: int) -> tuple[int, ...]:
 
 
 def draw(picture: Array, *, in_colour: bool) -> Text:
-    """Draw a picture as coloured characters, each showing two pixels, one above the other."""
+    """Draw a picture as lines of characters, each character for two pixels, one above the other.
+
+    Args:
+        picture: Pixels `[height, width, 3]`, 0 to 255, shrunk here to fit.
+        in_colour: Whether to colour the characters; otherwise they differ in brightness.
+    """
     small = _shrunk(picture)
     if len(small) % 2:
         small = np.concatenate([small, small[-1:]])

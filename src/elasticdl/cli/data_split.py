@@ -67,7 +67,7 @@ def split(
     """
     from elasticdl.data.split_files import split_files  # noqa: PLC0415 - not for `--help`
     from elasticdl.data.split_parts import parse_parts  # noqa: PLC0415
-    from elasticdl.engines.progress import Silent, for_stream  # noqa: PLC0415
+    from elasticdl.engines.progress_bar import Silent, for_stream  # noqa: PLC0415
 
     if seed < 0:
         raise UsageError(f"--seed={seed}: expected 0 or more.")

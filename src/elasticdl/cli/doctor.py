@@ -152,7 +152,7 @@ def _machine(hints: list[str]) -> dict[str, str]:
 
 
 def _cpu_quota() -> float | None:
-    """Return how many processors the control group (container) may use; None without a limit."""
+    """Return how many processors the container (cgroup) may use; None without a limit."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return None if quota == "max" else int(quota) / int(period)

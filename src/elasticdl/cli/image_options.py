@@ -31,7 +31,7 @@ _FIELDS = {
 def image_options(
     command: _Command, option: Callable[..., Callable[[_Command], _Command]] = click.option
 ) -> _Command:
-    """Add the options of `ImageOptions` to a command.
+    """Add the options for building an image (see `ImageOptions`) to a command; return the command.
 
     Args:
         command: The command.
@@ -80,7 +80,9 @@ def image_options(
 
 
 def take_image_options(options: dict[str, Any]) -> ImageOptions | None:
-    """Remove the image options from a command's options and return them; None without a repository.
+    """Remove the image options from a command's options, and return them as `ImageOptions`.
+
+    Returns None if no repository was given: then no image is built.
 
     Raises:
         UsageError: A value is invalid.
@@ -95,5 +97,5 @@ def take_image_options(options: dict[str, Any]) -> ImageOptions | None:
 
 
 def flags() -> tuple[str, ...]:
-    """Return the names of the options."""
+    """Return the names of the options that `image_options` adds, without the leading `--`."""
     return tuple(_FIELDS)

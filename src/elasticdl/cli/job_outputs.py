@@ -110,7 +110,7 @@ def print_log(output: str) -> None:
 
 
 def stop_output(output: str, timeout_s: float) -> None:
-    """Stop a job on this machine after a last checkpoint."""
+    """Stop a job that runs on this machine, once it has saved a checkpoint; print what is saved."""
     from elasticdl.artifacts.claim import LOCK_FILE  # noqa: PLC0415 - not for `--help`
     from elasticdl.artifacts.folder import OutputFolder  # noqa: PLC0415 - as well
     from elasticdl.artifacts.stop_holder import stop_holder  # noqa: PLC0415
@@ -140,7 +140,7 @@ def serve_page(place: str, listen: str) -> None:
 
 
 def warn_of(listen: str) -> None:
-    """Print a warning if other machines can reach a page that listens on this `HOST:PORT`."""
+    """Print a warning if other machines can reach a page that listens on `listen` (`HOST:PORT`)."""
     from elasticdl.page.web_server import warning_of  # noqa: PLC0415 - not for `--help`
 
     warning = warning_of(listen)

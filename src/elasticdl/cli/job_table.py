@@ -33,7 +33,7 @@ class JobRow:
 
 
 def print_jobs(rows: Sequence[JobRow]) -> None:
-    """Print jobs in the width of the terminal."""
+    """Print one line per job, or a paragraph per job if a line would be wider than the terminal."""
     width = TableConsole().width
     lines = _table(rows)
     if any(cell_len(line) > width for line in lines):

@@ -204,10 +204,11 @@ def _answer(error: BaseException, *, debug: bool) -> int | None:  # noqa: C901, 
 
 
 def _what_is_kept(error: BaseException) -> str:
-    """Return what an interrupted run says about its saved progress; empty if it says nothing.
+    """Return the sentences about saved progress that a run attached to an interruption.
 
     Args:
-        error: The interruption; the run has added its statements as notes.
+        error: The exception that ended the run. The run added the sentences to it with `add_note`;
+            without any, the result is empty.
     """
     # click converts a KeyboardInterrupt into its own exception.
     notes = [
@@ -225,7 +226,10 @@ def _complain(what: str, text: str) -> None:
 
 
 def _all_missing(error: click.ClickException) -> click.ClickException:
-    """Extend an error about a missing option to name all missing ones; click names only one."""
+    """Replace click's error about one missing option by an error that names all missing ones.
+
+    Other errors are returned unchanged.
+    """
     if not isinstance(error, click.MissingParameter) or error.ctx is None:
         return error
     # Options that were set are parsed first.
@@ -241,7 +245,10 @@ def _all_missing(error: click.ClickException) -> click.ClickException:
 
 
 def _with_hint(error: click.ClickException) -> click.ClickException:
-    """Extend an error about an unknown option with the ElasticDL option for the same purpose."""
+    """Extend an error about an unknown option with the ElasticDL option for the same purpose.
+
+    The error is returned unchanged if there is no such option.
+    """
     if not isinstance(error, click.NoSuchOption):
         return error
     from elasticdl.option_hints import hint  # noqa: PLC0415 - only for an error
@@ -289,10 +296,10 @@ class _TerminatedError(BaseException):
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:
-    """Raise `_TerminatedError`, but not during an import.
+    """Signal handler of SIGTERM: raise `_TerminatedError`, after an import that is in progress.
 
-    Packages import optional parts within a bare `except:`, which would swallow the exception: the
-    process would continue as if there had been no signal.
+    Some packages import optional parts within a bare `except:`. It would swallow the exception, and
+    the process would continue as if there had been no signal.
     """
     global _num_delays  # noqa: PLW0603 - of this process
     if _num_delays >= _MAX_DELAYS or not _is_importing(frame):
@@ -302,10 +309,10 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
 
 
 def _signal_again(unraisable: sys.UnraisableHookArgs) -> None:
-    """Resend a signal whose exception was raised in a finalizer or a C callback, and so lost.
+    """Hook for `sys.unraisablehook`: resend SIGINT or SIGTERM if its exception was swallowed.
 
-    Python only prints such exceptions and continues: the process would continue as if there had
-    been no signal.
+    Python only prints an exception that is raised in a finalizer or a C callback. Without this
+    hook, the process would continue as if there had been no signal.
     """
     if isinstance(unraisable.exc_value, _TerminatedError):
         _signal_later(signal.SIGTERM)

@@ -12,7 +12,7 @@ import click
 
 from elasticdl.cli.printable import echo
 from elasticdl.data.stored_file import check_output
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

@@ -32,7 +32,11 @@ def is_page_wanted(asked: bool | None, *, quiet: bool) -> bool:
 
 
 def page_of(output: str | None) -> AbstractContextManager[object]:
-    """Return a context manager that serves the page of an output; for None, it does nothing."""
+    """Return a context manager that serves the web page of a job in a process of its own.
+
+    Args:
+        output: Output of the job; with None, the context manager does nothing.
+    """
     if output is None:
         return contextlib.nullcontext()
     from elasticdl.page.web_server import PageProcess  # noqa: PLC0415 - not for `--help`
@@ -41,9 +45,10 @@ def page_of(output: str | None) -> AbstractContextManager[object]:
 
 
 def page_in_pod(output: str | None) -> AbstractContextManager[object] | None:
-    """Return a context manager that serves a job's page from its pod; None outside a cluster.
+    """Return a context manager that serves a job's page from the pod that this process runs in.
 
-    The user's browser reaches it through a port-forward.
+    The user's browser reaches the page through a port-forward. Returns None if this process does
+    not run in a pod, or if `output` is None.
     """
     token, port = os.environ.get(PAGE_TOKEN_VARIABLE), os.environ.get(PAGE_PORT_VARIABLE, "")
     if output is None or not token or not port.isdecimal():

@@ -49,7 +49,9 @@ from elasticdl.job import PredictionFormat
 @click.option("--quiet", is_flag=True, help="Print only the result.")
 @cluster_options
 def predict(*, dry_run: bool, quiet: bool, **options: Any) -> None:
-    """Write a trained model's prediction for each record, in their order, with their keys.
+    """Write a trained model's predictions, one row for each record, in the order of the records.
+
+    Each row has a key, which names the file of the record and the record's number in that file.
 
     The trained model contains the code that it was trained with; nothing else is needed.
 

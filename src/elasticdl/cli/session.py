@@ -236,7 +236,7 @@ def list_(*, project_root: str, as_json: bool) -> None:
 
 
 def _print_group(group: CheckGroup) -> None:
-    """Print the results of one group of checks, as soon as the group has finished."""
+    """Print the result of one group of checks as a line; called when the group has finished."""
     mark, colour = next(
         (_MARKS[severity] for severity in Severity if group.of(severity)), ("✓", "green")
     )

@@ -42,7 +42,7 @@ def config_options(command: _Command) -> _Command:
 
 
 def training_options(command: _Command) -> _Command:
-    """Add options to a command for how a session is trained and tracked."""
+    """Decorator: add `--epochs` and options for workers, checkpoints and tracking to a command."""
     return with_options(
         command,
         click.option(
@@ -52,7 +52,8 @@ def training_options(command: _Command) -> _Command:
         click.option(
             "--checkpoint_steps",
             default=0,
-            help="Checkpoint every N steps; 0: automatic, taking at most 1% of the training time.",
+            help="Checkpoint every N steps; each one saves the weights and the optimizer's state. "
+            "0: at most every 30 s, taking at most 1% of the training time.",
         ),
         click.option(
             "--tracking_uri",

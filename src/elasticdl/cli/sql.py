@@ -149,8 +149,8 @@ def _run(
 def _submit(ctx: click.Context, path: str) -> None:
     """Run a submitter (the Python program generated for a statement) in this process.
 
-    If another process started it, this process exits when that one has ended. After Ctrl-C, the
-    exit code is 130.
+    If another ElasticDL process started this one, this one also exits when that process ends. After
+    Ctrl-C, the exit code is 130.
 
     Args:
         ctx: Context of the command.

@@ -13,7 +13,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def tracking_options(command: _Command) -> _Command:
-    """Add the options of MLflow and TensorBoard to a command; see `job_options.tracking_of`."""
+    """Decorator: add the options for tracking in MLflow and TensorBoard to a command."""
     return with_options(
         command,
         click.option(

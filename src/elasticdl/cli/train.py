@@ -104,7 +104,8 @@ _DEFAULTS = TrainingOptions()
 @click.option(
     "--checkpoint_steps",
     default=0,
-    help="Checkpoint every N steps; 0: automatic, taking at most 1% of the training time.",
+    help="Checkpoint every N steps; each one saves the weights and the optimizer's state. "
+    "0: at most every 30 s, taking at most 1% of the training time.",
 )
 @click.option(
     "--keep_checkpoint_max",

@@ -4,12 +4,12 @@
                  -> a queue -> a thread -> PATCH the RayJob's annotations
                                            or, if that is forbidden, a line in the pod's log
 
-The cluster's owner decides whether the pod's account may change annotations: after a refusal, this
-is not tried again. Nothing here delays or ends training. If the API server is unavailable, some
-updates are lost, and the next one contains all values.
+The cluster's owner decides whether the pod's account may change annotations: after a refusal, the
+progress goes only to the pod's log. Nothing here delays or ends training. If the API server is
+unavailable, some updates are lost, and the next one contains all values.
 
-The image of a job may lack the Kubernetes client, so this is a single request through the standard
-library. Callers: `engines/attempt.py`, in a pod of a job.
+The image of a job may lack the Kubernetes client, so each update is one HTTP request through the
+standard library. Callers: `engines/attempt.py`, in a pod of a job.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ProgressLog:
         interval_s: Minimum time between two updates, except before the last one; None means 15 s.
 
     Attributes:
-        path: The file of the log.
+        path: Path of the file that `log` writes.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class ProgressLog:
         self._queue.put(event)
 
     def publish(self) -> None:
-        """Publish the log, without waiting for the RayJob to be updated.
+        """Make all events written so far durable, without waiting for the RayJob to be updated.
 
         Raises:
             OutputError: As raised by the log.
@@ -165,7 +165,7 @@ class ProgressLog:
 
 
 class _RayJob:
-    """Sets annotations on a RayJob, with the credentials of the pod's service account."""
+    """A RayJob whose annotations this pod sets, with the credentials of its service account."""
 
     def __init__(self, name: str, account: Path) -> None:
         self._name, self._account = name, account

@@ -177,7 +177,12 @@ def quota(
 
 
 def limits(limit_ranges: Sequence[Object], pods: Sequence[Pod]) -> ClusterFinding:
-    """Check whether a namespace's LimitRanges allow the pods of a job."""
+    """Check whether a namespace's LimitRanges allow the pods of a job.
+
+    Args:
+        limit_ranges: The namespace's LimitRanges.
+        pods: The job's three kinds of pods, from `pods_of`.
+    """
     wrong = [
         reason
         for each in limit_ranges
@@ -201,7 +206,14 @@ def limits(limit_ranges: Sequence[Object], pods: Sequence[Pod]) -> ClusterFindin
 
 
 def nodes(found: Sequence[Object], pods: Sequence[Pod]) -> ClusterFinding:
-    """Check whether some node is large enough for a worker, ignoring pods that run on it now."""
+    """Check whether at least one node is large enough for a worker.
+
+    Pods that run on the nodes now are ignored.
+
+    Args:
+        found: The Nodes of the cluster.
+        pods: The job's three kinds of pods, from `pods_of`.
+    """
     worker = next(pod for pod in pods if pod.name == "worker")
     ready = [each for each in found if _is_ready(each)]
     fitting = [each for each in ready if _fits(worker, each)]
@@ -232,7 +244,12 @@ def _amounts(resources: Resources) -> dict[str, Decimal]:
 
 
 def _applies(quota: Object, priority_class: str | None) -> bool:
-    """Return whether a quota's scopes include the pods of a job."""
+    """Return whether a quota applies to the pods of a job.
+
+    Args:
+        quota: The ResourceQuota, whose scopes may restrict it to some pods.
+        priority_class: PriorityClass of the job's pods; None if they have none.
+    """
     spec = quota["spec"]
     if _OTHER_PODS & set(spec.get("scopes") or ()):
         return False

@@ -41,7 +41,7 @@ class ClusterReport:
     Attributes:
         context: Context of the kubeconfig; None if it is unknown or the pod's own account is used.
         namespace: Namespace of the jobs; None if it is unknown.
-        findings: One per subject, in the order of the requests.
+        findings: The results of the check, one per subject, in the order of the requests.
     """
 
     context: str | None

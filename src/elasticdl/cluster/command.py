@@ -43,7 +43,7 @@ def command(job: Job) -> list[str]:
     """Return the command line that runs a job, starting with `elasticdl`.
 
     Args:
-        job: The job; the command line contains the options of its `workers` too.
+        job: The job. Its number of workers and their options are part of the command line.
 
     Raises:
         UsageError: The job is a federation, which cannot run as one process's command line.

@@ -47,7 +47,8 @@ def serve_dashboard(
         name: Name of its RayJob.
         port: Port on 127.0.0.1; 0 selects a free port.
         print_fn: Called with the URL, and with the login instructions, once the dashboard answers.
-        on_state: Called with a description of the job's state until then.
+        on_state: Called with a description of each new state of the job, until the dashboard
+            answers.
 
     Raises:
         UsageError: There is no such job, it has ended, or port forwarding is not allowed.
@@ -98,7 +99,10 @@ def _answers(link: Any) -> bool:
 
 
 def _login(cluster: Kubernetes, head: Object) -> str:
-    """Return a sentence with the command that prints the dashboard's token; it lacks the token."""
+    """Return a sentence that tells the user which command prints the dashboard's token.
+
+    The sentence does not contain the token itself.
+    """
     ray_cluster = head["metadata"].get("labels", {}).get(_RAY_CLUSTER, "RAYCLUSTER")
     context = "" if cluster.context is None else f" --context={cluster.context}"
     return (

@@ -43,7 +43,14 @@ _TO_SUBMIT = {"create rayjobs", "get rayjobs"}
 
 
 class ClusterVerdict(StrEnum):
-    """Outcome of the check of one subject."""
+    """Outcome of the check of one subject.
+
+    Attributes:
+        OK: The check passed.
+        WARNING: A job can be submitted, but may have a problem.
+        MISSING: A job cannot be submitted, or would not start.
+        UNKNOWN: The user does not have the permissions for this check.
+    """
 
     OK = "ok"
     WARNING = "warning"
@@ -71,9 +78,9 @@ class ClusterFinding:
 
 
 def exit_code(findings: Sequence[ClusterFinding]) -> int:
-    """Return the exit code of a command: 0 if a job could be submitted.
+    """Return the exit code of a cluster check: 0 if a job could be submitted.
 
-    Permanent problems take precedence over temporary ones.
+    Else it is the exit code of one of the findings, of a permanent problem before a temporary one.
 
     Example:
         >>> exit_code([ClusterFinding("server", ClusterVerdict.OK, "answers")])
@@ -84,7 +91,7 @@ def exit_code(findings: Sequence[ClusterFinding]) -> int:
 
 
 def missing(subject: str, message: str, advice: str = "") -> ClusterFinding:
-    """Build a finding about a missing requirement that only a change can fix, not waiting.
+    """Build a finding about a missing requirement that does not go away by waiting.
 
     Args:
         subject: The subject, in one or two words.

@@ -3,7 +3,7 @@
 Read-only. A broken connection is retried for up to `_GIVEN_UP_S`; the job does not depend on being
 followed.
 
-Callers: `api.py`, and `elasticdl job logs`.
+Callers: `launch.py`, `head.py`, and `elasticdl job logs`.
 """
 
 from __future__ import annotations

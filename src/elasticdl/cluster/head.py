@@ -95,7 +95,7 @@ def connect(cluster: Kubernetes, head: HeadPod) -> Any:
 
 
 def check_runs(cluster: Kubernetes, name: str) -> str:
-    """Check that a job has not ended; return its state as a sentence.
+    """Return the state of a job as a sentence; raise an error if the job has ended.
 
     Raises:
         UsageError: There is no such job, or it has ended.

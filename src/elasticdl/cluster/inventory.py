@@ -73,7 +73,7 @@ class Inventory:
         """Return whether this user is allowed an action in the namespace.
 
         Args:
-            verb: Such as `create`.
+            verb: The action as a Kubernetes verb, such as `create`.
             resource: Plural name of the resource; a subresource follows a slash (`pods/log`).
             group: API group of the resource.
         """

@@ -137,7 +137,8 @@ class Kubernetes:
     def watch(self, name: str, wait_s: int) -> Iterator[Object | None]:
         """Yield a RayJob in its current state and after each change, for some seconds.
 
-        Ends after `wait_s` seconds or when the server closes the connection; then call it again.
+        Ends after `wait_s` seconds, or earlier if the server closes the connection. To continue to
+        watch, call it again.
 
         Yields:
             The RayJob; None if it does not exist or was deleted.
@@ -274,7 +275,7 @@ class Kubernetes:
         """Context manager that converts the client library's errors to `ElasticDLError`s.
 
         Args:
-            doing: Purpose of the request, for messages.
+            doing: What the request does, for messages.
             is_log: Whether it reads the log of a container, which may not have started yet.
         """
         try:

@@ -48,15 +48,16 @@ class JobProgress:
     Attributes:
         num_workers: Requested workers, without spare ones; 0 if the job has none.
         max_steps: Steps after which training ends; 0 for no limit.
-        num_epochs: Requested epochs.
+        num_epochs: Requested epochs; 0 if unknown, or if the job is not defined by epochs.
         num_records: Records in one epoch.
         epoch: The current epoch, from 0.
         num_seen: Records of that epoch that were trained on.
         step: Completed steps.
         loss: Loss of the last steps; NaN if there were none.
-        recent_s: Seconds over which the speed is measured, with a lower weight for older ones.
-        recent_records: Records that were trained on in this time, weighted likewise.
-        recent_steps: Steps in this time, weighted likewise.
+        recent_s: Exponentially weighted sum of the seconds that steps took: the weight of a step
+            falls with its age. The speed is `recent_records` or `recent_steps` per `recent_s`.
+        recent_records: The same sum of the records that were trained on.
+        recent_steps: The same sum of the steps.
         ranks: Ranks of the current workers.
         is_finished: Whether everything that was requested is done.
     """
@@ -78,8 +79,8 @@ class JobProgress:
     def after(self, event: Event) -> JobProgress:
         """Return the progress updated with an event.
 
-        Steps that were counted already have no effect. A `JobStarted` event does not restore what
-        earlier attempts of the job did; `of_history` does.
+        An event of steps that were already counted has no effect. A `JobStarted` event does not
+        restore the progress of the job's earlier attempts; use `of_history` for that.
         """
         match event:
             case JobStarted():
@@ -248,7 +249,11 @@ def in_words(annotations: Annotations) -> str:
 
 
 def _ours(found: object) -> dict[str, str]:
-    """Keep only ElasticDL's own annotations, with string values; other programs may add theirs."""
+    """Return the annotations of ElasticDL that have string values; drop those of other programs.
+
+    Args:
+        found: All annotations of an object, as received; anything but a mapping has none.
+    """
     if not isinstance(found, Mapping):
         return {}
     values = {name: found.get(_PREFIX + name) for name in _NAMES}

@@ -99,7 +99,9 @@ def manifest(job: Job, options: ClusterOptions, patch: Mapping[str, Any] | None 
 
 
 def merged(value: Any, patch: Any) -> Any:
-    """Apply a merge patch to a JSON value (RFC 7396): null removes, lists are replaced.
+    """Apply a JSON merge patch (RFC 7396) to a JSON value, and return the result.
+
+    A null in the patch removes the key; lists are replaced as a whole.
 
     Example:
         >>> merged({"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"c": None, "e": 4}})

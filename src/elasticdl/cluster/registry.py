@@ -89,9 +89,9 @@ def parse_image(text: str) -> ImageReference | None:
 
 
 def image(text: str) -> ClusterFinding:
-    """Check whether an image exists in its registry; takes at most some seconds.
+    """Check whether an image exists in its registry, within a few seconds.
 
-    If the registry cannot be asked, that is reported in the finding, not raised.
+    If the registry cannot be reached, the finding's verdict is `UNKNOWN`; no error is raised.
     """
     wanted = parse_image(text)
     if wanted is None:
@@ -112,7 +112,9 @@ def image(text: str) -> ClusterFinding:
 
 
 def check_is_there(text: str) -> None:
-    """Check that a registry does not deny having an image; an inconclusive answer is ignored.
+    """Raise an error if an image does not exist in its registry.
+
+    An inconclusive answer, such as a request for credentials, is ignored.
 
     Args:
         text: Name of the image.

@@ -29,7 +29,7 @@ _COMMAND_ENDED = {"SUCCEEDED", "FAILED"}
 
 
 class JobPhase(StrEnum):
-    """Phase of a job."""
+    """Phase of a job on a cluster; the last three are final."""
 
     WAITING = "waiting"
     STARTING = "starting"
@@ -90,8 +90,8 @@ def state_of(rayjob: Object, pods: Sequence[Object], events: Sequence[Object] = 
 
     Args:
         rayjob: As received from the server.
-        pods: Pods of the job and of its Ray cluster. Those of an earlier job of the same name,
-            which still write their checkpoint, are left out.
+        pods: Pods of the job and of its Ray cluster. Pods older than the RayJob are ignored: they
+            belong to an earlier job of the same name, and may still write its last checkpoint.
         events: Events of the job and its Ray cluster, the oldest first.
     """
     status = rayjob.get("status") or {}

@@ -89,7 +89,9 @@ def submit(
 
 
 def is_kept(job: Job, cluster: Kubernetes) -> bool:
-    """Return whether `submit` would keep the existing RayJob: it is active or has succeeded.
+    """Return whether `submit` would keep the RayJob that exists for a job, not create a new one.
+
+    It keeps a RayJob that is active, and that of a training job that has succeeded.
 
     Raises:
         UsageError: Reading RayJobs is not allowed, or a RayJob of this name was not created by

@@ -40,13 +40,13 @@ def shape_of(field: pa.Field) -> tuple[int, ...] | None:
 
 
 def check_shape(field: Field, kept: tuple[int, ...] | None, where: Callable[[], str]) -> None:
-    """Check that a field of a schema has the shape that its data was stored with.
+    """Check that the shape of a schema's field agrees with the stored shape of its values.
 
-    Axes of size 1 may be added or left out, and a field may have a single axis: these do not change
-    the order of the values.
+    The shapes may differ in axes of size 1, and a field may have a single axis: the order of the
+    values is then the same.
 
     Args:
-        field: The field.
+        field: The field of the schema.
         kept: The stored shape, from `shape_of`; None accepts every field.
         where: Returns the name of the data, as the start of the error message.
 

@@ -1,7 +1,7 @@
 """Arrays in memory as a record source: for data that a user's own code has read.
 
-Record i is row i of every array. Whether the arrays are those that a model needs is checked when
-the records are decoded with its schema.
+Record i is row i of every array. This module does not compare the arrays with a model's schema;
+decoding the records with that schema does.
 
 Callers: the federated engine, for data handlers.
 """
@@ -86,7 +86,7 @@ class ArraySource:
 
 
 def _row(arrays: Mapping[str, np.ndarray[Any, Any]], number: int) -> dict[str, Any]:
-    """Return one row of each array as a value for a `tf.Example`.
+    """Return row `number` of each array, by name, in a form that a `tf.Example` can store.
 
     Values are 1-D: integers and booleans become int64, other numbers float32, and strings lists of
     bytes.

@@ -166,7 +166,7 @@ class _HiddenFile:
 
 
 class _Upload:
-    """An object that appears when its upload is complete."""
+    """A file in an object store, which becomes visible when its upload is complete."""
 
     def __init__(self, system: Any, path: str) -> None:
         self._file = system.open(path, "wb")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class AtomicWriter(ABC):
     """Base class of writers that are used in a `with` block.
 
-    The result is published at the end of the block; if the block raises, nothing is.
+    The result is published at the end of the block. If the block raises, nothing is published.
     """
 
     @abstractmethod

@@ -30,8 +30,8 @@ class RecordNames:
     """Names of the records that a batch was made of, for error messages.
 
     Attributes:
-        name_some: Returns the names of records, by their numbers.
-        numbers: Numbers of the batch's records, in the order of its examples.
+        name_some: Takes numbers of records; returns a text that names their files and positions.
+        numbers: Numbers of the batch's records in the data, in the order of its examples.
     """
 
     name_some: Callable[[np.ndarray[Any, Any]], str]
@@ -42,7 +42,11 @@ class RecordNames:
         return self.name_some(self.numbers)
 
     def of_examples(self, rows: Sequence[int]) -> str:
-        """Return the names of the records of some examples, by their rows in the batch."""
+        """Return the names of some examples' records, as one text for an error.
+
+        Args:
+            rows: Positions of the examples in the batch.
+        """
         return self.name_some(self.numbers[list(rows)])
 
 
@@ -58,7 +62,7 @@ class Batch:
             [num_examples], or [num_examples, ...] for a weight per time step or pixel. None
             weights all examples equally.
         where: Returns the names of the records it was made of, for an error; None if unknown. It
-            is a `RecordNames` only if each example is made of one record, in their order.
+            is a `RecordNames` only if example i was made of record i of the batch alone.
     """
 
     features: Arrays
@@ -68,9 +72,10 @@ class Batch:
     where: Callable[[], str] | None = None
 
     def names_of(self, rows: Sequence[int]) -> str:
-        """Return the names of the records of some examples, by their rows.
+        """Return the names of the records that some examples were made of, for an error.
 
-        Where that is unclear, all records of the batch are named; empty if they are unknown.
+        If the record of each example is not known, return the names of all records of the batch;
+        if those are unknown too, return an empty string.
         """
         if self.where is None:
             return ""
@@ -80,7 +85,9 @@ class Batch:
 
 
 def batch_of(parts: Sequence[Arrays], where: str) -> Batch:
-    """Return the batch for the result of an input function or a pipeline.
+    """Convert the result of an input function or a pipeline to a `Batch`, and validate it.
+
+    The returned batch has no record names (`where` is None).
 
     Args:
         parts: Features; features and labels; or features, labels and sample weights, as
@@ -126,7 +133,7 @@ def batch_of(parts: Sequence[Arrays], where: str) -> Batch:
 
 
 def _plain(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
-    """Return the array unchanged, after checking that it can be converted to a tensor.
+    """Check that an array can be converted to a tensor, and return it unchanged.
 
     Args:
         array: Numbers or strings are accepted, other Python objects are not.
@@ -150,9 +157,10 @@ def _plain(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
 def repeated(batch: Batch, num_examples: int) -> Batch:
     """Return a batch of the given size that repeats each example of another batch.
 
-    Copies of an example are adjacent, so that parts of the result have other means than the whole.
-    If the examples alternated, a comparison of a part with the whole would not reveal that a model
-    uses statistics of the batch, such as its mean.
+    It is used to find models whose output for an example depends on the other examples, because
+    they use statistics of the batch such as its mean: their outputs for a part of the batch differ
+    from those for the whole. Copies of an example are adjacent, so that a part has another mean
+    than the whole.
     """
     rows = np.sort(np.arange(num_examples) % batch.num_examples)
 
@@ -189,7 +197,7 @@ def rebuilt(like: Any, values: Sequence[Any]) -> Any:
 
 
 def leaves(tree: Arrays) -> list[Any]:
-    """Return the arrays of a nesting, depth first, dicts in insertion order."""
+    """Return the arrays in nested dicts, lists and tuples, depth first, in insertion order."""
     if tree is None:
         return []
     if isinstance(tree, Mapping):
@@ -205,12 +213,12 @@ def batch_bytes(batch: Batch) -> int:
 
 
 def arrays_bytes(arrays: Arrays) -> int:
-    """Return the memory of a nesting of arrays, in bytes."""
+    """Return the memory of all arrays in nested dicts, lists and tuples, in bytes."""
     return sum(array.nbytes for array in leaves(arrays))
 
 
 def describe(features: Arrays) -> str:
-    """Return names, dtypes and shapes in the user's terms: `image float32[64, 28, 28]`."""
+    """Describe the arrays of a batch for a message: `image float32[64, 28, 28], size int64[64]`."""
     if isinstance(features, Mapping):
         return ", ".join(f"{name} {describe(value)}" for name, value in features.items())
     if isinstance(features, (list, tuple)):

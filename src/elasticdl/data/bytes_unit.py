@@ -100,7 +100,7 @@ class BytesUnit:
 
 
 class _PickedRecords:
-    """Records picked from `BytesUnit`s, copied only when read; implements `Serialized`.
+    """Records picked from `BytesUnit`s, each copied when it is read; implements `Serialized`.
 
     Args:
         picked: The records; all units are `BytesUnit`s.
@@ -169,12 +169,12 @@ def _windows(memory: Any, length: int) -> Array:
 
 
 def fresh_memory(size_bytes: int, *, large_pages: bool = True) -> mmap.mmap:
-    """Allocate writable memory whose slices are `bytes` objects.
+    """Allocate writable memory, as an `mmap` object: its slices are `bytes`, not views.
 
     Args:
         size_bytes: Size of the memory.
-        large_pages: Prefer large pages, where the system has them: fewer page faults at the first
-            touch, but the kernel may take long to find them.
+        large_pages: Whether to request large pages. With them, the first access of the memory
+            causes fewer page faults, but the kernel may take long to find them.
     """
     # Private: after a fork, both processes read into it independently.
     memory = mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -51,7 +51,7 @@ def with_class_weights(batch: Batch, class_weight: Mapping[int, float], where: s
 
 
 def checked(class_weight: Any, where: str) -> Mapping[int, float]:
-    """Return class weights after validating them.
+    """Check the type and the values of a user's `class_weight`, and return it unchanged.
 
     Args:
         class_weight: The user's value.

@@ -1,7 +1,7 @@
 """Summary of a table's columns: types, ranges, missing values and frequent values.
 
-A summary is computed while the rows stream through, in bounded memory, and is stored as JSON.
-Features are derived from it, so all rows count, not the first few.
+A summary is computed in one pass over all rows, in bounded memory, and is stored as JSON. Models of
+tables derive their features from it, for example the vocabulary of a column of strings.
 
 Used by `snapshot.py` and `table_source.py`; read by `sql/` and `zoo/prebuilt/derived.py`.
 """
@@ -37,15 +37,17 @@ class ColumnSummary:
         kind: `number`, `boolean`, `time`, `text`, `list`, `empty` (no value at all) or `other`.
         num_rows: Rows of the table.
         num_missing: Rows without a value; NaN counts as missing.
-        minimum: Least number (for times: see `as_seconds`), None if there is none.
-        maximum: Greatest number, as `minimum`.
-        mean: Mean of the numbers, as `minimum`.
-        deviation: Standard deviation of the numbers, as `minimum`.
+        minimum: Least number; times count as numbers of seconds (see `as_seconds`). None if the
+            column has no numbers.
+        maximum: Greatest number; None as for `minimum`.
+        mean: Mean of the numbers; None as for `minimum`.
+        deviation: Standard deviation of the numbers; None as for `minimum`.
         values: Distinct values (numbers, booleans or strings) with their counts, the most
             frequent first; None if there are more than `MAX_DISTINCT`, or for other kinds.
         list_size: Number of values in every list of a column of lists; None if they differ.
-        distinct_rate: If there are more than `MAX_DISTINCT` values: the number of distinct values
-            per present value, over the rows up to the batch that exceeded the limit.
+        distinct_rate: If there are more than `MAX_DISTINCT` distinct values: their number, divided
+            by the number of rows with a value; both are counted up to the batch of rows that
+            exceeded the limit. Else None.
     """
 
     name: str
@@ -121,7 +123,7 @@ class Summarizer:
         self._list_sizes: set[int] = set()
 
     def add(self, column: pa.Array) -> None:
-        """Add a batch of the column."""
+        """Include the next batch of the column's values in the summary."""
         self._num_rows += len(column)
         if pa.types.is_duration(column.type):
             column = pa.array(seconds(column), from_pandas=True)
@@ -195,12 +197,12 @@ class Summarizer:
 
 
 def is_whole(type_: str) -> bool:
-    """Return whether the name of an Arrow type is that of integers or lists of integers."""
+    """Return whether an Arrow type, given as a string, is of integers or of lists of integers."""
     return _WHOLE.search(type_) is not None
 
 
 def kind_of(arrow_type: pa.DataType) -> str:
-    """Return the kind of column for an Arrow type; see `ColumnSummary.kind`."""
+    """Return the kind of values that an Arrow type has, as in `ColumnSummary.kind`."""
     types = pa.types
     if types.is_dictionary(arrow_type):
         return kind_of(arrow_type.value_type)
@@ -235,8 +237,8 @@ def as_seconds(column: pa.Array) -> pa.Array:
     """Convert dates and timestamps to seconds since 1970-01-01 UTC, times to seconds of the day.
 
     Returns:
-        float64. Before 1684 and after 2255 (such as 9999-12-31), it cannot represent all
-        microseconds, so they are rounded.
+        Seconds as float64. Float64 cannot represent all microseconds before 1684 and after 2255
+        (such as in 9999-12-31), so these are rounded.
     """
     if pa.types.is_time(column.type):
         column = column.cast(pa.time64("us"), safe=False)

@@ -4,8 +4,8 @@ Opening reads each file once, from start to end, to find the positions of its ro
 a second from memory; Parquet needs no such pass). After that, a range reads and parses the blocks
 it touches; each thread keeps the block it read last.
 
-Delimiter, encoding and decimal point are those of the file; a file without a header gets names for
-its columns. What was assumed is logged when the file is opened.
+Delimiter, encoding and decimal point are detected from the file; columns of a file without a header
+get generated names. Opening a file logs these assumptions.
 
 With a schema, cells are read with the types of its fields. Without one, the type of a column fits
 all its cells: integers are tried before floating-point numbers, and these before strings. Inferring
@@ -13,8 +13,8 @@ the types reads the files again, the first time they are needed. An index may co
 types: workers then do not have to infer them again, and cannot arrive at different types.
 
 `csv_format.py` detects how a file is written, `csv_index.py` finds the starts of rows,
-`csv_cells.py` parses their cells and names the line of a wrong one, `table.py` turns columns into
-fields.
+`csv_cells.py` parses their cells and names the line of a wrong one, `csv_types.py` infers the types
+of columns, `table.py` turns columns into fields.
 
 Callers: `sources.py`.
 """
@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from elasticdl.data.csv_cells import MAY_BE_EMPTY, parse_blocks, place, read_blocks
+from elasticdl.data.csv_cells import MAY_BE_EMPTY, place, read_blocks
 from elasticdl.data.csv_format import notes_on
 from elasticdl.data.csv_index import (
     BLOCK_BYTES,
@@ -43,6 +43,7 @@ from elasticdl.data.csv_index import (
     stored_of,
     unpack,
 )
+from elasticdl.data.csv_types import INFERRED, arrow_types
 from elasticdl.data.data_index import DataIndex, entry_of, open_by_index
 from elasticdl.data.field import STRING
 from elasticdl.data.file_ranges import Numbering
@@ -51,10 +52,9 @@ from elasticdl.data.indexed_file import IndexedFile
 from elasticdl.data.record_source import RecordFile
 from elasticdl.data.stored_file import open_stored
 from elasticdl.data.table import TableUnit, columns_of, decode_table, encode_table
-from elasticdl.data.table_times import are_times
 from elasticdl.data.units import Units, is_remote, unit_bytes
 from elasticdl.data.wording import listed
-from elasticdl.errors import CorruptDataError, SchemaError
+from elasticdl.errors import CorruptDataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -66,14 +66,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("elasticdl")
 
 _Types = dict[str, pa.DataType]
-
-# Possible types of columns without a schema, by their names in an index.
-_INFERRED = {str(kind): kind for kind in (
-    pa.null(), pa.bool_(), pa.int64(), pa.float64(), pa.binary(),
-)}  # fmt: skip
-
-# Types of columns of dates, without a time zone.
-_DATES = {pa.date32(), pa.timestamp("s"), pa.timestamp("ns")}
 
 # For smaller units, the overhead of a call exceeds the parsing.
 _UNIT_BYTES = 1 << 20
@@ -87,11 +79,13 @@ class CSVSource:
 
     Args:
         uris: Files in reading order.
-        index: An existing index of the files: files in it are not read when opening.
+        index: An existing index of some or all of the files. Files that it contains are not read
+            when the source is opened.
 
     Raises:
-        SchemaError: A file has no header, or its delimiter cannot be determined.
-        CorruptDataError: A quote is not closed, or the index is invalid.
+        SchemaError: A file has no header, a quote is not closed, or the delimiter cannot be
+            determined.
+        CorruptDataError: The index is invalid.
         DataError: A file cannot be read.
     """
 
@@ -109,6 +103,7 @@ class CSVSource:
         # The number of the first unit of each file, counted over all files.
         self._first_units = [0, *accumulate(len(units) for units in self._units)]
         self._types = _types_in(index, uris)
+        self._arrow_types: _Types | None = None
         self._schema: pa.Schema | None = None
         self._here = _ThreadCache()
         read = [
@@ -159,28 +154,39 @@ class CSVSource:
                 yield data[first:last]
 
     def infer_types(self) -> None:
-        """Infer the types of columns without a schema; see `data_index.py`.
+        """Infer the types of all columns from their cells, for reading without a schema.
+
+        `index` then includes the types; see `data_index.py`.
 
         Raises:
             SchemaError: The files have different columns.
             DataError: A file cannot be read.
         """
         if self._types is None:
+            # For records, dates and times are strings.
+            self._types = {
+                name: kind if str(kind) in INFERRED else pa.binary()
+                for name, kind in self._inferred().items()
+            }
+
+    def _inferred(self) -> _Types:
+        if self._arrow_types is None:
             # From all files, so that a record is the same whatever range it is read in.
-            self._types = _inferred_types(self._files)
+            self._arrow_types = arrow_types(self._files)
+        return self._arrow_types
 
     def arrow_schema(self) -> pa.Schema:
-        """Return the columns; see `record_source.TableSource`."""
+        """Return names and types of all columns; see `record_source.TableSource`."""
         if self._schema is None:
             types = {
                 name: pa.string() if kind == pa.binary() else kind
-                for name, kind in _arrow_types(self._files).items()
+                for name, kind in self._inferred().items()
             }
             self._schema = pa.schema(types.items())
         return self._schema
 
     def arrow_tables(self) -> Iterator[pa.Table]:
-        """Yield all rows; see `record_source.TableSource`."""
+        """Yield all rows as Arrow tables, in order; see `record_source.TableSource`."""
         schema = self.arrow_schema()
         types = {
             field.name: MAY_BE_EMPTY if pa.types.is_string(field.type) else field.type
@@ -248,7 +254,7 @@ class CSVSource:
     def joined(self, units: Iterable[TableUnit], memory_bytes: int) -> TableUnit | None:
         """Join all units into one, from which rows are picked faster; see `UnitSource`.
 
-        None if their columns differ.
+        Returns None if the units differ in their columns.
         """
         del memory_bytes
         return TableUnit.joined([*units])
@@ -261,7 +267,7 @@ class CSVSource:
         Args:
             start: First row, counted over all files.
             stop: One past the last row.
-            schema: Schema that selects the columns; None reads all.
+            schema: Schema whose fields determine the columns to read; None reads all columns.
 
         Yields:
             A table, and a function that returns the name of its i-th row (file and number).
@@ -370,7 +376,7 @@ def _types_in(index: DataIndex | None, uris: Sequence[str]) -> _Types | None:
             only for exactly its files.
 
     Returns:
-        Column -> type; None if there are no valid ones.
+        Column -> type; None if the index contains no types for exactly these files.
 
     Raises:
         CorruptDataError: A type is unknown.
@@ -379,51 +385,9 @@ def _types_in(index: DataIndex | None, uris: Sequence[str]) -> _Types | None:
     if index is None or index.types is None or index.uris != list(uris):
         return None
     for name, kind in index.types:
-        if kind not in _INFERRED:
+        if kind not in INFERRED:
             raise CorruptDataError(
-                f"The index of {some(uris)}", 0, f"one of the types {listed([*_INFERRED])}",
+                f"The index of {some(uris)}", 0, f"one of the types {listed([*INFERRED])}",
                 f"{kind!r} of the column {name!r}",
             )  # fmt: skip
-    return {name: _INFERRED[kind] for name, kind in index.types}
-
-
-def _inferred_types(files: Sequence[tuple[CSVFile, CSVIndex]]) -> _Types:
-    """Infer the types of columns for records without a schema; dates and times become strings."""
-    return {
-        name: kind if str(kind) in _INFERRED else pa.binary()
-        for name, kind in _arrow_types(files).items()
-    }
-
-
-def _arrow_types(files: Sequence[tuple[CSVFile, CSVIndex]]) -> _Types:
-    first, index = files[0]
-    types = dict.fromkeys(index.header, pa.null())
-    for file, other in files:
-        if set(other.header) != set(types):
-            raise SchemaError(
-                f"{file.uri} has the columns {listed(other.header)}; {first.uri} has "
-                f"{listed(index.header)}. Files that are read together need the same columns, "
-                "unless data_schema() names those that are used."
-            )
-        for block in range(len(other.firsts) - 1):
-            table = parse_blocks(file, other, (block, block + 1), None)
-            for name in types:
-                column = table.column(name)
-                is_text = pa.types.is_timestamp(column.type) and not are_times(column)
-                types[name] = _wider(types[name], pa.string() if is_text else column.type)
-    return types
-
-
-def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Return a column type for cells of both types; binary (text) if no other can hold both."""
-    kinds = {one, other} - {pa.null()}
-    if not kinds:
-        return pa.null()
-    if len(kinds) == 1:
-        kind = kinds.pop()
-        return pa.binary() if pa.types.is_string(kind) else kind
-    if kinds == {pa.int64(), pa.float64()}:
-        return pa.float64()
-    if kinds <= _DATES:
-        return pa.timestamp("ns") if pa.timestamp("ns") in kinds else pa.timestamp("s")
-    return pa.binary()
+    return {name: INFERRED[kind] for name, kind in index.types}

@@ -1,7 +1,9 @@
 """Cells of CSV files: blocks of rows parsed into Arrow tables by pyarrow.
 
-`csv_index.py` knows where blocks start, `csv_format.py` how a file is written; the types of columns
-are the caller's.
+Empty cells and words for a missing value, such as NA, become nulls.
+
+`csv_index.py` finds where blocks start, and `csv_format.py` how a file is written. The caller
+passes the types of the columns.
 
 Callers: `csv.py`.
 """
@@ -16,7 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
-from elasticdl.data.csv_index import CSVFile, CSVIndex, read_header, row_starts, stored_of
+from elasticdl.data.csv_index import (
+    CSVFile,
+    CSVIndex,
+    line_of,
+    read_header,
+    row_starts,
+    stored_of,
+)
 from elasticdl.data.indexed_file import IndexedFile
 from elasticdl.data.table_times import FORMATS, MISSING_WORDS
 from elasticdl.data.wording import counted, listed, record_range, shown
@@ -30,7 +39,6 @@ MAY_BE_EMPTY = pa.large_binary()
 
 # Errors name the line of rows up to here: to count lines, the file is read from its start.
 _MAX_COUNTED_BYTES = 64 << 20
-_COUNTED_AT_ONCE_BYTES = 4 << 20
 
 # pyarrow's message about a cell it could not convert.
 _CELL = re.compile(r"CSV column #(\d+): Row #(\d+): .*?invalid value '(.*)'", re.DOTALL)
@@ -39,7 +47,7 @@ _CELL = re.compile(r"CSV column #(\d+): Row #(\d+): .*?invalid value '(.*)'", re
 def read_blocks(
     file: CSVFile, index: CSVIndex, blocks: tuple[int, int], types: Mapping[str, pa.DataType]
 ) -> pa.Table:
-    """Return the rows of some blocks (first, stop), with cells of the given types.
+    """Read the rows of consecutive blocks, with cells converted to the given types.
 
     Args:
         file: The file.
@@ -74,7 +82,10 @@ def read_blocks(
 
 
 def _with_nulls(table: pa.Table) -> pa.Table:
-    """Return the table with nulls in place of the empty cells of `MAY_BE_EMPTY` columns."""
+    """Return the table with nulls in place of empty cells, in columns of type `MAY_BE_EMPTY`.
+
+    These are the string columns in which an empty cell is a missing value.
+    """
     for at, field in enumerate(table.schema):
         if field.type == MAY_BE_EMPTY:
             column = table.column(at)
@@ -88,7 +99,8 @@ def _flag_column(
 ) -> str | None:
     """Return the name of the float column in which pyarrow rejected a cell `true` or `false`.
 
-    None if the error has another cause. `read_blocks` then reads the column again as booleans.
+    `read_blocks` then reads this column again, as booleans. Returns None if the error has another
+    cause.
 
     Args:
         error: The error that pyarrow raised.
@@ -140,12 +152,7 @@ def place(file: CSVFile, index: CSVIndex, record: int) -> str:
         return f"{file.uri}, record {record}"
     rows = row_starts(file.read(offset, index.offsets[block + 1]), index.format)
     offset += rows[record - index.firsts[block]]
-    line = 1
-    for start in range(index.format.mark_bytes, offset, _COUNTED_AT_ONCE_BYTES):
-        data = file.read(start, min(start + _COUNTED_AT_ONCE_BYTES, offset))
-        # A character that spans two reads is no end of a line.
-        text = data.decode(index.format.encoding, "ignore")
-        line += text.count("\n") or text.count("\r")
+    line = line_of(file, index.format, offset)
     return f"{file.uri}, line {line} (record {record})"
 
 
@@ -154,7 +161,9 @@ def _relaxed(arrow_type: pa.DataType) -> pa.DataType:
 
 
 def _check_header(file: CSVFile, index: CSVIndex) -> None:
-    """Check that a file opened with an existing index still has its columns; once per process.
+    """Check, once per process, that a file still has the columns that its index lists.
+
+    Does nothing if the file was opened without an index that existed before, or has no header.
 
     Raises:
         DataError: The columns differ.
@@ -189,18 +198,18 @@ def parse_blocks(
     blocks: tuple[int, int],
     types: Mapping[str, pa.DataType] | None,
 ) -> pa.Table:
-    """Parse the rows of some blocks (first, stop) with pyarrow.
+    """Parse the rows of consecutive blocks with pyarrow.
 
     Args:
         file: The file.
         index: Its index.
-        blocks: The blocks to read.
+        blocks: The first block, and one past the last.
         types: Column -> type; other columns are skipped. None infers all types from these rows.
 
     Raises:
         SchemaError: A row and the header differ in their number of cells.
         pyarrow.ArrowInvalid: A cell does not have the type of its column.
-        CorruptDataError: The rows are not those that were counted.
+        CorruptDataError: The number of rows is not the one in the index.
         DataError: The file has changed, or cannot be read.
     """
     start, stop = (index.offsets[block] for block in blocks)
@@ -235,10 +244,15 @@ def parse_blocks(
     except pa.ArrowInvalid:
         if not bad:
             raise
+        found = bad[0].actual_columns
         raise SchemaError(
             f"{place(file, index, first + bad[0].number - 1)}: the row has "
-            f"{counted(bad[0].actual_columns, 'cell')}, the header {len(index.header)}: "
-            f"{shown(bad[0].text)}. Put text that contains {delimiter!r} in quotes."
+            f"{counted(found, 'cell')}, the header {len(index.header)}: {shown(bad[0].text)}. "
+            + (
+                f"Put text that contains {delimiter!r} in quotes."
+                if found > len(index.header)
+                else f"Add what is missing; between empty cells, there is a {delimiter!r} too."
+            )
         ) from None
     if table.num_rows != past - first:
         if isinstance(stored := stored_of(file), IndexedFile):

@@ -6,10 +6,11 @@
                 Anything else is an error: a wrong guess would train on columns that do not exist.
     encoding    UTF-8, or UTF-16 with a byte order mark. A file that is neither is Windows-1252,
                 the usual superset of Latin-1.
-    decimal     a comma only between semicolons, if no number has a point and at least one comma
-                cannot separate thousands. With both, numbers with a comma are text.
-    header      the first line, unless all its cells are numbers. Numbers that count up by one may
-                be names as well (0, 1, 2, or years), which is an error.
+    decimal     a comma, if the delimiter is a semicolon, no number has a point, and at least one
+                comma cannot be a thousands separator; else a point. If the file has both decimal
+                commas and points, numbers with a comma are text.
+    header      the first line, unless all its cells are numbers. If these numbers count up by one
+                (0, 1, 2, or years), they may also be column names: this ambiguity is an error.
 
 `csv_index.py` finds the rows of the file, once the format is known.
 
@@ -58,11 +59,11 @@ class CSVFormat(NamedTuple):
 
     Attributes:
         delimiter: The character between two cells.
-        encoding: Name of its encoding for `bytes.decode`.
+        encoding: Name of the file's encoding, as `bytes.decode` takes it.
         decimal: The decimal point of its numbers.
         has_header: Whether the first line has the names of the columns.
         is_compressed: Whether it is gzip; positions are counted after decompression.
-        mark_bytes: Size of the byte order mark.
+        mark_bytes: Size of the byte order mark at the start of the file; 0 without one.
         mixes_decimals: Whether some of its numbers have a decimal point and others a decimal comma.
             The latter are read as text.
     """
@@ -77,7 +78,7 @@ class CSVFormat(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Size of a code unit, in bytes."""
+        """Size of a code unit of the encoding in bytes: 2 for UTF-16, else 1."""
         return 2 if self.encoding.startswith("utf-16") else 1
 
     def text(self, data: bytes) -> str:
@@ -94,7 +95,9 @@ class CSVFormat(NamedTuple):
 
 
 def format_of(uri: str, head: bytes, *, is_whole: bool, is_compressed: bool = False) -> CSVFormat:
-    """Detect the format of a file from its first bytes; `FormatScan` completes it.
+    """Detect the format of a file from its first bytes.
+
+    `FormatScan` then checks the encoding and detects the decimal point, from all bytes.
 
     Args:
         uri: URI of the file.
@@ -221,17 +224,18 @@ def _number(text: str, delimiter: str) -> float | None:
 
 
 def column_names(uri: str, line: str, csv_format: CSVFormat) -> tuple[str, ...]:
-    """Return the names of the columns.
+    """Return the names of a file's columns, from its first line.
 
-    A column without a name is called `column_` and its position, counted from 1.
+    A column without a name is called `column_` and its position, counted from 1; in a file without
+    a header, these are all columns.
 
     Args:
-        uri: URI of the file.
+        uri: URI of the file, for errors.
         line: Its first line.
         csv_format: Its format.
 
     Raises:
-        SchemaError: The line does not contain names.
+        SchemaError: The line cannot be parsed, or has the same name twice.
     """
     text = line.strip("\r\n")
     try:
@@ -257,10 +261,12 @@ def column_names(uri: str, line: str, csv_format: CSVFormat) -> tuple[str, ...]:
 
 
 class FormatScan:
-    """Detects encoding and decimal point while the file is read.
+    """Completes the format of a file while it is read: its encoding and its decimal point.
+
+    Pass all bytes of the file to `add`, in order, then call `format`.
 
     Args:
-        csv_format: The format detected from the first bytes.
+        csv_format: The format that `format_of` detected from the first bytes.
     """
 
     def __init__(self, csv_format: CSVFormat) -> None:
@@ -307,7 +313,7 @@ def _has(data: bytes, character: bytes, pattern: re.Pattern[bytes]) -> bool:
 
 
 def notes_on(formats: Sequence[tuple[str, CSVFormat, int]]) -> list[str]:
-    """Return notes on files that are not UTF-8, have no header, or mix decimal signs.
+    """Return notes for the user on files that are not UTF-8, lack a header or mix decimal signs.
 
     Args:
         formats: URI, format and number of columns of each file.

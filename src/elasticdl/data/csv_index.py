@@ -20,6 +20,7 @@ import numpy as np
 from elasticdl.data.csv_format import HEAD_BYTES, CSVFormat, FormatScan, column_names, format_of
 from elasticdl.data.inflated_file import InflatedFile
 from elasticdl.data.stored_file import StoredFile
+from elasticdl.data.wording import shown
 from elasticdl.errors import CorruptDataError, SchemaError
 
 if TYPE_CHECKING:
@@ -43,14 +44,17 @@ MAX_ROW_BYTES = 64 << 20
 
 _READ_BYTES = 4 << 20
 
+# Errors quote the start of a cell.
+_SHOWN_BYTES = 80
+
 
 class CSVIndex(NamedTuple):
     """Positions of the blocks of rows in a file.
 
     Attributes:
         header: The names of the columns.
-        offsets: Start of each block in bytes, and the end of the last one.
-        firsts: Number of each block's first row, and one past the last row.
+        offsets: Byte offset of the start of each block; the last item is the end of the last block.
+        firsts: Number of the first row of each block, from 0; the last item is the number of rows.
         format: How the file is written.
     """
 
@@ -60,7 +64,7 @@ class CSVIndex(NamedTuple):
     format: CSVFormat = CSVFormat()
 
     def pack(self) -> bytes:
-        """Return the attributes as bytes, the `layout` of an index entry; see `unpack`.
+        """Return the attributes as bytes, to be stored as `FileEntry.layout`; `unpack` reads them.
 
         These are the size of the JSON text, the header and the format as JSON, then `offsets` and
         `firsts` as integers.
@@ -102,7 +106,7 @@ def unpack(entry: FileEntry) -> tuple[CSVFile, CSVIndex]:
 
 
 def stored_of(file: CSVFile) -> StoredFile:
-    """Return the file as stored: for a decompressed view of a gzip file, the gzip file."""
+    """Return the stored file from which CSV text is read: for gzip, the compressed file."""
     return file.stored if isinstance(file, InflatedFile) else file
 
 
@@ -119,12 +123,13 @@ def index_rows(
 
     Args:
         file: The file.
-        block_bytes: A block ends with the first row that makes it as large as this.
+        block_bytes: Minimum size of a block, except the last: it ends with the row that reaches it.
         read_bytes: Number of bytes read at a time.
 
     Raises:
-        SchemaError: There is no header, or the delimiter cannot be determined.
-        CorruptDataError: A quote is not closed, or a row is longer than `MAX_ROW_BYTES`.
+        SchemaError: There is no header, a quote is not closed, or the delimiter cannot be
+            determined.
+        CorruptDataError: A row is longer than `MAX_ROW_BYTES`.
     """
     head = file.read(0, HEAD_BYTES)
     csv_format = format_of(
@@ -174,12 +179,31 @@ def row_starts(block: bytes, csv_format: CSVFormat) -> list[int]:
     return [*starts, scanner.line_start] if scanner.line_start < len(block) else starts
 
 
-def read_header(file: CSVFile, first_row_at: int, csv_format: CSVFormat) -> tuple[str, ...]:
-    """Return the names of the columns, which are before the first row.
+def line_of(file: CSVFile, csv_format: CSVFormat, offset: int) -> int:
+    """Return the number of the line at a byte offset, counted from 1, as in an editor.
+
+    The file is read from its start up to the offset.
 
     Args:
         file: The file.
-        first_row_at: Start of its first row, in bytes.
+        csv_format: Its format.
+        offset: Byte offset of any position in the line.
+    """
+    line = 1
+    for start in range(csv_format.mark_bytes, offset, _READ_BYTES):
+        data = file.read(start, min(start + _READ_BYTES, offset))
+        # A character that spans two reads is no end of a line.
+        text = data.decode(csv_format.encoding, "ignore")
+        line += text.count("\n") or text.count("\r")
+    return line
+
+
+def read_header(file: CSVFile, first_row_at: int, csv_format: CSVFormat) -> tuple[str, ...]:
+    """Read the names of the columns from the header of a file.
+
+    Args:
+        file: The file.
+        first_row_at: Byte offset of the first row, before which the header ends.
         csv_format: Its format; it has a header.
 
     Raises:
@@ -212,7 +236,8 @@ def _line_starts(
         read_bytes: Number of bytes read at a time.
 
     Raises:
-        CorruptDataError: A quote is not closed, or a row is longer than `MAX_ROW_BYTES`.
+        SchemaError: A quote is not closed.
+        CorruptDataError: A row is longer than `MAX_ROW_BYTES`.
     """
     offset = csv_format.mark_bytes
     scanner = _Scanner(offset, csv_format)
@@ -238,11 +263,13 @@ def _line_starts(
                 + ("; perhaps a quote is not closed" if scanner.inside else ""),
             )
     if scanner.inside:
-        raise CorruptDataError(
-            file.uri,
-            scanner.line_start,
-            "a row whose quotes are closed",
-            "one still open at the end",
+        opened_at = scanner.opened_at
+        start = file.read(opened_at, opened_at + _SHOWN_BYTES)
+        cell = start.decode(csv_format.encoding, "replace").splitlines()[0]
+        raise SchemaError(
+            f"{file.uri}, line {line_of(file, csv_format, opened_at)}: the quote that begins "
+            f"{shown(cell)} is not closed. Close it; if this is the end of a cell, the quote "
+            "before it is missing. A quote within text in quotes is written twice."
         )
     if scanner.line_start < offset:
         yield np.array([scanner.line_start], np.int64)
@@ -252,13 +279,15 @@ class _Scanner:
     """Finds the starts of lines outside of quotes, chunk by chunk.
 
     Attributes:
-        line_start: Start of the line that has not ended yet.
-        inside: Whether a quoted field has not ended yet.
+        line_start: Byte offset of the start of the line that has not ended yet.
+        inside: Whether the bytes so far end within a quoted field.
+        opened_at: Byte offset of the last quote that opened or closed a field.
     """
 
     def __init__(self, offset: int, csv_format: CSVFormat) -> None:
         self.line_start = offset
         self.inside = False
+        self.opened_at = offset
         self._offset = offset
         self._previous = _FEED
         order = ">" if csv_format.encoding.endswith("be") else "<"
@@ -285,6 +314,8 @@ class _Scanner:
             before = np.searchsorted(quotes, ends) + self.inside
             ends = ends[before % 2 == 0]
             self.inside = (len(quotes) + self.inside) % 2 == 1
+            if len(quotes):
+                self.opened_at = self._offset + int(quotes[-1]) * self._unit.itemsize
         else:
             self._previous = int(array[-1])
         width = self._unit.itemsize

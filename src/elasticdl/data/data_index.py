@@ -8,7 +8,8 @@ Opening data means listing it and reading parts of every file, depending on the 
 saves that work: a source opened with an index does not access the storage.
 
 Each reader packs the positions of records in its own way, and only that reader can unpack them.
-`indexed_file.py` checks that a file is still the counted one; `index_file.py` stores indexes.
+`indexed_file.py` checks that a file has not changed since it was indexed; `index_file.py` stores
+indexes in files.
 
 Callers: the readers of this folder, `index_file.py`, `sources.py`, the engines.
 """
@@ -50,9 +51,9 @@ class FileEntry(NamedTuple):
     Attributes:
         uri: URI of the file.
         size_bytes: Its size.
-        version: Changes when the file does; see `StoredFile`.
+        version: Version of the file when it was indexed, to detect changes; see `StoredFile`.
         num_records: Number of records in it.
-        layout: Positions of the records, as packed by its reader.
+        layout: Positions of the records, encoded by the reader of the file's format.
     """
 
     uri: str
@@ -62,7 +63,7 @@ class FileEntry(NamedTuple):
     layout: bytes
 
     def stored_file(self) -> StoredFile:
-        """Return the file with the size and the version it had when it was indexed."""
+        """Return the file as a `StoredFile`, with the size and the version in this entry."""
         return StoredFile(self.uri, self.size_bytes, version=self.version)
 
     def counted_file(self) -> IndexedFile:
@@ -132,7 +133,7 @@ def infer_types(source: object) -> None:
 def entries_by_index(
     uris: Sequence[str], index: DataIndex | None, open_one: Callable[[str], FileEntry]
 ) -> list[FileEntry]:
-    """Return an entry for each file, from the index if it contains the file.
+    """Return an index entry for each file; read files only if not in the index.
 
     Args:
         uris: Files in reading order.
@@ -158,7 +159,7 @@ def open_by_index(
     unpack: Callable[[FileEntry], Layout],
     open_one: Callable[[str], Layout],
 ) -> list[Layout]:
-    """Return the layout (positions of records) of each file, from the index if it has the file.
+    """Return the layout (positions of records) of each file; read files only if not in the index.
 
     Args:
         uris: Files in reading order.
@@ -190,7 +191,7 @@ def bad_entry(entry: FileEntry, found: str) -> CorruptDataError:
 
     Args:
         entry: The entry.
-        found: What is wrong with it, for the message: what was found instead of its records.
+        found: What the entry or the file has instead of the expected records, for the message.
     """
     expected = f"{entry.num_records} records in {entry.size_bytes} bytes"
     return CorruptDataError(f"The index of {entry.uri}", 0, expected, found)

@@ -10,7 +10,7 @@ one, which is fast where the fields have the same order as in the previous recor
             --anything else protobuf reads-> re-encoded, then _Ragged
             --the rest-------------------> SchemaError
 
-Callers: `example.py`, `schema.py`.
+Callers: `example.py`.
 """
 
 from __future__ import annotations
@@ -69,17 +69,29 @@ class ExampleGroup(Protocol):
 
     @property
     def may_lack_fields(self) -> bool:
-        """Whether a field that is not in `kinds` is a missing value, rather than a mistake."""
+        """Whether a field that is not in `kinds` may be a missing value of the group's records.
+
+        True for `tf.Example`s, which may omit a field; False for tables, where a missing value
+        is a null in the column of the field.
+        """
+        ...
+
+    @property
+    def conversion(self) -> str:
+        """Advice for values of the wrong kind or shape: the start of an error's last sentence."""
         ...
 
     @property
     def rows(self) -> Sequence[int]:
-        """Numbers of the group's records in the batch."""
+        """Positions of the group's records in the batch."""
         ...
 
     @property
     def kinds(self) -> Mapping[str, Kind]:
-        """Field name -> kind of its values. A field without a kind is absent."""
+        """Field name -> kind of its values: `bytes`, `float` or `int64`.
+
+        A field that is stored without a kind is absent.
+        """
         ...
 
     def column(self, name: str) -> ExampleColumn:
@@ -87,9 +99,9 @@ class ExampleGroup(Protocol):
         ...
 
     def raw(self, name: str, num_bytes: int) -> Array | None:
-        """Return a bytes field as uint8 `[rows, num_bytes]`.
+        """Return the values of a bytes field as a uint8 array `[rows, num_bytes]`.
 
-        None unless every record has exactly one value of that length.
+        Returns None unless every record has exactly one value of that length.
         """
         ...
 
@@ -200,6 +212,7 @@ class _Uniform:
     """Records whose payloads have the same positions: a column is one slice of a 2-D array."""
 
     may_lack_fields = True
+    conversion = "Write the data again"
 
     def __init__(self, rows: Sequence[int], block: Array, layout: Layout) -> None:
         self.rows = rows
@@ -264,6 +277,7 @@ class _Ragged:
     """Records whose payloads have different positions: a column joins one slice per record."""
 
     may_lack_fields = True
+    conversion = "Write the data again"
 
     def __init__(self, kinds: Mapping[str, Kind]) -> None:
         self.rows: list[int] = []

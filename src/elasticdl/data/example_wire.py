@@ -151,7 +151,7 @@ Layout: TypeAlias = dict[str, FeatureLayout]
 
 
 class UnusualError(Exception):
-    """A record is not encoded as by `encode`, so that protobuf has to decode it."""
+    """A record is not encoded in the form that `encode` writes; protobuf has to decode it."""
 
 
 def _length(data: bytes, at: int, limit: int) -> tuple[int, int]:
@@ -200,10 +200,10 @@ def _field(data: bytes, at: int, limit: int, tag: int) -> tuple[int, int]:
 
 
 def layout_of(data: bytes) -> Layout:
-    """Find the payloads in a record that is encoded as `encode` does it.
+    """Find the payloads (bytes of the values) in a record that is encoded as `encode` does it.
 
     Returns:
-        Field name -> position of its payload; a field without a kind is left out.
+        Field name -> position of its payload; a field that has no list of values is left out.
 
     Raises:
         UnusualError: The record has another form, or is damaged.
@@ -255,11 +255,11 @@ def _feature_layout(data: bytes, at: int, end: int) -> FeatureLayout:
 
 
 class ExpectedLayout:
-    """Layout of the previous record, tried first for the next one.
+    """Fast parser for records that have the same fields, in the same order, as a previous record.
 
     Records of one schema differ only in the lengths of strings and integers, and the length of an
-    entry determines all lengths in it. So the bytes before the payload are the same for entries
-    of one length, and comparing them is faster than decoding them.
+    entry determines all other lengths in it. So entries of one field and length begin with the same
+    bytes, up to the payload. Comparing these bytes is faster than decoding them.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -270,12 +270,18 @@ class ExpectedLayout:
 
     @classmethod
     def of(cls, layout: Layout) -> ExpectedLayout | None:
-        """Return the expected layout; None if a field has several payloads, or none."""
+        """Return a parser for records like the one with this layout.
+
+        Returns None if one of its fields has no payload or several: it can then not be used.
+        """
         is_simple = all(len(feature.ranges) == 1 for feature in layout.values())
         return cls(layout) if is_simple else None
 
     def payloads(self, record: bytes) -> dict[str, list[bytes]] | None:
-        """Return the payload of each field; None if the record is not as expected."""
+        """Return the payload of each field, as a list of one.
+
+        Returns None if the fields of the record are not those expected; `layout_of` may read it.
+        """
         payloads = {}
         try:
             at, end = _field(record, 0, len(record), FIRST[0])
@@ -328,9 +334,9 @@ def _payload_header(name: str, kind: Kind, num_bytes: int) -> bytes | None:
 
 
 def _body_bytes(num_bytes: int) -> int | None:
-    """Return the size of the content of a length-delimited field that takes `num_bytes` in all.
+    """Return the size of the content of a length-delimited field whose total size is `num_bytes`.
 
-    The rest is its tag and its length prefix. None if no content makes a field of this size.
+    The total includes the tag and the length prefix. Returns None if no content gives this total.
     """
     for length_bytes in range(1, LONGEST_VARINT):
         body = num_bytes - 1 - length_bytes

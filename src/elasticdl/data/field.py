@@ -59,11 +59,12 @@ class Field:
         shape: Its shape; `()` is a single value, `ANY_LENGTH` a list whose length differs from
             record to record.
         dtype: A boolean, integer or floating dtype of numpy, or `STRING`.
-        nullable: A record may lack its value. A missing number is NaN, a missing string None.
-        time: It is a date or a time, in seconds since 1970-01-01 UTC; strings in a table are read
-            as `table_times.py` describes.
-        wide: Its integers may be of any size. A floating dtype rounds them; a string stores
-            their digits, `b"17"`.
+        nullable: Whether a record may lack its value. A missing number is NaN, a missing string
+            None.
+        time: Whether it is a date or a time, in seconds since 1970-01-01 UTC; strings in a table
+            are read as `table_times.py` describes.
+        wide: Whether it accepts integers that do not fit its dtype. A floating dtype rounds them; a
+            string stores their digits, `b"17"`.
         is_declared: Whether a user declared it in `data_schema()`, for error messages; otherwise
             it follows from the training data.
     """
@@ -78,7 +79,7 @@ class Field:
 
     @property
     def size(self) -> int:
-        """Number of values, where it is the same in all records."""
+        """Number of values in a record, for a field that has the same number in all records."""
         return math.prod(self.shape)
 
     @property
@@ -87,9 +88,10 @@ class Field:
         return self.shape == ANY_LENGTH
 
     def requires(self, what: str) -> str:
-        """Return a clause for an error that says who requires `what`, such as a shape or a dtype.
+        """Return a clause for an error that names the source of a requirement.
 
-        This is `data_schema() says what` if a user declared the field, else `the model needs what`.
+        It is `data_schema() says WHAT` if a user declared the field, else `the model needs WHAT`.
+        `what` is the requirement in words, such as a shape or a dtype.
         """
         return f"{'data_schema() says' if self.is_declared else 'the model needs'} {what}"
 
@@ -98,8 +100,8 @@ class Field:
 
         Args:
             remedy: A change of the data, as the start of a sentence.
-            in_schema: An alternative change of `data_schema()`; only given if a user declared the
-                field there.
+            in_schema: A change of `data_schema()`, as a clause after "or". The sentence has it only
+                if the user declared the field there.
         """
         return f"{remedy}, or {in_schema}." if self.is_declared else f"{remedy}."
 
@@ -214,10 +216,10 @@ class Field:
 
         Args:
             array: Numbers of any dtype, of one record or of many.
-            where: Returns the name of the i-th of all numbers for an error message.
+            where: Takes the index (in row order) of a number; returns its origin, for an error.
 
         Raises:
-            SchemaError: A number would change.
+            SchemaError: The dtype cannot hold one of the numbers.
         """
         if self.wide and array.dtype.kind in "iu":
             return array.astype(self.dtype) if self.dtype != STRING else digits(array)
@@ -274,7 +276,9 @@ class Field:
 
 
 def digits(array: Array) -> Array:
-    """Return numbers as bytes, integral ones without a decimal point; None for NaN.
+    """Convert numbers to their decimal digits, as bytes; integral ones lack a decimal point.
+
+    NaN becomes None.
 
     Example:
         >>> digits(np.array([17.0, 0.5, np.nan]))

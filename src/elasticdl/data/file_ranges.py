@@ -33,10 +33,10 @@ class FileRange(NamedTuple):
 
 
 class Numbering:
-    """The global numbers of the records of some files.
+    """Converts between global record numbers, counted over all files, and numbers within a file.
 
-    A reader creates it once: a look-up costs the logarithm of the number of files, since a
-    minibatch must not cost more because there are ten thousand of them.
+    A reader creates it once. A look-up then takes time logarithmic in the number of files, so
+    minibatches are hardly slower if there are ten thousand files.
 
     Attributes:
         files: The files in reading order.

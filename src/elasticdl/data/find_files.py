@@ -64,7 +64,9 @@ def find_any_files(names: str) -> list[str]:
 
 
 def find_folders(data: str) -> set[str]:
-    """Return the URIs of the folders that paths, URIs and patterns name, without subfolders.
+    """Return the URIs of the folders that match some paths, URIs and patterns.
+
+    Folders inside of a matching folder are not included.
 
     Args:
         data: As for `find_files`.
@@ -211,7 +213,7 @@ def _data_of_folder(place: _Local | _Remote, folder: str, name: str) -> list[str
 def _is_visible(path: str, pattern: str) -> bool:
     """Return whether to read a path that a pattern matched.
 
-    Temporary files are not read, and hidden ones only if the pattern itself names hidden files.
+    Temporary files are not read. Hidden files are read only if the pattern itself names them.
     """
     pattern_parts = PurePosixPath(pattern).parts
     num_fixed = len(_before_pattern(pattern_parts))
@@ -370,7 +372,7 @@ def _no_match(place: _Local | _Remote, name: str) -> str:
         near = difflib.get_close_matches(f"{missing}/", names, n=1)
         hint = f"; did you mean {str(existing / near[0])!r}?" if near else f" ({_holds(names)})."
         return f"No file matches {name!r}: the folder {existing} has no {missing!r} in it{hint}"
-    near = difflib.get_close_matches(base, names, n=_MAX_NAMED, cutoff=0.5)
+    near = difflib.get_close_matches(base, names, n=_MAX_NAMED)
     hint = f" Did you mean {listed(near)}?" if near else ""
     return f"No file matches {name!r}. The folder {existing} exists; {_holds(names)}.{hint}"
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # Pillow's names of the formats. It finds the format of a file by its content.
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+_STARTS = (b"\x89PNG", b"\xff\xd8\xff", b"RIFF", b"GIF8")
+_ADVICE = "Replace or remove the file."
 _EXPECTED = "a PNG, JPEG, WebP, GIF or BMP image"
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _SHAPES = (2, 3)
@@ -156,7 +158,7 @@ def _decoded(data: bytes, uri: str, mode: str) -> Array:
     except (DataError, MissingExtraError, MemoryError):
         raise
     except Exception as error:  # decoders raise errors of any kind for damaged files
-        raise _damaged(uri, f"one that cannot be decoded ({str(error).rstrip('.')})") from error
+        raise _undecodable(uri, f" ({str(error).rstrip('.')})") from error
     return pixels if pixels.ndim == max(_SHAPES) else pixels[..., np.newaxis]
 
 
@@ -174,11 +176,20 @@ def _opened(data: bytes, uri: str) -> Any:
     except MemoryError:
         raise
     except Exception as error:  # as above
+        # Pillow knows a file by its header, which may be incomplete.
+        if data.startswith(_STARTS):
+            raise _undecodable(uri) from error
         raise _damaged(uri, "something else") from error
 
 
 def _damaged(uri: str, found: str) -> CorruptDataError:
-    return CorruptDataError(uri, 0, _EXPECTED, found, "Replace or remove the file.")
+    return CorruptDataError(uri, 0, _EXPECTED, found, _ADVICE)
+
+
+def _undecodable(uri: str, reason: str = "") -> CorruptDataError:
+    return CorruptDataError(
+        uri, 0, None, f"damaged or cut off: it cannot be decoded{reason}", _ADVICE
+    )
 
 
 def _converted(image: Any, mode: str) -> Any:

@@ -1,7 +1,7 @@
 """Image folders: finds the images in a folder and the class of each.
 
     pictures/cat/1.jpg              class cat
-    pictures/dog/puppies/2.png      class dog: the first folder below the one that was named
+    pictures/dog/puppies/2.png      class dog: the first folder below the one that the user named
     flat/3.jpg                      no class
 
 A folder with images directly in it is flat; otherwise its folders are classes. Hidden files and
@@ -10,7 +10,7 @@ skip them. Images in a format that is not read are an error; otherwise they woul
 
 How folders are listed is passed in. Files are not opened.
 
-Callers: `find_files.py`, `sources.py`.
+Callers: `find_files.py`, `images.py`.
 """
 
 from __future__ import annotations
@@ -42,11 +42,14 @@ class Place(Protocol):
         ...
 
     def listing(self, folder: str) -> tuple[list[str], list[str]]:
-        """Return the files and the folders in a folder."""
+        """Return the paths of the files and those of the folders that are directly in a folder."""
         ...
 
     def identity(self, folder: str) -> Hashable:
-        """Return a key that is equal for all paths to one folder; None if there are no links."""
+        """Return a value that identifies a folder, to detect links that lead back to it.
+
+        It is equal for all paths to the same folder; None on file systems without links.
+        """
         ...
 
 
@@ -56,8 +59,8 @@ class Tree(NamedTuple):
     Attributes:
         images: Images, at any depth.
         classes: Path of each subfolder -> number of images in it, at any depth.
-        unread: Images in formats that ElasticDL does not read.
-        other: A file of another kind; None if there is none.
+        unread: Paths of images in formats that ElasticDL does not read.
+        other: Path of one file that is not an image; None if there is none.
     """
 
     images: list[str]
@@ -67,7 +70,7 @@ class Tree(NamedTuple):
 
 
 def is_image(path: str) -> bool:
-    """Return whether a file is an image that is read, by its name alone."""
+    """Return whether the name of a file is that of an image in a format that ElasticDL reads."""
     # Cameras name files _DSC0001.JPG, so that an underscore does not hide an image.
     return format_by_name(path) == IMAGES and not _name(path).startswith(".")
 
@@ -125,7 +128,7 @@ def classes_of(uris: Sequence[str], roots: Iterable[str]) -> list[str | None]:
 
     Args:
         uris: Images.
-        roots: Folders that were named, as URIs.
+        roots: Folders that the user named, as URIs.
 
     Returns:
         Names of folders; None for images that are directly in such a folder, or in none.

@@ -75,7 +75,7 @@ class ImageUnit:
 
 
 class Roles(NamedTuple):
-    """Which field of a schema is the image, and which is the label; None for one it lacks."""
+    """The image field and the label field of a schema; None if the schema has no such field."""
 
     image: Field | None
     label: Field | None

@@ -101,7 +101,7 @@ class ImageSource:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes by their numbers; empty if an image has no class."""
+        """Names of the classes: class i is the i-th; empty if at least one image has no class."""
         return self._classes
 
     @property
@@ -115,16 +115,17 @@ class ImageSource:
 
     @property
     def unclassified(self) -> str | None:
-        """The first image that is in no class folder; None if there is none."""
+        """URI of the first image that has no class; None if all images have one."""
         pairs = zip(self._entries, self._class_of, strict=True)
         return next((entry.uri for entry, name in pairs if name is None), None)
 
     def numbered_by(self, classes: Sequence[str]) -> ImageSource:
-        """Return the same images with their classes numbered as in a list.
+        """Return the same images, with the positions of their classes in a list as labels.
 
         Args:
-            classes: Names of the classes, by number. If it has one name per folder and none is the
-                name of a folder, the names are labels for the folders in sorted order.
+            classes: Names of the classes: class i is the i-th. If the list has one name per class
+                folder and none is the name of a folder, the names describe the folders in sorted
+                order, and the labels do not change.
 
         Raises:
             DataError: A class is not in the list.
@@ -222,7 +223,7 @@ class ImageSource:
         return Units(np.ones(self.num_records, np.int64), memory_bytes, remote)
 
     def decoded_bytes(self) -> int:
-        """Return the memory of an image at its own size; see `units.HasDecodedSize`.
+        """Estimate the memory of a decoded image at its own size; see `units.HasDecodedSize`.
 
         Raises:
             CorruptDataError: One of the images whose headers are sampled is damaged.

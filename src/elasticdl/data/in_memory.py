@@ -1,6 +1,7 @@
 """Data in memory: Python objects stored as a Parquet file, which any engine reads by row.
 
-    DataFrame of pandas, Dataset of Hugging Face                           its columns
+    DataFrame of pandas, Dataset of Hugging Face                           its columns; if it has a
+                                                                           transform, its rows
     Arrow table, DataFrame of polars, whatever has Arrow's interface       its columns
     dict of arrays                                                         one column for each
     list of dicts                                                          one row for each
@@ -43,6 +44,7 @@ from elasticdl.data.memory_tables import (
     as_numpy,
     kinds_of,
     plain_table,
+    rows_of_hugging_face,
     table_of,
     table_of_rows,
     with_label,
@@ -62,10 +64,16 @@ _RANDOM = (
     "data is random: it may yield different elements when it is read again. It is stored once, so "
     "augmentation would be the same in every epoch. Remove shuffle() and random steps: ElasticDL "
     "shuffles by itself, and augmentation belongs in the model (Keras layers such as RandomFlip) "
-    "or in its file (input_fn, or train_dataloader for PyTorch)."
+    "or in its file (input_fn(records, mode), which augments in training only, or train_dataloader "
+    "for PyTorch)."
+)
+_SHUFFLED = (
+    "data is random: its shuffle() gives another order each time it is read. Remove it: ElasticDL "
+    "shuffles the records of each epoch by itself. An order that stays the same is accepted: "
+    "shuffle(n, seed=1, reshuffle_each_iteration=False)."
 )
 _WEIGHTS = (
-    "data is a tuple of three; if it is (x, y, sample_weights), give a dict with names, such as "
+    " is a tuple of three; if it is (x, y, sample_weights), give a dict with names, such as "
     '{"x": x, "y": y, "weight": w}, and return the weights from the model file: input_fn(records) '
     "-> (features, labels, weights)."
 )
@@ -84,10 +92,10 @@ class ArrowRows:
 
     Attributes:
         schema: Names and types of the columns.
-        batches: The rows; they can be iterated once.
-        num_rows: Their number; None if it is unknown.
-        batch_size: Batch size of the user's data, which was split into rows; None if unbatched or
-            unknown.
+        batches: The rows; the batches can be iterated only once.
+        num_rows: Number of all rows; None if it is unknown.
+        batch_size: If the user's data consisted of batches, which were split into rows: the size of
+            these batches. None if it did not, or if the size is unknown.
     """
 
     schema: pa.Schema
@@ -136,9 +144,9 @@ def store(
 
 @contextlib.contextmanager
 def named_in_errors(files: Mapping[str, str]) -> Iterator[None]:
-    """Context manager that replaces the names of stored files in errors raised inside of it.
+    """Context manager that replaces the names of stored files in the errors of its block.
 
-    The user has passed data in memory and does not know these files.
+    The files hold data that the user passed in memory: the user does not know their names.
 
     Args:
         files: URI of a stored file -> the user's name for the data.
@@ -178,7 +186,7 @@ def arrow_rows(data: Any) -> ArrowRows:
     if isinstance(data, list) and data and all(isinstance(row, Mapping) for row in data):
         return _of_table(table_of_rows(data))
     if isinstance(data, tuple) and len(data) == _WITH_WEIGHTS:
-        raise UsageError(_WEIGHTS)
+        raise UsageError(f"data{_WEIGHTS}")
     if isinstance(data, tuple) and len(data) == _PAIR:
         x = table_of(data[0])
         return _of_columns(_pair(*data)) if x is None else _of_table(with_label(x, data[1]))
@@ -189,7 +197,7 @@ def arrow_rows(data: Any) -> ArrowRows:
 
 def has_columns(data: Any) -> bool:
     """Return whether data is a table: a DataFrame, an Arrow table or the like."""
-    return table_of(data) is not None
+    return table_of(data) is not None or kinds_of(data)[0] == "datasets"
 
 
 def _of_table(table: pa.Table) -> ArrowRows:
@@ -261,6 +269,8 @@ def _element(element: Any) -> dict[str, Any]:
         return {str(name): as_numpy(value) for name, value in element.items()}
     if isinstance(element, (tuple, list)) and len(element) == _PAIR:
         return {name: as_numpy(value) for name, value in _pair(*element).items()}
+    if isinstance(element, (tuple, list)) and len(element) == _WITH_WEIGHTS:
+        raise UsageError(f"An element of data{_WEIGHTS}")
     if isinstance(element, (tuple, list)) and len(element) == 1:
         # The item of a TensorDataset of one tensor.
         (element,) = element
@@ -292,9 +302,9 @@ def _pair(x: Any, y: Any) -> dict[str, Any]:
 
 
 def _check_same_again(elements: Callable[[], Iterable[Any]]) -> None:
-    """Check that a data set has no random steps, such as augmentation, by reading its start twice.
+    """Check that a data set is not random, as after augmentation, by reading its start twice.
 
-    The data is stored once, so all epochs would repeat the same random values.
+    The elements are stored only once, so random values would be the same in all epochs.
 
     Args:
         elements: Returns the elements, from the first one.
@@ -330,8 +340,10 @@ def _of_tensorflow(dataset: Any) -> tuple[Callable[[], Iterable[Any]], int | Non
     for step in steps:
         # With a seed set, random steps repeat their draws, so comparing elements does not find
         # them.
-        if _draws(step) or ("Shuffle" in type(step).__name__ and not _repeats_its_order(step)):
+        if _draws(step):
             raise UsageError(_RANDOM)
+        if "Shuffle" in type(step).__name__ and not _repeats_its_order(step):
+            raise UsageError(_SHUFFLED)
     # The size of a batch is unknown before its last one is read, unless that one is dropped.
     is_batched = "BatchDataset" in type(steps[0]).__name__ or all(
         spec.shape.rank and spec.shape[0] is None for spec in specs
@@ -386,7 +398,10 @@ def _draws(step: Any) -> bool:
 
 
 def _of_torch(data: Any) -> tuple[Callable[[], Iterable[Any]], int | None, int | None]:
-    is_loader = "DataLoader" in kinds_of(data)[1]
+    root, kinds = kinds_of(data)
+    if root == "datasets":
+        data = rows_of_hugging_face(data)
+    is_loader = "DataLoader" in kinds
     if is_loader:
         _check_loader(data)
     # A Subset has a `dataset` too, of which it is a part.

@@ -157,7 +157,7 @@ def why_stale(
 
     Args:
         known: The entries of the index file, by the names of the files.
-        wanted: The requested names.
+        wanted: Names of the requested files; each must be in the index file.
         listing: Size and version of each file in the folder.
     """
     added = [name for name in wanted if name not in known]

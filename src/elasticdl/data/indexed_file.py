@@ -31,7 +31,7 @@ class IndexedFile(StoredFile):
         """Return bytes `start` to `stop` (exclusive), fewer at the end of the file.
 
         Raises:
-            DataError: The file has changed since it was counted, or cannot be read.
+            DataError: The file has changed since it was indexed, or cannot be read.
         """
         try:
             data = super().read(start, stop)
@@ -44,9 +44,9 @@ class IndexedFile(StoredFile):
     def read_into(self, memory: mmap.mmap, start: int, size_bytes: int) -> int:
         """Read bytes into memory without checking whether the file has changed.
 
-        For callers that compare checksums with those in the index. Checksums are more reliable, and
-        also accept a copy of the file with another modification time. Arguments and result are
-        those of `StoredFile.read_into`.
+        It is for callers that compare checksums with those in the index: this is more reliable, and
+        accepts a copy of the file with another modification time. Arguments and result are those of
+        `StoredFile.read_into`.
 
         Raises:
             DataError: The file cannot be read.
@@ -84,13 +84,14 @@ class IndexedFile(StoredFile):
         )
 
     def is_checked(self) -> bool:
-        """Return whether `set_checked` was called in this process."""
+        """Return whether a reader in this process has compared the content with the index entry."""
         return hasattr(self, "_checked")
 
     def set_checked(self) -> None:
-        """Remember that a reader has compared the file's content with its index entry.
+        """Record that a reader has compared the file's content with its index entry.
 
-        Valid in this process; the reader can then skip the comparison.
+        The record is valid in this process; `is_checked` returns it, so that readers can skip the
+        comparison.
         """
         object.__setattr__(self, "_checked", True)
 

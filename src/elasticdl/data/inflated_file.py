@@ -1,8 +1,8 @@
 """Random access to a gzip- or zlib-compressed file, by position in the decompressed bytes.
 
 Such a file can only be decompressed from its start. During the first pass, the state of the
-decompressor is kept every 2 MiB of compressed bytes, so that reading at a later position
-costs one such block and not all bytes before it:
+decompressor is kept every 2 MiB of compressed bytes. After that, reading at any position only
+decompresses the block of 2 MiB that contains it, and not all bytes before it:
 
     compressed   |--block 0--|--block 1--|--block 2--|--
     kept states  ^           ^           ^           ^
@@ -36,7 +36,8 @@ class InflatedFile:
     Attributes:
         uri: URI of the compressed file.
         stored: The compressed file.
-        counted: Words to append to an offset in error messages: it counts decompressed bytes.
+        counted: Text for error messages, after a byte offset in the file: it tells the user that
+            the offset counts decompressed bytes.
 
     Args:
         stored: The compressed file, not empty.
@@ -93,7 +94,8 @@ class InflatedFile:
     def _find(self, position: int) -> int:
         """Return the number of the compressed block that contains a decompressed position.
 
-        Decompresses the file as far as needed. A position after the end gives the number of blocks.
+        Decompresses the file as far as needed. For a position after the end of the file, it returns
+        the number of all blocks.
         """
         with self._lock:
             while self._starts[-1] <= position and len(self._starts) <= self._num_blocks:
@@ -102,7 +104,7 @@ class InflatedFile:
             return bisect_right(self._starts, position) - 1
 
     def _block(self, index: int) -> bytes:
-        """Return a block after decompression; each thread keeps its last one."""
+        """Return the decompressed bytes of a block; each thread caches those of its last block."""
         last = self._last
         if last.index != index:
             with self._lock:

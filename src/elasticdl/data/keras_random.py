@@ -1,13 +1,12 @@
 """Random numbers of Keras in users' input functions, drawn from substitutes of its generators.
 
-Everything in Keras that draws, `keras.random.normal` as well as a layer such as `RandomFlip` or
-`MixUp`, takes its seeds from a `SeedGenerator`, which counts on from one batch to the next: one
-that belongs to a layer, one that the user's file creates, or one of the thread. Their counts are
-in no checkpoint, and a model may use the same layer in another thread. So in the thread that
-prepares batches, and only there, a substitute gives the seeds in place of each generator. Each
-batch or pipeline has its own substitutes.
+Everything in Keras that draws random numbers, such as `keras.random.normal` or a `RandomFlip`
+layer, takes its seeds from a `SeedGenerator`. That generator belongs to a layer, to the user's file
+or to the thread, and its state advances from batch to batch. No checkpoint contains this state, and
+a model may use the same layer in another thread. So in the thread that prepares batches, and only
+there, a substitute replaces each generator. Each batch or pipeline has its own substitutes.
 
-Callers: `engines/randomness.py`, where Keras is loaded anyway.
+Callers: `engines/randomness.py` and `training/framework_settings.py`, where Keras is loaded anyway.
 """
 
 from __future__ import annotations
@@ -22,6 +21,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+# Keras has no public names for the seed and the generator of a thread.
+from keras.src.backend.common import global_state
+from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
+from keras.src.utils.rng_utils import GLOBAL_RANDOM_SEED
+
 
 class _Thread(threading.local):
     substitutes: Substitutes | None = None
@@ -31,11 +35,12 @@ _thread = _Thread()
 
 
 class Substitutes:
-    """Generators that replace those of Keras while a batch is prepared, or a pipeline read.
+    """Creates the generators that replace those of Keras for one batch or one pipeline.
 
     Args:
-        seed: Determines their numbers. Generators that the user gave the same seed draw the same,
-            as in Keras: an image and its mask are flipped alike.
+        seed: Determines the numbers that the new generators draw. If the user gave two Keras
+            generators the same seed, their substitutes draw the same numbers, as in Keras: an image
+            and its mask are flipped alike.
     """
 
     def __init__(self, seed: int) -> None:
@@ -45,7 +50,7 @@ class Substitutes:
         self._num_unseeded = 0
 
     def of(self, generator: Any) -> keras.random.SeedGenerator:
-        """Return the generator that draws in place of another one."""
+        """Return the substitute for a Keras generator, creating it at the first call."""
         if id(generator) not in self._found:
             self._found[id(generator)] = generator, self._new(generator.get_config()["seed"])
         return self._found[id(generator)][1]
@@ -63,7 +68,10 @@ class Substitutes:
 
 @contextlib.contextmanager
 def substituted(substitutes: Substitutes) -> Iterator[None]:
-    """Let the generators of Keras be replaced in this thread while the block runs."""
+    """Context manager in which Keras draws from `substitutes` instead of its own generators.
+
+    It affects only the current thread.
+    """
     _install()
     before, _thread.substitutes = _thread.substitutes, substitutes
     try:
@@ -74,7 +82,7 @@ def substituted(substitutes: Substitutes) -> Iterator[None]:
 
 @functools.cache
 def _install() -> None:
-    """Make each thread ask for substitutes when a generator is asked for its next seed."""
+    """Patch `SeedGenerator.next` to use the substitutes of the calling thread, if it has any."""
     kind = keras.random.SeedGenerator
     own_next = kind.next
 
@@ -84,3 +92,22 @@ def _install() -> None:
         return own_next(self if substitutes is None else substitutes.of(self), *args, **named)
 
     kind.next = next_seed
+
+
+def random_state() -> Any:
+    """Return this thread's seed and global generator; `set_random_state` restores them."""
+    generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
+    count = generator and keras.ops.convert_to_numpy(generator.state)
+    return global_state.get_global_attribute(GLOBAL_RANDOM_SEED), generator, count
+
+
+def set_random_state(state: Any) -> None:
+    """Restore the state that `random_state` returned.
+
+    `(None, None, None)` restores the state of a new process.
+    """
+    seed, generator, count = state
+    global_state.set_global_attribute(GLOBAL_RANDOM_SEED, seed)
+    global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, generator)
+    if generator is not None:
+        generator.state.assign(count)

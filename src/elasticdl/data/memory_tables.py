@@ -26,15 +26,21 @@ _UNREAD = {
     "datasets": {
         "DatasetDict": 'holds several data sets. Give one of them, such as data["train"].',
         "IterableDatasetDict": "holds several data sets. Give one of them.",
-        "IterableDataset": "is read from its start only. Load it without streaming=True.",
+        "IterableDataset": (
+            "is read from its start only. Load it without streaming=True, or store its rows: "
+            "datasets.Dataset.from_list(list(data))."
+        ),
     },
 }
+
+# Features of Hugging Face whose values are arrays, but which Arrow stores as something else.
+_DECODED = {"Array2D", "Array3D", "Array4D", "Array5D", "Audio", "Image"}
 
 
 def kinds_of(data: Any) -> tuple[str, set[str]]:
     """Return the name of an object's package, and the names of its class and base classes.
 
-    So the objects of a package can be recognised without importing it.
+    With these names, callers recognise the objects of a package without importing it.
     """
     return type(data).__module__.partition(".")[0], {kind.__name__ for kind in type(data).__mro__}
 
@@ -43,8 +49,8 @@ def table_of(data: Any) -> pa.Table | None:
     """Convert an object that has columns to a table; None for any other object.
 
     Raises:
-        UsageError: It is no table as it is: a single column (Series), a lazy table, a stream, or a
-            dict of data sets.
+        UsageError: The user must convert it to a table first: it is a single column (Series), a
+            lazy table, a stream, or a dict of data sets.
         DataError: It cannot be converted.
     """
     root, kinds = kinds_of(data)
@@ -54,14 +60,54 @@ def table_of(data: Any) -> pa.Table | None:
     if root == "pandas" and "DataFrame" in kinds:
         _check_distinct([str(name) for name in data.columns])
         return converted(
-            lambda: _with_index(pa.Table.from_pandas(data, preserve_index=False), data)
+            lambda: _with_index(pa.Table.from_pandas(data, preserve_index=False), data),
+            advice=" Give each column values of one type, such as by pandas.to_numeric() or "
+            "astype(str).",
         )
     if root == "datasets" and "Dataset" in kinds:
-        return data.with_format("arrow")[:]
+        return _of_hugging_face(data)
     # Arrow's own interface, which most packages with tables have (the Arrow PyCapsule Interface).
     if hasattr(data, "__arrow_c_stream__"):
         return converted(lambda: pa.table(data))
     return None
+
+
+def _of_hugging_face(data: Any) -> pa.Table | None:
+    """Convert a Hugging Face `Dataset` to a table; None if its rows must be read one by one.
+
+    They must be if a transform of the data set (`set_transform`) makes the rows, or if a column has
+    a type that only the package `datasets` can decode: images, sounds, and arrays of several axes.
+    """
+    data = _with_its_columns(data)
+    if data.format["type"] == "custom":
+        return None
+    table: pa.Table = data.with_format("arrow")[:]
+    kinds = {type(feature).__name__ for feature in data.features.values()}
+    return None if kinds & _DECODED else table
+
+
+def rows_of_hugging_face(data: Any) -> Sequence[Any]:
+    """Return the rows of a Hugging Face `Dataset` as a sequence of dicts.
+
+    If the data set has a transform (`set_transform`), the rows are those that it returns. Otherwise
+    their values are NumPy arrays.
+    """
+    data = _with_its_columns(data)
+    rows: Sequence[Any] = data if data.format["type"] == "custom" else data.with_format("numpy")
+    return rows
+
+
+def _with_its_columns(data: Any) -> Any:
+    """Return a Hugging Face `Dataset` without the columns that its format hides.
+
+    A data set with a transform is returned unchanged, because the transform receives and returns
+    the right columns by itself.
+    """
+    format_ = data.format
+    hides = set(data.column_names) - set(format_["columns"])
+    if not hides or format_["output_all_columns"] or format_["type"] == "custom":
+        return data
+    return data.select_columns(format_["columns"])
 
 
 def _with_index(table: pa.Table, frame: Any) -> pa.Table:
@@ -97,10 +143,12 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def as_column(values: Any) -> pa.Array:
-    """Convert values to a column; NaN among strings or dates, as pandas has it, is null.
+    """Convert values to an Arrow column.
+
+    A NaN among strings or dates becomes null, because pandas marks missing values with NaN.
 
     Raises:
-        DataError: They have no common type.
+        DataError: The values have no common type.
     """
     try:
         return pa.array(values)
@@ -117,8 +165,8 @@ def with_label(table: pa.Table, label: Any) -> pa.Table:
 
     Args:
         table: The rows, without labels.
-        label: One label per row. The column has its attribute `name` (of a Series), or is called
-            `y`.
+        label: One label per row. If it has an attribute `name`, as a pandas Series does, the new
+            column gets that name; otherwise it is called `y`.
 
     Raises:
         DataError: The numbers of rows and labels differ, or the labels cannot be stored.
@@ -139,9 +187,9 @@ def _check_distinct(names: Sequence[str]) -> None:
 
 
 def plain_table(table: pa.Table) -> pa.Table:
-    """Return a table without metadata, and with dictionary and view columns as plain ones.
+    """Return a table without metadata, dictionary-encoded columns and string or binary views.
 
-    So equal data gives equal tables.
+    Tables with equal data then compare equal.
 
     Raises:
         DataError: Two columns have the same name.
@@ -158,8 +206,8 @@ def plain_table(table: pa.Table) -> pa.Table:
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a column with dictionary-encoded values or string views replaced by plain values.
 
-    Two equal columns may have dictionaries in different orders, and Arrow cannot pick rows of
-    string views, as which polars stores strings.
+    Dictionaries of equal columns may be in different orders. String views, the type in which
+    polars stores strings, do not support picking rows in Arrow.
     """
     kind = column.type
     if pa.types.is_dictionary(kind):
@@ -190,8 +238,12 @@ def as_numpy(value: Any) -> np.ndarray[Any, Any]:
     return np.array(value, object) if has_others else array
 
 
-def converted(convert: Callable[[], Any]) -> Any:
+def converted(convert: Callable[[], Any], *, advice: str = "") -> Any:
     """Call a function that converts data to Arrow, and return its result.
+
+    Args:
+        convert: The function, without arguments.
+        advice: What the user can do about a failure; added to the end of the error message.
 
     Raises:
         DataError: The function raised an error of Arrow, a `TypeError` or a `ValueError`.
@@ -201,4 +253,5 @@ def converted(convert: Callable[[], Any]) -> Any:
     except (pa.ArrowException, TypeError, ValueError) as error:
         # Of several arguments, the last one names the column.
         reason = ": ".join(str(part) for part in reversed(error.args))
-        raise DataError(f"data cannot be stored as a table: {reason}") from error
+        end = f".{advice}" if advice and not reason.endswith(".") else advice
+        raise DataError(f"data cannot be stored as a table: {reason}{end}") from error

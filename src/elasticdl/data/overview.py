@@ -159,8 +159,9 @@ def _first_records(
         limit: Maximum number of records to return as stored bytes.
 
     Returns:
-        The decoded records, an overview of their fields, and nothing; or, for records that are not
-        `tf.Example`s: nothing, nothing, and the records as stored.
+        The decoded records, an overview of each field, and the records as stored. The third is
+        empty if the records are decoded; the first two are empty if the records cannot be decoded
+        because they are not `tf.Example`s.
 
     Raises:
         SchemaError: A record does not fit the schema.
@@ -208,15 +209,17 @@ def _layout(source: RecordSource, file_format: Format) -> str:
 
 @contextlib.contextmanager
 def _head(file: StoredFile, file_format: Format) -> Iterator[tuple[str, int]]:
-    """Write the first records of a TFRecord or CSV file to a temporary file, to count them there.
+    """Context manager that copies the first records of a TFRecord or CSV file to a temporary file.
+
+    The caller counts the records of the copy to estimate the number of records of the whole file.
 
     Args:
         file: The file, which may be compressed with gzip.
         file_format: Its format, `tfrecord` or `csv`.
 
     Yields:
-        Path of the temporary file, deleted afterwards; and the number of bytes that these records
-        take in the original file.
+        Path of the temporary file, which is deleted at the end of the block; and the number of
+        bytes that these records take in the original file.
     """
     data = file.read(0, _HEAD_BYTES)
     read_bytes = len(data)
@@ -248,7 +251,7 @@ def _whole_tfrecords(data: bytes) -> int:
 
 
 def _as_utf8(data: bytes) -> bytes:
-    """Return the start of a CSV file in UTF-8, if it is UTF-16."""
+    """Convert the first bytes of a CSV file from UTF-16 to UTF-8; others are returned unchanged."""
     is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return data.decode("utf-16", "ignore").encode() if is_utf16 else data
 
@@ -303,7 +306,7 @@ def _span(texts: Sequence[str], num_rows: int) -> str:
 
 
 def _absent(count: int) -> str:
-    return f", not in {counted(count, 'record')}" if count else ""
+    return f", missing in {counted(count, 'record')}" if count else ""
 
 
 def _shape(arrays: Sequence[np.ndarray[Any, Any]]) -> str:
@@ -320,8 +323,9 @@ def _values(arrays: Sequence[np.ndarray[Any, Any]]) -> str:
         return "no value"
     if joined.dtype == object:
         different = set(joined.tolist())
-        return f"{len(different)} different, {min(map(len, different))} to " + counted(
-            max(map(len, different)), "byte"
+        least, most = min(map(len, different)), max(map(len, different))
+        return (
+            f"{len(different)} different, {f'{least} to ' * (least < most)}{counted(most, 'byte')}"
         )
     if joined.dtype.kind != "f":
         return f"{joined.min()} .. {joined.max()}"

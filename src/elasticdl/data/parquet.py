@@ -391,7 +391,7 @@ def _schema(file: _File) -> pa.Schema:
 
 
 def _differs(file: _File, num_row_groups: int, num_rows: int) -> DataError:
-    """Return the error for a file whose footer differs from what was known of it.
+    """Return the error for a file that has changed since its footer was read or indexed.
 
     Args:
         file: What the index or an earlier read says about the file.

@@ -35,9 +35,9 @@ class Problem:
     """The reason why a pipeline would yield different examples if built for each part of the data.
 
     Attributes:
-        what: What the pipeline does, as the rest of "the pipeline ...".
-        why: The consequence, as a sentence.
-        instead: The remedy, as a sentence.
+        what: What the pipeline does, worded to follow "the pipeline" in a message.
+        why: How the examples would differ, as a sentence.
+        instead: What the user can do about it, as a sentence.
     """
 
     what: str
@@ -169,7 +169,8 @@ class _Reading:
 
         Args:
             dataset: A dataset that reads the records.
-            unbatched: Number of later `unbatch()` steps that have not undone a batching step yet.
+            unbatched: Number of `unbatch()` steps between `dataset` and the end of the pipeline for
+                which no batching step has been visited yet.
         """
         if dataset is self._records:
             return

@@ -2,7 +2,7 @@
 
     input files --plan--> parts --kept if up to date--> made by processes --> output, its index
                                                             |
-                                     a function raised: the others stop, finished parts stay
+                                     a function raised: all processes stop, finished parts stay
 
 Every record file appears completely or not at all, and each finished part is listed in the
 manifest: the same command again makes only the missing parts. Until all parts exist, the output is

@@ -12,8 +12,8 @@ Which damage is detected, and when:
 * Reading a chunk detects all damage of its payload, its checksum, its size and its count.
 * No checksum covers a header. So a damaged *count* is detected only when its chunk is read: until
   then the numbers of the records after it are shifted. Reading all records (as an epoch does)
-  always detects it. A compressor changed into another valid one is detected because the payload
-  then does not decode, or its records do not add up, not by a checksum.
+  always detects it. A compressor changed into another valid one is detected without a checksum: the
+  payload then does not decode, or its size or record count is wrong.
 
 Records are decoded into fields by `record_decoding.py`.
 

@@ -356,8 +356,8 @@ class DecodedChunk:
         end: End of the payload in `memory`.
 
     Raises:
-        CorruptDataError: The lengths of the records do not add up to the payload, or their
-            number differs from the header's.
+        CorruptDataError: The total length of the records differs from the payload's size, or
+            their number from the header's.
     """
 
     def __init__(
@@ -424,7 +424,7 @@ def _common_length(memory: _Memory, base: int, end: int, num_records: int) -> in
 
 
 def _walk(file: StoredFile, chunk: Chunk, memory: _Memory, base: int, end: int) -> list[int]:
-    """Return the start of each record in a payload, and of one that would follow the last.
+    """Return the offset in `memory` of each record of a chunk, and of one that would follow.
 
     Args:
         file: For errors.
@@ -471,7 +471,7 @@ def _misfit(file: StoredFile, chunk: Chunk, begun: int, size: int, found: str) -
         chunk: Content of the chunk's header.
         begun: Byte of the payload, after decompression, where the mismatch begins.
         size: Size of the payload after decompression.
-        found: What is there, for the message.
+        found: What is wrong with the records there, in words; part of the message.
     """
     if chunk.compressor == "none":
         expected = f"records that fill the {size} bytes of their chunk"

@@ -1,7 +1,7 @@
 """Sample data sets: real data that comes with scikit-learn, written as record files.
 
     OUTPUT/train/part-00000-of-00004.recordio ...    four fifths of the records, shuffled
-    OUTPUT/test/part-00000-of-00002.recordio ...     the others
+    OUTPUT/test/part-00000-of-00002.recordio ...     the remaining fifth
     OUTPUT/.sample.json                              which sample it is, and its seed
 
 This module defines the meaning of the records; the schema and the writers define their storage.
@@ -50,7 +50,8 @@ class Sample:
         title: Its description, in one line.
         split: Takes a random generator; returns the columns of the training and of the test
             records.
-        trains: The options of `elasticdl train` that select a prebuilt model for it.
+        trains: Command line options of `elasticdl train` that select a prebuilt model suited to
+            this data set; shown to the user as an example.
     """
 
     title: str

@@ -6,7 +6,7 @@ framework is imported: a `tf.DType` is read through its attributes.
 
 `field.py` converts values to fields, `stored_field.py` stores them.
 
-Callers: the readers in this folder, `prepare.py`, `samples.py`, the dialects.
+Callers: the readers in this folder, `samples.py`, the dialects.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from elasticdl.data import example
 from elasticdl.data.field import STRING, Field
 from elasticdl.data.stored_field import decoded_rows, stored_values
-from elasticdl.data.wording import counted, did_you_mean, listed, shown
+from elasticdl.data.wording import counted, did_you_mean, listed, rename_or_add, shown
 from elasticdl.errors import DefinitionError, SchemaError
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ __all__ = ["STRING", "Field", "MissingFieldError", "Schema"]
 
 
 class MissingFieldError(SchemaError):
-    """Records have no field of this name.
+    """The records lack a field that a schema or a model requires.
 
     Args:
-        message: The message.
-        present: Names of the fields that a record has; empty if unknown.
+        message: The error message.
+        present: Names of the fields that the records do have; empty if unknown.
     """
 
     def __init__(self, message: str, present: Sequence[str] = ()) -> None:
@@ -212,7 +212,7 @@ class Schema:
         if isinstance(record, Mapping):
             for field in self.fields:
                 if field.name not in record:
-                    raise SchemaError(_missing(field.name, list(record), where))
+                    raise SchemaError(_missing(field, list(record), where))
             for name in record:
                 if name not in self.names:
                     raise SchemaError(
@@ -243,13 +243,19 @@ class Schema:
                 fields.append(field)
             elif field.name not in optional:
                 have = list(group.kinds)
-                raise MissingFieldError(_missing(field.name, have, where(group.rows[0])), have)
+                raise MissingFieldError(_missing(field, have, where(group.rows[0])), have)
         return fields
 
 
-def _missing(name: str, present: Sequence[str], where: str) -> str:
+def _missing(field: Field, present: Sequence[str], where: str) -> str:
     have = f"it has {listed(sorted(present))}" if present else "it has none"
+    what = f"{where}: field {field.name!r} is missing ({have})"
+    if not field.is_declared:
+        return (
+            f"{what}; the model needs it. {rename_or_add(field.name, present)}, or correct the "
+            "model's params if they name it."
+        )
     return (
-        f"{where}: field {name!r} is missing ({have}){did_you_mean(name, present)} data_schema() "
-        "names the fields of every record: correct it there, or write the data again."
+        f"{what}{did_you_mean(field.name, present)} data_schema() names the fields of every "
+        "record: correct it there, or write the data again."
     )

@@ -39,9 +39,9 @@ class Serialized(Protocol):
             smallest: Smallest group that is returned as an array.
 
         Yields:
-            For each length: the records' numbers, and an array of the records in this order, uint8
-            `[records, length]`; None in place of an array of fewer than `smallest` records. The
-            next array may use the same memory.
+            For each length: the numbers of the records of that length; and these records, in this
+            order, as rows of an array, uint8 `[records, length]`. The array is None for fewer than
+            `smallest` records. The next array may use the same memory.
         """
         ...
 
@@ -80,10 +80,10 @@ _MAX_ROOM_KEPT_BYTES = 1 << 25
 
 @contextlib.contextmanager
 def scratch_buffer(num_records: int, length: int) -> Iterator[Array]:
-    """Context manager that lends scratch memory, mostly the same each time in a thread.
+    """Context manager that lends an array from a buffer, which each thread reuses.
 
-    The allocator would return memory of this size to the system after each use, and allocating it
-    again would take longer than decoding. A nested call in the same thread gets other memory.
+    Allocating memory of this size for each use would take longer than decoding the records. A
+    nested call in the same thread gets another buffer.
 
     Args:
         num_records: Number of records.

@@ -65,8 +65,8 @@ class FileSnapshot:
         num_training: Number of rows to train on.
         num_validation: Number of rows that are held out.
         columns: Summary of each column, over all rows.
-        held: Summary over the held-out rows of one column, that which `write_snapshot` got as
-            `held_column`; None without it.
+        held: Summary, over the held-out rows only, of the column that `held_column` of
+            `write_snapshot` named; None if it named no column.
     """
 
     folder: str
@@ -115,10 +115,13 @@ def write_snapshot(
         batches: The rows.
         folder: URI of a folder; an incomplete snapshot in it is replaced.
         held_out: Share of the rows to hold out, chosen by a hash of each row.
-        validation: Rows to hold out instead, with the same columns.
+        validation: Separate validation rows with the same columns, for callers that hold out none
+            of `batches`.
         on_rows: Called with the number of rows so far, after each batch.
-        purpose: Purpose of the rows, for errors.
-        held_column: A column of the held-out rows to summarise; None summarises none.
+        purpose: What the rows are for, worded to follow "The SELECT returned no rows to" in an
+            error message.
+        held_column: Name of a column to summarise over the held-out rows only, in addition to the
+            summaries over all rows; None for no such summary.
 
     Raises:
         NoRowError: There are no rows.

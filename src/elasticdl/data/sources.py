@@ -8,7 +8,7 @@ Files of two formats are not read together, and a folder that is still being pre
 at all. `find_files.py` resolves names to files, `formats.py` detects formats, `index_file.py` finds
 indexes, and each reader reads its own format.
 
-Callers: `api.py`, `cli/data.py`, the engines.
+Callers: `cli/data.py`, `prepare.py`, `overview.py`, the engines.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class FormatPlugin(Protocol):
 
         Args:
             uris: Files in reading order, local or remote (`data.stored_file.open_stored`).
-            index: Index of the files, if there is one; readers that return no index get None.
+            index: The index that a reader of these files returned earlier; None if there is none.
 
         Raises:
             CorruptDataError: A file violates the format.
@@ -146,10 +146,10 @@ def index_data(data: str, on_progress: Callable[[int, int], None]) -> DataIndex:
 def open_named(
     data: str, uris: Sequence[str], file_format: Format, index: DataIndex | None = None
 ) -> RecordSource:
-    """Return a reader of the files that were found for the user's names.
+    """Return a reader of the files that were found for the names in `--data`.
 
     Args:
-        data: The names; the classes of images are the subfolders of the folders that they name.
+        data: The names. For images, each subfolder of a folder named here is a class.
         uris: The files that `find_files` returned for these names.
         file_format: As for `open_files`.
         index: As for `open_files`.

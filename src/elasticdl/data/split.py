@@ -1,4 +1,4 @@
-"""Validation split: which records of a data set are held out for validation.
+"""Validation split (`--validation_split`): which records of a data set are held out.
 
     record --(name of its file, number in its file)--> hash --> position 0..1 < share: held out
 
@@ -70,13 +70,13 @@ class RecordHashes:
 class SplitNumbering(Numbering):
     """Numbers the records on one side of a validation split (training or held out) from 0.
 
-    The attribute `files` has the number of these records in each file. A message names a record by
-    the number that it has in its file, among all records of the file.
+    The attribute `files` has, for each file, the number of its records on this side. Messages name
+    a record by its number among all records of its file, whichever side they are on.
 
     Args:
         files: All files in reading order, with all their records.
         share: Share of the records that is held out, more than 0 and less than 1.
-        held_out: Whether these are the records held out for validation, or the others.
+        held_out: Whether to number the held-out records; False numbers the training records.
 
     Example:
         >>> all_files = [RecordFile("a.csv", 70), RecordFile("b.csv", 30)]

@@ -4,10 +4,10 @@
       |                                                            |
       +-- each file is read once, in order ------------------------+--> OUTPUT/PART/FILE
 
-Each file becomes one file of the same format in each part that gets some of its records, in their
-order, and is compressed (`.gz`) if that was. Rows of CSV files and serialized records are copied
-byte by byte. The output appears as a whole: it is written to a hidden folder beside it, which is
-renamed at the end.
+If a part gets records of an input file, the part has one output file for them: of the same format,
+in the same order, and compressed (`.gz`) if the input file is. Rows of CSV files and serialized
+records are copied byte by byte. The output appears as a whole: it is written to a hidden folder
+beside it, which is renamed at the end.
 
 `split_parts.py` decides which record goes where.
 
@@ -163,8 +163,8 @@ def _removed_on_error(aside: Path) -> Iterator[None]:
 def _names(source: RecordSource) -> list[str]:
     """Return the name that each input file gets in the output.
 
-    It is that of the input file (with `.recordio` if its format cannot be written). If two names
-    are equal, all are prefixed with the number of the file.
+    It is the name of the input file, with `.recordio` added if the format of the file cannot be
+    written. If two files would get the same name, every name is prefixed with its file's number.
     """
     names = [file.uri.rstrip("/").rpartition("/")[2] for file in source.files]
     if _format(source) not in _WRITERS:
@@ -191,7 +191,7 @@ def _codes(
     Args:
         source: The records.
         field: Name of the field.
-        num_parts: Number of parts; each class needs as many records.
+        num_parts: Number of parts. Each class must have at least this number of records.
         on_progress: Called with the progress.
 
     Raises:

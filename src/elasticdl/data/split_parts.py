@@ -149,7 +149,10 @@ class ClassCodes:
         self._codes: dict[Hashable, int] = {}
 
     def code(self, value: Hashable) -> int:
-        """Return the number of a value, a new one if it is new; None and NaN are one value."""
+        """Return the number of a value, assigning the next one to a new value.
+
+        None and NaN count as the same value.
+        """
         key = None if value != value else value  # noqa: PLR0124 - NaN differs from itself
         return self._codes.setdefault(key, len(self._codes))
 

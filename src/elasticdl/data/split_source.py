@@ -45,11 +45,11 @@ class SplitSource:
 
     Args:
         source: All records.
-        numbering: Which of them are on this side.
+        numbering: Determines which records are on this side.
 
     Attributes:
         source: All records.
-        numbering: Numbers of the records of this side.
+        numbering: Converts between record numbers of this side and of all records.
     """
 
     def __init__(self, source: RecordSource, numbering: SplitNumbering) -> None:
@@ -127,7 +127,12 @@ class SplitUnits(SplitSource):
 
 @dataclass(frozen=True, eq=False)
 class SplitUnit:
-    """The records of a unit that are on one side of a split; see `units.Unit`."""
+    """The records of a unit that are on one side of a split; see `units.Unit`.
+
+    Attributes:
+        unit: The unit, with the records of both sides.
+        rows: int64, the numbers within the unit of the records on this side, ascending.
+    """
 
     unit: Unit
     rows: Ints
@@ -189,7 +194,10 @@ def split_records(source: RecordSource, share: float) -> SplitRecords:
 
 
 def whole(source: RecordSource) -> RecordSource:
-    """Return the source of all records for one side of a split; any other source unchanged."""
+    """Return the source that a split was made from, if `source` is one of its two sides.
+
+    Any other source is returned unchanged.
+    """
     return source.source if isinstance(source, SplitSource) else source
 
 
@@ -197,7 +205,7 @@ def runs_in_whole(source: RecordSource, start: int, stop: int) -> list[tuple[int
     """Convert a range of records of one side of a split to ranges of the source of all records.
 
     Args:
-        source: One side of a split; for any other source, the range is returned as it is.
+        source: One side of a split. For any other source, the result is the given range alone.
         start: First record, numbered in `source`.
         stop: One past the last record.
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 _RAW = frozenset(["float64", "uint64"])
 _RAW_IF_MANY = frozenset(["uint8", "int8"])
 _LIST_OF = {"f": "float", "O": "bytes"}
-_WRITE_AGAIN = "Write the data again"
 _KIND_WORDS = {"bytes": "bytes", "float": "floating numbers", "int64": "integers"}
 
 
@@ -66,8 +65,8 @@ def decoded_rows(
     """Decode a field for each record of a group.
 
     Args:
-        field: A field of the group, or a nullable one.
-        group: Records with equal fields.
+        field: The field. If it is nullable, the records may lack it.
+        group: Records that all have the same fields, with values of the same kinds.
         where: Returns the name of record i of the batch in an error message.
 
     Returns:
@@ -106,7 +105,7 @@ def _decoded(
             return field.missing(len(group.rows))
         raise SchemaError(
             f"{of_field(0)} is stored as {_KIND_WORDS[kind]}; {field.requires(field.dtype_name)}. "
-            + field.advice(_WRITE_AGAIN, "correct the dtype in data_schema()")
+            + field.advice(group.conversion, "correct the dtype in data_schema()")
         )
     return _from_list(field, group, of_field)
 
@@ -122,7 +121,7 @@ def _from_list(
         each = np.broadcast_to(counts, len(group.rows))
         filled = each > 0
         if not field.nullable or not np.array_equal(each, np.where(filled, field.size, 0)):
-            raise _wrong_count(field, counts, of_field)
+            raise _wrong_count(field, group, counts, of_field)
     if values.dtype != field.dtype:
         rows = np.arange(len(group.rows)) if filled is None else np.flatnonzero(filled)
         values = field.cast(values, lambda i: of_field(int(rows[i // field.size])))
@@ -160,7 +159,12 @@ def _lists(
     return np.split(values, np.cumsum(counts)[:-1])
 
 
-def _wrong_count(field: Field, counts: int | Array, of_field: Callable[[int], str]) -> SchemaError:
+def _wrong_count(
+    field: Field,
+    group: example.ExampleGroup,
+    counts: int | Array,
+    of_field: Callable[[int], str],
+) -> SchemaError:
     wrong = np.atleast_1d(counts) != field.size
     if field.nullable:
         wrong &= np.atleast_1d(counts) > 0
@@ -172,7 +176,7 @@ def _wrong_count(field: Field, counts: int | Array, of_field: Callable[[int], st
     return SchemaError(
         f"{of_field(row)} has {counted(count, 'value')}; "
         f"{field.requires(f'shape {list(field.shape)}')}, which is {field.size}. "
-        + field.advice(_WRITE_AGAIN, "correct the shape in data_schema()")
+        + field.advice(group.conversion, "correct the shape in data_schema()")
         + empty
     )
 
@@ -191,7 +195,7 @@ def _from_raw_bytes(
         raise SchemaError(
             f"{of_field(row)} is stored as {found}; "
             f"{field.requires(f'{field.dtype_name}{list(field.shape)}')}, which is {num_bytes} "
-            "bytes. " + field.advice(_WRITE_AGAIN, "correct data_schema()")
+            "bytes. " + field.advice(group.conversion, "correct data_schema()")
         )
     if field.dtype == np.bool_ and raw.max() > 1:
         row = int(np.argmax(np.any(raw > 1, axis=1)))
@@ -202,7 +206,7 @@ def _from_raw_bytes(
 def _raw_or_missing(
     field: Field, group: example.ExampleGroup, of_field: Callable[[int], str]
 ) -> Array:
-    """Decode a nullable field stored as raw bytes, of which a record may lack its byte string.
+    """Decode a nullable field that is stored as raw bytes; a record may have no byte string.
 
     Args:
         field: The field.
@@ -227,7 +231,7 @@ def _raw_or_missing(
             raise SchemaError(
                 f"{of_field(row)} is stored as {found}; "
                 f"{field.requires(f'{field.dtype_name}{list(field.shape)}')}. "
-                + field.advice(_WRITE_AGAIN, "correct data_schema()")
+                + field.advice(group.conversion, "correct data_schema()")
             )
         every[row] = np.frombuffer(stored[at], field.dtype.newbyteorder("<")).reshape(field.shape)
         at += 1
@@ -252,7 +256,7 @@ def _raw_lists(
     if not np.all(np.asarray(counts) == 1) or any(len(value) % width for value in stored):
         raise SchemaError(
             f"{of_field(0)} is stored as bytes that are not {field.dtype_name} values. "
-            + field.advice(_WRITE_AGAIN, "correct the dtype in data_schema()")
+            + field.advice(group.conversion, "correct the dtype in data_schema()")
         )
     return [
         np.frombuffer(bytearray(value), field.dtype.newbyteorder("<")).astype(field.dtype)

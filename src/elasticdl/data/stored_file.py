@@ -116,10 +116,11 @@ def filesystem(uri: str) -> tuple[Any, str]:
 
 
 def _patience(protocol: str) -> dict[str, Any]:
-    """Return fsspec options with timeouts for an HTTP server that sends nothing.
+    """Return fsspec options that end an HTTP transfer when the server sends nothing for a while.
 
-    Object stores have their own limits; HTTP has only a limit of five minutes for a whole transfer,
-    which is too short for a large file and too long for a silent server.
+    By default, fsspec only limits a whole HTTP transfer to five minutes. That is too short for a
+    large file, and too long to wait for a silent server. The result is empty for other protocols,
+    whose packages have their own timeouts, and for HTTP if the user has configured `client_kwargs`.
     """
     import fsspec.config  # noqa: PLC0415
 
@@ -163,7 +164,8 @@ class StoredFile:
     Attributes:
         uri: URI of the file.
         size_bytes: Size when it was opened.
-        counted: Words to append to an offset in error messages; empty here, see `InflatedFile`.
+        counted: Text that follows a byte offset in error messages, such as a remark that it is
+            counted after decompression; empty in this class.
         version: Changes when the file does: the time of its last change, or the tag that an object
             store assigns. Empty where the storage has neither.
     """
@@ -195,10 +197,10 @@ class StoredFile:
         return data
 
     def read_into(self, memory: mmap.mmap, start: int, size_bytes: int) -> int:
-        """Read into given memory, from its first byte on, instead of returning bytes.
+        """Read bytes of the file into the given memory.
 
         Args:
-            memory: At least `size_bytes` long.
+            memory: Memory to fill from its first byte on; at least `size_bytes` long.
             start: Where to start in the file.
             size_bytes: Number of bytes to read.
 

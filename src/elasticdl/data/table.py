@@ -25,10 +25,11 @@ import pyarrow.compute as pc
 
 from elasticdl.data import example
 from elasticdl.data.array_shapes import check_shape, shape_of
+from elasticdl.data.column_summary import kind_of
 from elasticdl.data.field import STRING, Field, digits
 from elasticdl.data.table_times import is_time, parsed_seconds, seconds
 from elasticdl.data.type_words import in_words
-from elasticdl.data.wording import listed
+from elasticdl.data.wording import listed, shown
 from elasticdl.errors import SchemaError
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def decode_table(
 
 
 def _shaped(records: list[Record], table: pa.Table) -> list[Record]:
-    """Return the records with values in the shapes that `with_shape` stored with their columns.
+    """Reshape the values of columns whose shape `array_shapes.with_shape` stored in the table.
 
     Args:
         records: Rows of the table, decoded without a schema, so with 1-D values.
@@ -256,6 +257,7 @@ class _TableGroup:
     """
 
     may_lack_fields = False
+    conversion = "Convert the column, as with astype() in pandas"
 
     def __init__(self, table: pa.Table, schema: Schema | None, where: Callable[[int], str]) -> None:
         self.rows = range(table.num_rows)
@@ -299,9 +301,9 @@ class _TableGroup:
         return np.frombuffer(bytearray().join(values), np.uint8).reshape(-1, num_bytes)
 
     def _kind(self, name: str) -> example.Kind:
-        """Return the kind (`bytes`, `float` or `int64`) as which a field is decoded.
+        """Return how a field is decoded: as `bytes`, `float` or `int64`.
 
-        For numbers, it is that of the dtype in the schema, not of the column.
+        For a field of numbers, the dtype in the schema decides, not the type of the column.
 
         Raises:
             SchemaError: A column of the field is neither numbers, text nor times, or times would be
@@ -326,6 +328,8 @@ class _TableGroup:
         ):
             return "bytes"
         wants_number = field is not None and field.dtype != STRING
+        if field is not None and wants_number and not field.time:
+            self._check_no_text(field)
         if field is not None and field.dtype.name in ("float16", "float32"):
             self._check_precise(field, types)
         if wants_number and any(map(pa.types.is_null, types)):
@@ -344,6 +348,23 @@ class _TableGroup:
                 f"{self._where(0)}: column {self._parts[field.name][0]!r} has the type {dates[0]}, "
                 f"which is read as seconds since 1970; {field.requires(field.dtype.name)}, which "
                 "cannot distinguish times less than two minutes apart. Use float64 or int64 there."
+            )
+
+    def _check_no_text(self, field: Field) -> None:
+        """Check that no column of a field of numbers is text; binary ones may be raw numbers."""
+        for part in self._parts[field.name]:
+            if kind_of(self._table.schema.field(part).type) != "text":
+                continue
+            texts = self._table[part].drop_null()
+            if not len(texts):
+                continue
+            raise SchemaError(
+                f"{self._where(0)}: column {part!r} holds text, such as "
+                f"{shown(texts[0].as_py())}; {field.requires(field.dtype_name)}. "
+                + field.advice(
+                    "Convert the column, as with pandas.to_numeric()",
+                    "correct the dtype in data_schema()",
+                )
             )
 
     def _dtype(self, name: str) -> np.dtype[Any]:

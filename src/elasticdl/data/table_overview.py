@@ -8,6 +8,7 @@ Callers: `overview.py`.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -29,7 +30,7 @@ class TableRows(NamedTuple):
 
     Attributes:
         records: Column -> value; a missing value is not in the record.
-        types: Column -> name of its type, where it is not that of the values in `records`.
+        types: Column -> name of its type in the table, if the values in `records` have another.
         unusable: Column -> why a model cannot use it; such a column is in no record.
     """
 
@@ -84,7 +85,7 @@ def _add_column(name: str, column: pa.Array, found: TableRows) -> None:
 
 def _iso(text: str) -> str:
     """Return a date or time in ISO 8601 without trailing zeros in its fraction of a second."""
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    return re.sub(r"(\.\d*?)0+(?!\d)", r"\1", text).replace(".Z", "Z").removesuffix(".")
 
 
 def _short(arrow_type: pa.DataType) -> str:

@@ -1,22 +1,29 @@
 """Columns of a table source: summaries of all rows, and types that fit all files.
 
+A text column whose values are nearly all numbers or dates is named in a warning.
+
 Callers: `parquet.py`, `engines/table_params.py`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
-from elasticdl.data.column_summary import ColumnSummary, Summarizer
+from elasticdl.data.column_summary import ColumnSummary, Summarizer, kind_of
+from elasticdl.data.data_index import InferringSource
+from elasticdl.data.odd_values import OddValues, because_of
 from elasticdl.data.wording import listed
 from elasticdl.errors import SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from elasticdl.data.record_source import TableSource
+    from elasticdl.data.record_source import RecordSource, TableSource
+
+_log = logging.getLogger("elasticdl")
 
 
 def summarise(
@@ -33,13 +40,24 @@ def summarise(
         DataError: A file cannot be read.
     """
     summarizers = [Summarizer(field.name, field.type) for field in source.arrow_schema()]
+    # The types that a source infers from cells are no one's intention; it warns of them itself.
+    num_records = cast("RecordSource", source).num_records
+    stated = [] if isinstance(source, InferringSource) else source.arrow_schema()
+    odd = {each.name: OddValues(num_records) for each in stated if kind_of(each.type) == "text"}
     num_rows = 0
     for table in source.arrow_tables():
+        for name, values in odd.items():
+            for chunk in table.column(name).chunks:
+                values.add(chunk, chunk)
         for summarizer, column in zip(summarizers, table.columns, strict=True):
             for chunk in column.chunks:
                 summarizer.add(chunk)
         num_rows += table.num_rows
         on_rows(num_rows)
+    for name, values in odd.items():
+        if found := values.found():
+            value = found.batch[found.row].as_py()
+            _log.warning(f"Column {name!r} is text {because_of(found, value)}")
     return [summarizer.summary() for summarizer in summarizers]
 
 

@@ -110,27 +110,40 @@ def parsed_seconds(column: pa.Array, where: Callable[[int], str]) -> Array:
         if are_times(times):
             return seconds(times)
     # Of mixed forms, or with a zone: parsed one by one.
-    found = [_parsed(value, where, at) for at, value in enumerate(data.to_pylist())]
-    return np.array(found, np.float64)
+    found: list[float | None] = []
+    values = [b"" if value is None else value for value in data.to_pylist()]
+    for value in values:
+        try:
+            found.append(_parsed(value.decode().strip()))
+        except ValueError:
+            found.append(None)
+    if None not in found:
+        return np.array(found, np.float64)
+    at = found.index(None)
+    dates = (
+        value.decode()
+        for value, second in zip(values, found, strict=True)
+        if second is not None and not np.isnan(second)
+    )
+    example = next(dates, "2024-12-31 or 2024-12-31T23:59:00")
+    raise SchemaError(
+        f"{where(at)} holds {shown(values[at].decode(errors='replace'))}, which is not a date or "
+        f"time. Write it like {example}."
+    )
 
 
-def _parsed(value: bytes | None, where: Callable[[int], str], at: int) -> float:
-    if value is None:
+def _parsed(text: str) -> float:
+    """Return the seconds of a date, a time or a number; NaN for a missing value.
+
+    Raises:
+        ValueError: It is none of these.
+    """
+    if text in MISSING_WORDS:
         return np.nan
     try:
-        text = value.decode().strip()
-        if text in MISSING_WORDS:
-            return np.nan
-        try:
-            return float(text)
-        except ValueError:
-            pass
-        moment = _moment(text)
+        return float(text)
     except ValueError:
-        raise SchemaError(
-            f"{where(at)}: holds {shown(value.decode(errors='replace'))}, which is not a date or "
-            "time. Write it as 2024-12-31 or 2024-12-31T23:59:00."
-        ) from None
+        moment = _moment(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=dt.UTC)
     return moment.timestamp()

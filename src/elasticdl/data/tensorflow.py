@@ -63,19 +63,22 @@ def forget_kernels() -> None:
 
 
 def random_state() -> Any:
-    """Return the state that determines TensorFlow's random ops without a seed.
+    """Return the state of TensorFlow's random ops that have no seed of their own.
 
     `set_random_state` restores it.
     """
     eager = context.context()
-    return eager._seed, eager._rng.getstate()  # noqa: SLF001 - as `reseed`
+    # There is no generator before the first seed.
+    generator = getattr(eager, "_rng", None)
+    return eager._seed, generator and generator.getstate()  # noqa: SLF001 - as `reseed`
 
 
 def set_random_state(state: Any) -> None:
-    """Restore the state of random ops that `random_state` returned."""
+    """Restore the state of random ops that `random_state` returned; (None, None) is unseeded."""
     eager = context.context()
     eager._seed, generator = state  # noqa: SLF001 - as `reseed`
-    eager._rng.setstate(generator)  # noqa: SLF001 - as `reseed`
+    if generator is not None:
+        eager._rng.setstate(generator)  # noqa: SLF001 - as `reseed`
 
 
 def numpy_elements(dataset: Any) -> Iterator[Any]:

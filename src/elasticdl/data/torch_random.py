@@ -5,11 +5,12 @@ in another thread. So in the thread that prepares batches, and only there, opera
 a separate generator. (An operation on an accelerator, and one that accepts no generator, draws as
 usual.)
 
-Functions that seed (`torch.manual_seed`), and those that read or set a state, mean that separate
-generator too. Otherwise a dataset that seeds itself, to turn a picture and its mask by the same
-angle, would have no effect on its own numbers, but on those that the model draws meanwhile.
+In that thread, `torch.manual_seed`, and functions that read or set the generator's state, also act
+on the separate generator. Otherwise a dataset that sets a seed, to rotate a picture and its mask by
+the same angle, would change the numbers that the model draws instead of its own.
 
-Callers: `engines/randomness.py`, where PyTorch is loaded anyway.
+Callers: `engines/randomness.py` and `training/framework_settings.py`, where PyTorch is loaded
+anyway.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _OF_GPUS = ("manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state
 
 
 class _Threads(threading.local):
-    """The generators of the blocks of `UseGenerator` that this thread is in, the innermost last."""
+    """The generators of this thread's open `UseGenerator` blocks, the innermost block's last."""
 
     def __init__(self) -> None:
         self.generators: list[torch.Generator] = []
@@ -38,7 +39,11 @@ _threads = _Threads()
 
 
 class _GeneratorOfThread:
-    """Stands for the generator of the process in functions such as `torch.manual_seed`."""
+    """Replaces `torch.random.default_generator`; forwards to the generator of the current thread.
+
+    In a `UseGenerator` block, this is the generator of the block, elsewhere PyTorch's default
+    generator. Functions such as `torch.manual_seed` then act on the right one.
+    """
 
     def __getattr__(self, name: str) -> Any:
         inner = _threads.generators
@@ -74,9 +79,10 @@ class UseGenerator(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call a PyTorch operation; PyTorch calls this for every operation inside of the block.
+        """Call a PyTorch operation; PyTorch calls this for every operation in the block.
 
-        An operation that would draw from the generator of the process gets that of this object.
+        An operation that would draw from PyTorch's default generator receives the generator of the
+        block instead.
         """
         del types
         named = dict(kwargs or {})
@@ -103,7 +109,10 @@ class UseGenerator(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @functools.cache
 def _redirect_functions() -> None:
-    """Make PyTorch's functions that seed use the generator of this thread, for all the process."""
+    """Patch PyTorch's functions that seed, once per process, to respect `UseGenerator` blocks.
+
+    In such a block, they seed the generator of the block, and do not seed GPUs.
+    """
     of_torch: Any = torch.random
     of_torch.default_generator = _GeneratorOfThread()
     for module in (torch.cuda, torch.cuda.random):
@@ -112,7 +121,7 @@ def _redirect_functions() -> None:
 
 
 def _outside(function: Callable[..., None]) -> Callable[..., None]:
-    """Return a function that does nothing within a block of `UseGenerator`."""
+    """Wrap a function so that calls of it in a `UseGenerator` block do nothing."""
 
     @functools.wraps(function)
     def called(*args: Any, **named: Any) -> None:
@@ -123,9 +132,10 @@ def _outside(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _is_the_process(generator: Any) -> bool:
-    """Return whether a generator argument means the generator that the process shares.
+    """Return whether an operation with this `generator` argument draws from the default generator.
 
-    That is so if it is None, or PyTorch's default generator (which `random_split` passes).
+    That is so if the argument is None, or PyTorch's default generator (which `random_split`
+    passes).
     """
     # An operation receives a new object for the same generator each time.
     mine: Any = torch.default_generator
@@ -144,3 +154,23 @@ def generator_from(seed: int) -> torch.Generator:
     generator = torch.Generator()
     generator.manual_seed(seed % 2**63)
     return generator
+
+
+def random_state() -> Any:
+    """Return the state of PyTorch's global generators; `set_random_state` restores it."""
+    has_gpus = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return torch.get_rng_state(), torch.cuda.get_rng_state_all() if has_gpus else None
+
+
+def set_random_state(state: Any) -> None:
+    """Restore the state that `random_state` returned; None seeds randomly, as in a new process."""
+    if state is None:
+        torch.seed()
+        return
+    generator, gpus = state
+    torch.set_rng_state(generator)
+    if gpus is not None:
+        torch.cuda.set_rng_state_all(gpus)
+    elif torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        # CUDA starts with the last seed of `torch.manual_seed`.
+        torch.cuda.manual_seed_all(torch.initial_seed())

@@ -1,6 +1,6 @@
 """Plain-English names of Arrow types, for messages to users who do not know these types.
 
-Callers: `sql/`, `zoo/prebuilt/`, `overview.py`.
+Callers: `sql/`, `zoo/prebuilt/`.
 """
 
 from __future__ import annotations

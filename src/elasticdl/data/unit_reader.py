@@ -97,7 +97,7 @@ class UnitReader:
     Args:
         source: The records.
         schema: Schema to decode them with.
-        serialized: Records are read as stored, and `schema` is None.
+        serialized: Whether records are read as stored, without decoding; `schema` is then None.
         cache_bytes: Memory for units; None means `CACHE_BYTES`. The unit used last is always kept.
     """
 
@@ -123,17 +123,17 @@ class UnitReader:
 
     @functools.cached_property
     def units(self) -> Units:
-        """The division of the records into units.
+        """The division of the records into units, with an estimate of the memory of all units.
 
         Raises:
-            DataError: The sample that the estimate is based on cannot be read.
+            DataError: The records sampled to estimate the memory cannot be read.
         """
         found: Units = self._units_of.units(self._schema)
         return found
 
     @functools.cached_property
     def decoded_bytes(self) -> int:
-        """Memory of a decoded record, in bytes; see `units.decoded_bytes`."""
+        """Estimated memory of one decoded record, in bytes; see `units.decoded_bytes`."""
         return data_units.decoded_bytes(self.source, self._schema)
 
     @functools.cached_property

@@ -56,7 +56,7 @@ class Units(NamedTuple):
     Attributes:
         sizes: int64 [units], records of each unit in stored order.
         memory_bytes: Estimated memory of all units together.
-        remote: Units are read through requests, so reading is mostly waiting.
+        remote: Whether the files are on remote storage, where reading mostly waits for answers.
     """
 
     sizes: Ints
@@ -175,8 +175,9 @@ def decoded_bytes(source: RecordSource, schema: Schema | None) -> int:
 
     Args:
         source: The records.
-        schema: Schema to decode them with; None asks the source (`HasDecodedSize`), and returns 0
-            if decoded records take about as much memory as stored ones.
+        schema: Schema to decode them with. With None, the result is that of the source's method
+            `HasDecodedSize.decoded_bytes`; 0 if the source lacks it, because decoded records then
+            take about as much memory as stored ones.
 
     Raises:
         DataError: The sample that an estimate is based on cannot be read.

@@ -54,9 +54,9 @@ def record_range(first: int, last: int) -> str:
 
 
 def near_classes(classes: Iterable[Any]) -> str:
-    """Return a warning on class names that differ only by case or surrounding spaces.
+    """Return a warning that names classes which differ only by case or surrounding spaces.
 
-    The warning is empty if there are none.
+    The result is empty if no two classes do.
 
     Example:
         >>> near_classes(["cat", "Cat ", "dog"])[:33]
@@ -78,6 +78,17 @@ def near_classes(classes: Iterable[Any]) -> str:
         f"{named}{more}, but differ only by case or surrounding space. If that is a mistake, write "
         "them alike in the data."
     )
+
+
+def rename_or_add(name: str, present: Iterable[str]) -> str:
+    """Return the start of a sentence of advice for data that lacks a field of the model.
+
+    Example:
+        >>> rename_or_add("label", ["image", "lable"]), rename_or_add("label", ["image"])
+        ("Rename 'lable' to 'label' in the data", "Add 'label' to the data")
+    """
+    near = difflib.get_close_matches(name, list(present), n=1)
+    return f"Rename {near[0]!r} to {name!r} in the data" if near else f"Add {name!r} to the data"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

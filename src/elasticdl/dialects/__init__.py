@@ -36,8 +36,9 @@ class Dialect(Protocol):
 
     Attributes:
         NAME: Name of the dialect on the command line, as in `--dialect=NAME`.
-        TITLE: Name of a model in this dialect, with its article, for messages.
-        NEEDS: Requirements for a model in this dialect, for messages.
+        TITLE: What a model in this dialect is called in messages, with its article: `an ElasticDL
+            module`.
+        NEEDS: What a model's file must contain to match this dialect, for messages.
     """
 
     NAME: str
@@ -108,7 +109,10 @@ def resolve(reference: Reference, dialect: str | None = None) -> ModelDefinition
 
 
 def _completed(definition: ModelDefinition, reference: Reference) -> ModelDefinition:
-    """Add the parts that all dialects share: `classes`, and notes on trainers in PyTorch files.
+    """Add to a definition what all dialects read in the same way.
+
+    These are the class names (`classes` in the model file), and notes on another library's trainer
+    in a PyTorch file.
 
     Raises:
         DefinitionError: A trainer in the file has a setting that would not be applied.

@@ -83,10 +83,10 @@ class Split:
     Attributes:
         name: The user's name for the generator, for errors.
         num_examples: Declared number of examples.
-        raw: Yields (x, y, third) before preprocessing; the third is the id in the test split and
-            the sample weight elsewhere.
-        preprocessed: Yields the same examples as inputs of the model, taken from the batches of the
-            user's preprocessor.
+        raw: Returns an iterator over the examples before preprocessing: `(x, y, id)` in the test
+            split, `(x, y, sample weight)` in the validation split.
+        preprocessed: Returns an iterator over the same examples after the user's preprocessor, in
+            the form that the model takes, but not batched.
         notes: Notes to the user on how the examples were prepared; filled while they are read.
     """
 
@@ -102,7 +102,7 @@ class Components:
 
     Args:
         reference: The model builder, with the other classes as overrides and the config as params.
-        config: Config to pass to the components instead of the reference's own.
+        config: Config to pass to the components; None passes the params of `reference`.
 
     Raises:
         DefinitionError: A class or a method is missing, or the config lacks a key.
@@ -154,7 +154,7 @@ class Components:
         )
 
     def create_model(self) -> Any:
-        """Create a compiled model by the user's model builder; keep it as `newest_model`."""
+        """Call the user's model builder, return its compiled model and set `newest_model` to it."""
         self.newest_model = _call(self.model_builder, "get_compiled_model")
         return self.newest_model
 
@@ -265,7 +265,9 @@ class Components:
         return Split(called, num_examples, raw, preprocessed, notes)
 
     def _ways(self, *, has_ids: bool) -> list[SplitMethod]:
-        """Return methods to preprocess and batch a split: the usual one, then fallbacks.
+        """Return the methods to try, in order, to preprocess and batch the examples of a split.
+
+        The first is the one that training uses; the others are fallbacks for when it raises.
 
         Args:
             has_ids: Whether examples have ids in place of sample weights, as in the test split.
@@ -450,9 +452,10 @@ def _call(component: Any, method: str, *args: Any) -> Any:
 
 
 def is_replaced(callback: Any) -> bool:
-    """Return whether a Keras callback is left out, because ElasticDL does its work itself.
+    """Return whether a callback is one of Keras' that ElasticDL leaves out.
 
-    An example is `ModelCheckpoint`: ElasticDL writes checkpoints.
+    ElasticDL does the work of such callbacks itself: for example, it writes checkpoints, so
+    `ModelCheckpoint` is left out.
     """
     return any(
         kind.__name__ in _KEPT_BY_US and kind.__module__.partition(".")[0] == "keras"

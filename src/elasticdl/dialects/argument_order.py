@@ -1,6 +1,6 @@
 """Argument order of losses and metrics: decided by the arguments' names, never by guessing.
 
-ElasticDL's contract was `loss(output, labels)` first and `loss(labels, predictions)` later; Keras
+A loss of early ElasticDL was `loss(output, labels)`, later `loss(labels, predictions)`; Keras
 uses `(y_true, y_pred)`. A wrong order would silently compute a different loss, so names that do not
 show the order are rejected. A name for the outputs is enough: in `loss(outputs, masks)`, the masks
 are the labels. Names of other things, such as `features`, are not accepted as labels.
@@ -59,12 +59,14 @@ def takes_outputs_and_labels(symbol: Symbol) -> bool:
 
 
 def by_name(symbol: Symbol, reading: DialectReader) -> OutputsAndLabels:
-    """Return a function `(outputs, labels)` that calls a user's loss or metric in its own order.
+    """Return a function `(outputs, labels)` that calls a user's loss or metric.
+
+    It passes outputs and labels in the order that the names of the user's arguments show.
 
     Args:
         symbol: A function of outputs and labels, in either order. Its params (`--params`) are
             bound.
-        reading: For params and errors.
+        reading: Provides the params and builds error messages.
 
     Raises:
         DefinitionError: The number of arguments is wrong, or their names do not show the order.

@@ -1,7 +1,8 @@
 """Batch state: detects state of a dataset or a `collate_fn` that changes batches from call to call.
 
-No checkpoint contains such state, each worker has its own copy, and a batch is read before
-training. So the first batches of a loader are read several times, with the same seeds:
+No checkpoint contains such state, each worker has its own copy, and reading an example batch before
+training would change it. So the first batches of a loader are read several times, with the same
+seeds:
 
     different batches                they depend on state: an error with its name
     a generator has drawn            an error, unless it is seeded again for each item
@@ -74,12 +75,14 @@ class BatchState:
         self._states: list[Any] = []
 
     def check(self, read: Callable[[int], Sequence[Any]]) -> None:
-        """Check that the first batches are the same when read repeatedly; only on the first call.
+        """Check that the first batches are the same when they are read repeatedly.
 
-        Logs a warning if state changes without affecting the batches.
+        Only the first call checks. It logs a warning if state changes without affecting the
+        batches.
 
         Args:
-            read: Returns the given number of batches, starting with the first.
+            read: Takes a number of batches; reads that many from the start of the epoch, and
+                returns them.
 
         Raises:
             DefinitionError: The batches depend on state.
@@ -96,13 +99,13 @@ class BatchState:
             return
 
     def check_generators(self) -> None:
-        """Check that the dataset has not drawn from a random generator of its own.
+        """Check that no random generator that belongs to the dataset has been drawn from.
 
         Call it after each batch, because a dataset may draw for a few items only. Generators that
         are seeded for each item are allowed.
 
         Raises:
-            DefinitionError: Such a generator has drawn since `check`.
+            DefinitionError: Such a generator has been drawn from since `check`.
         """
         for value, state in zip(self._watched, self._states, strict=True):
             if state_of(value.value) != state:
@@ -110,9 +113,9 @@ class BatchState:
 
     @contextlib.contextmanager
     def preserved(self) -> Iterator[None]:
-        """Context manager: on exit, restores counters that reading batches in the block advanced.
+        """Context manager that undoes, on exit, how reading batches in the block changed counters.
 
-        These are the values that `check` found to change without affecting the batches.
+        Counters are the values that, according to `check`, change without affecting the batches.
         """
         before = self._snapshot()
         try:
@@ -164,14 +167,16 @@ class BatchState:
         self._states = [state_of(value.value) for value in self._watched]
 
     def _report(self, before: _Snapshot, after: _Snapshot) -> None:
-        """Report that a batch differs when it is read again: raise if state explains it, else warn.
+        """Report that a batch differs when it is read again.
+
+        Raises an error if a value that has changed explains the difference; otherwise only warns.
 
         Args:
             before: State before the first reading.
             after: State after several readings.
 
         Raises:
-            DefinitionError: There is state that explains it.
+            DefinitionError: State of the dataset or of `collate_fn` explains the difference.
         """
         iterators = [value.name for value in after.values if _is_iterator(value.value)]
         if causes := [*self._changing, *iterators, *before.changed(after)]:
@@ -262,16 +267,16 @@ def _all_begin(readings: Sequence[Sequence[str]], results: Sequence[str]) -> boo
     """Return whether all readings gave the same batches, as far as each of them went.
 
     Args:
-        readings: Digests of the batches of each reading.
-        results: Digests of the longest reading.
+        readings: For each reading, the digests of its batches, from the first batch on.
+        results: Digests of the batches of a reading that is at least as long as the others.
     """
     return all(list(each) == list(results[: len(each)]) for each in readings)
 
 
 def _token(value: Any) -> Any:
-    """Return a value's state in a comparable form; None if it has none.
+    """Return a value's own state in a form that can be compared; None if it has no known state.
 
-    It excludes the state of the values within it: for a list, it is the length.
+    Values within it are not included: for a list, the state is only its length.
     """
     if isinstance(value, _PLAIN):
         return repr(value)

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def as_callbacks(symbol: Symbol | None, reading: DialectReader) -> Callable[[], Sequence[Any]]:
-    """Return a function that creates the callbacks of a model file; they are new at each call.
+    """Return a function that creates new callbacks at each call, as the model file defines them.
 
     Args:
         symbol: The user function, or a list of callbacks; None if there are none.
-        reading: For params and errors.
+        reading: Provides the params and builds error messages.
 
     Raises:
         UsageError: The function needs a param that has no value.

@@ -25,7 +25,7 @@ def as_class_weight(
 
     Args:
         symbol: The user's dict or function; None if there is none.
-        reading: For params and errors.
+        reading: Provides the params and builds error messages.
 
     Raises:
         DefinitionError: A dict does not map classes to weights.

@@ -45,11 +45,11 @@ _METHODS = {
 
 
 def lines_in(file: str) -> Mapping[str, int]:
-    """Return key -> line in a config file.
+    """Return the line of each key of a session's config.
 
     Args:
-        file: The config of a session; or that of a party in federated training, whose section
-            `model` has the keys.
+        file: The config file of a session; or the config file of a party in federated training,
+            which has the keys of a session in its section `model`.
     """
     lines = lines_of(file)
     if f"{_SECTION}.model_builder_class" not in lines:
@@ -77,7 +77,7 @@ def missing_methods(key: str, symbol: Symbol) -> list[str]:
     """Return the required methods that a component class lacks.
 
     Args:
-        key: Key in the config, which determines the kind of component.
+        key: Key of the config that names the class, such as `data_loader_class`.
         symbol: The class.
     """
     missing = [
@@ -93,7 +93,7 @@ def missing_methods(key: str, symbol: Symbol) -> list[str]:
 
 
 def has_parts(preprocessor: type) -> bool:
-    """Return whether a preprocessor has a method for each single step: images, labels, batches."""
+    """Return whether a preprocessor has every method for a single step, such as `batchify`."""
     return all(
         callable(method := getattr(preprocessor, name, None))
         and not getattr(method, "__isabstractmethod__", False)

@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DialectReader:
-    """Context for reading a reference in one dialect: names for errors, params and framework.
+    """What every function that reads part of a model file needs: reference, params, error texts.
 
     Attributes:
         dialect: Name of the dialect.
         title: Name of a model in this dialect, with its article: `an ElasticDL module`.
         reference: The reference being read.
-        found: Names of the functions that the dialect reads and the file has, for errors.
+        found: Names of the functions in the file that the dialect uses, for errors.
         params: The job's params.
-        framework: Framework of the model; losses, metrics and optimizers are read accordingly.
+        framework: Framework of the model, in which losses, metrics and optimizers are expected.
     """
 
     dialect: str
@@ -97,10 +97,10 @@ def call(symbol: Symbol, *args: Any, **kwargs: Any) -> Any:
 
 
 def locations_of(**symbols: Symbol | None) -> Mapping[str, tuple[str, int]]:
-    """Return the locations of a definition's parts in the user's files, for errors.
+    """Return the `places` of a `ModelDefinition`: part -> file and line of the user's function.
 
     Args:
-        symbols: Part of the definition -> the user function for it, if there is one.
+        symbols: Part of the definition -> the user's function for it; None if there is none.
     """
     return {
         part: (symbol.file, symbol.line) for part, symbol in symbols.items() if symbol is not None
@@ -114,9 +114,9 @@ class LateBoundFunction:
     a `LateBoundFunction` then needs no update. It shows the signature of `function`.
 
     Args:
-        function: The current function.
-        fetch: Returns the function to call, at the time of a call.
-        signature: Signature to show, if not that of `function`.
+        function: The function as it is now; provides name and signature.
+        fetch: Returns the function to call; called at each call of this object.
+        signature: Signature to show instead of the one of `function`; None shows that.
     """
 
     def __init__(
@@ -142,13 +142,13 @@ def without_self(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def mro_has(value: Any, name: str) -> bool:
-    """Return whether a class, or an object's class, descends from a class of Keras.
+    """Return whether a class, or an object's class, descends from the Keras class of a given name.
 
     Classes are compared by name, because `isinstance` would require importing the framework.
 
     Args:
         value: A class or an object.
-        name: `Model`, `Loss`, `Metric`, `Optimizer`, ...
+        name: Name of the Keras class: `Model`, `Loss`, `Metric`, `Optimizer`, ...
     """
     kind = value if inspect.isclass(value) else type(value)
     return any(

@@ -86,7 +86,7 @@ _OPTIONAL = (
 
 
 def matches(reference: Reference) -> bool:
-    """Return whether the files have functions such as `loss`, and the symbol can be a model."""
+    """Return whether the reference names a model in files with functions such as `loss`."""
     value = reference.symbol.value
     if inspect.isclass(value):
         if framework_of_model(value) is None or _trains_itself(reference, value):
@@ -110,7 +110,8 @@ def define(reference: Reference) -> ModelDefinition:
     """Return the definition of a model file.
 
     Raises:
-        DefinitionError: A function is missing or cannot be called as the contract requires.
+        DefinitionError: A function is missing, or does not take the arguments that ElasticDL
+            passes.
         UsageError: A param is unknown, missing or has the wrong type.
         UserCodeError: `data_schema()` raised.
     """
@@ -211,11 +212,12 @@ def define(reference: Reference) -> ModelDefinition:
 
 
 class _LatestImport:
-    """Finds a model file's functions by name; after a reload, those of the newest import.
+    """Finds a model file's functions by name, in the newest import of the file.
 
     Args:
         reference: The reference to the model.
-        is_late: Whether functions that were found before a reload call the new ones afterwards.
+        is_late: Whether `find` wraps a function in a `LateBoundFunction`. After `reload`, the
+            wrapper calls the function of the new import.
     """
 
     def __init__(self, reference: Reference, *, is_late: bool) -> None:
@@ -223,18 +225,15 @@ class _LatestImport:
         self._is_late = is_late
 
     def reload(self) -> Reference:
-        """Import the zoo's files again, and return the reference to the new modules.
-
-        If `is_late`, functions found before then call the new ones.
-        """
+        """Import the zoo's files again, and return the reference to the new modules."""
         self._reference = self._reference.reload()
         return self._reference
 
     def find(self, name: str) -> Symbol | None:
-        """Return a model file's function by name; None if missing.
+        """Return a model file's function by name; None if the file has none.
 
-        A function that the user passed in its place (an override) comes first. If `is_late`, the
-        result looks the function up again at each call.
+        If the user has named another function to use instead (an override), returns that. If
+        `is_late`, the result looks the function up again at each call.
         """
         symbol = self._lookup(name)
         if symbol is None or not self._is_late or not inspect.isroutine(function_of(symbol.value)):
@@ -246,11 +245,12 @@ class _LatestImport:
         )
 
     def required(self, name: str, *, late: bool = True) -> Symbol:
-        """Return a function that existed when the file was first imported.
+        """Return a function that the file is known to have; like `find`, but never None.
 
         Args:
             name: Name of the function.
-            late: Whether the result looks the function up again at each call.
+            late: If False, the result is the plain function of the newest import even if
+                `is_late`.
 
         Raises:
             DefinitionError: The function no longer exists.
@@ -281,7 +281,7 @@ def _missing(reference: Reference) -> dict[str, str]:
     """Return the required parts that a model file lacks.
 
     Returns:
-        Name of the flag that can supply the part -> name of the part, for messages.
+        Short name of each part, such as `loss`, -> its name in messages.
     """
 
     def has(*names: str) -> bool:
@@ -294,7 +294,7 @@ def _missing(reference: Reference) -> dict[str, str]:
 
 
 def _has_input(reference: Reference) -> bool:
-    """Return whether the files have an input function; without one, a default input is used."""
+    """Return whether the files or the overrides have an input function or a `train_dataloader`."""
     has = any(name in reference.overrides or reference.find(name) for name in INPUT_FUNCTIONS)
     return has or _has_loader(reference)
 
@@ -389,7 +389,7 @@ def _import_model(newest: _LatestImport, name: str, reading: DialectReader) -> A
     Args:
         newest: Imports the files.
         name: Name of the model in its file.
-        reading: For errors.
+        reading: Builds error messages.
 
     Raises:
         DefinitionError: The file no longer has the name.
@@ -423,9 +423,10 @@ def _input_name(reference: Reference, reading: DialectReader) -> str | None:
 
 
 def _is_first_generation(model_input: Input) -> bool:
-    """Return whether the user's functions may treat labels as numpy arrays.
+    """Return whether the user's functions may treat labels as NumPy arrays.
 
-    This holds for model files with `input_fn(records)`, not for those with a `tf.data` pipeline.
+    That is so in model files in the style of 2019, with `input_fn(records)`, and in those without
+    an input function; not in those with a `tf.data` pipeline or a `DataLoader`.
     """
     return isinstance(model_input, RecordInput)
 

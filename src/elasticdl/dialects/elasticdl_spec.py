@@ -1,8 +1,8 @@
 """Spec dialect: a class with five methods, `ElasticDLSpec` or any other that has them.
 
-Each run uses one object of the class, so that its methods can share state. An object is created
-with the definition, so that a mistake in the constructor is reported at once, and again by
-`create_model`, after seeding. The other methods are called on the newest object.
+All methods are called on the same object, so that they can share state. `define` creates a first
+object, so that a mistake in the constructor is reported at once. `create_model` replaces it by a
+new object, which is created after seeding.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def define(reference: Reference) -> ModelDefinition:
     """Return the definition of a spec class.
 
     Raises:
-        DefinitionError: A method is missing, or cannot be called as the contract requires.
+        DefinitionError: A method is missing, or does not take the arguments that ElasticDL passes.
         UsageError: A param is unknown, missing or has the wrong type.
         UserCodeError: The constructor raised.
     """
@@ -109,7 +109,7 @@ class _Maker:
 
     Args:
         spec: The user's class.
-        reading: For params and errors.
+        reading: Provides the params and builds error messages.
 
     Attributes:
         newest: The object created last, whose methods are called; None before `make`.

@@ -86,7 +86,7 @@ def define(reference: Reference) -> ModelDefinition:
 
 def _rate_symbol(reference: Reference) -> Symbol:
     def optimizer(learning_rate: float | None = None) -> None:
-        """Declares the param `learning_rate` by its signature; never called."""
+        """Has the signature that declares `learning_rate` as a param of the model; never called."""
 
     return Symbol("optimizer", optimizer, reference.symbol.file, reference.symbol.line)
 
@@ -125,9 +125,10 @@ class _Saved(ABC):
         )
 
     def input(self, reading: DialectReader) -> Input:
-        """Return the model's input.
+        """Return the `input` of the model's definition.
 
-        Without the user's `input_fn`, `SavedInput` fits records to the model's input shapes.
+        It is the user's `input_fn` if there is one. Otherwise, a `SavedInput` fits records to the
+        shapes of the model's inputs.
         """
         own = reading.reference.overrides.get("input_fn")
         if own is not None:
@@ -142,7 +143,7 @@ class _Saved(ABC):
             shape: Sequence[int] | None = None,
             one_hot: bool | None = None,
         ) -> Any:
-            """Declares the params that assign a record's fields, by its signature; never called."""
+            """Has the signature that declares the params of `SavedInput`; never called."""
 
         where = reading.reference.symbol
         symbol = Symbol("input_fn", input_fn, where.file, where.line)
@@ -150,13 +151,13 @@ class _Saved(ABC):
         return RecordInput(SavedInput(self.taken, str(where), **given), takes_mode=True)
 
     def taken(self) -> BatchSignature:
-        """Return the model's inputs and the form of its labels."""
+        """Return the form of the batches that the model takes: its inputs and its labels."""
         return self._taken
 
     @property
     @abstractmethod
     def _taken(self) -> BatchSignature:
-        """The model's inputs and the form of its labels."""
+        """The form of the batches that the model takes: its inputs and its labels."""
 
     @abstractmethod
     def definition(self, reading: DialectReader, batches: Input) -> ModelDefinition:
@@ -366,7 +367,7 @@ def _saved_inputs(model: Any) -> list[Any]:
 
 
 def _scores(model: Any, inputs: Sequence[InputSignature]) -> int:
-    """Return the number of scores in a model's output for an example.
+    """Return the number of scores per example (the size of the last axis) in a model's output.
 
     0 if it is unknown, or if the model has several outputs.
     """

@@ -58,12 +58,13 @@ _KINDS_BY_NAME: dict[str, Kind] = {
 def as_input(
     symbol: Symbol, reading: DialectReader, *, metadata: Callable[[], Any] = lambda: None
 ) -> Input:
-    """Return a user's input function as an `Input`; `with_schema` adds the schema.
+    """Convert a user's input function to an `Input` without a schema; `with_schema` adds one.
 
     Args:
         symbol: The user's function.
-        reading: For params and errors.
-        metadata: Returns the column metadata of the user's own reader.
+        reading: Provides the params and builds error messages.
+        metadata: Returns the column metadata of the user's own reader, which is passed to
+            `feed(dataset, mode, metadata)`; None if there is no such reader.
 
     Raises:
         DefinitionError: The function takes neither records nor a dataset.
@@ -91,7 +92,7 @@ def schema_of(
 
     Args:
         symbol: The user's function or list.
-        reading: For params and errors.
+        reading: Provides the params and builds error messages.
         may_be_none: Whether the function may return None, for records without a schema.
     """
     if symbol is None:
@@ -202,7 +203,7 @@ def _placed(roles: Sequence[_Role], values: Mapping[str, Any]) -> tuple[list[Any
     Args:
         roles: The arguments that ElasticDL passes. If a param precedes an argument in the
             signature, that argument and later ones are passed by name.
-        values: Role -> value.
+        values: What an argument is for (`_Role.given`) -> the value to pass.
     """
     positional = []
     named = {}

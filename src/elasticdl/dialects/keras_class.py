@@ -46,6 +46,7 @@ from elasticdl.dialects.reference import (
     Symbol,
     location_of,
 )
+from elasticdl.training.import_seed import without_counting_layers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +72,7 @@ def define(reference: Reference) -> ModelDefinition:
     """Return the definition of a Keras class.
 
     Raises:
-        DefinitionError: A setting is missing, or cannot be called as the contract requires.
+        DefinitionError: A setting is missing, or does not take the arguments that ElasticDL passes.
         UsageError: A param is unknown, missing or has the wrong type.
         UserCodeError: The constructor or a property raised.
     """
@@ -156,7 +157,7 @@ class _Objects:
 
     Args:
         model: The user's class.
-        reading: For params and errors.
+        reading: Provides the params and builds error messages.
     """
 
     def __init__(self, model: Symbol, reading: DialectReader) -> None:
@@ -168,20 +169,22 @@ class _Objects:
         self._newest: Any = None
 
     def create_model(self) -> Any:
-        """Create a model; later calls of settings methods such as `default_loss` use it."""
+        """Create a model, on which methods such as `default_loss` are called from then on."""
         self._newest = self._made()
         return self._newest
 
     def prepare(self) -> None:
-        """Create the object that is not trained, if `default` has found a setting that needs it."""
+        """Create the object that is not trained, if `default` has found a property or a method."""
         if self._asked and self._untrained is None:
-            self._untrained = self._made()
+            with without_counting_layers():
+                self._untrained = self._made()
 
     def default(self, name: str) -> Symbol:
-        """Return the class attribute `name` in a form that can be called without an instance.
+        """Return the setting `name` of the class, in a form that needs no instance.
 
-        A property is read now, on an object created for it. A method is called later, on such an
-        object or on the newest model.
+        A property is read at once, on the object that is not trained. A method becomes a function
+        without `self`; when called, it calls the method on the right object. Other attributes are
+        returned as they are.
 
         Raises:
             AttributeError: The class has no such attribute.
@@ -218,10 +221,11 @@ class _Objects:
 
 
 def _completion(model: Symbol, reference: Reference) -> Any:
-    """Return the function that derives the params that the user left out from the training data.
+    """Return `ModelDefinition.complete_params` for a class.
 
-    The class's `complete_params` makes it; None if the class has none, or another input function
-    is used.
+    The function is the result of the class method `complete_params(params)`. It computes, from
+    summaries of the training table's columns, the params that the user did not give. None if the
+    class has no such method, or if the user has replaced the class's input function.
     """
     found = getattr(model.value, "complete_params", None)
     # With another input function, the class does not determine the features.

@@ -1,7 +1,7 @@
 """LightningModule dialect: trains an unchanged module; its methods define a step and an update.
 
     class Net(L.LightningModule):
-        def training_step(self, batch, batch_idx): ...        the loss; see training/torch/lightning
+        def training_step(self, batch, batch_idx): ...        the loss; see lightning_steps.py
         def validation_step(self, batch, batch_idx): ...      optional
         def predict_step(self, batch, batch_idx): ...         optional
         def configure_optimizers(self): ...                   an optimizer, and its schedulers
@@ -180,7 +180,7 @@ class _Models:
 
     Args:
         module: The user's LightningModule class.
-        reading: For params and errors.
+        reading: Provides the params and builds error messages.
     """
 
     def __init__(self, module: Symbol, reading: DialectReader) -> None:
@@ -232,15 +232,18 @@ class _Models:
             )
 
     def newest(self, data: str, mode: Mode) -> Any:
-        """Return the newest model, whose own loaders are used; create one if none exists.
+        """Return the model created last, for calls of its own dataloader methods.
 
-        The arguments are ignored: a module's `train_dataloader` takes none.
+        Creates a model if there is none yet. The arguments are ignored, because a module's
+        `train_dataloader` takes none.
         """
         del data, mode
         return self._newest if self._newest is not None else self.create()
 
     def optimizer(self, parameters: Sequence[Any], model: Any) -> Any:
-        """Call the model's `configure_optimizers` and return the optimizer; keep its schedulers.
+        """Call the model's `configure_optimizers` and return the optimizer.
+
+        The schedulers that it also returned are stored; `schedulers` returns them.
 
         Args:
             parameters: The parameters to optimize, in the order of the model's own.
@@ -268,7 +271,7 @@ class _Models:
         return optimizer
 
     def schedulers(self, optimizer: Any) -> Any:
-        """Return the schedulers that came with the newest optimizer; the argument is ignored."""
+        """Return the schedulers from the last call of `optimizer`; the argument is ignored."""
         del optimizer
         return self._schedulers
 
@@ -321,7 +324,8 @@ def _schedules(value: Any, monitor: str | None = None) -> list[Any]:
 
     Args:
         value: One scheduler or a list of them, each with or without a dict of its options.
-        monitor: The metric for a `ReduceLROnPlateau` without a dict of options, as in Lightning.
+        monitor: Name of the metric for each `ReduceLROnPlateau` that has no dict of options, as in
+            Lightning; None if there is none.
     """
     if monitor:
         value = [
@@ -358,7 +362,15 @@ def _modules(reference: Reference) -> list[Symbol]:
 
 
 def _classes(reference: Reference, kind: str) -> list[Symbol]:
-    """Return the Lightning classes of a kind that a file defines; if none, those it imports."""
+    """Return a model file's classes that descend from a Lightning class.
+
+    If the file defines no such class, returns those that it imports, unless it has a `loss` or an
+    `optimizer` function.
+
+    Args:
+        reference: The reference to the model.
+        kind: Name of the Lightning class, such as `LightningModule`.
+    """
     own = [symbol for symbol in reference.classes() if is_lightning(symbol.value, kind)]
     if own or any(map(reference.find, ("loss", "optimizer"))):
         return own
@@ -437,9 +449,10 @@ class _Loaders:
     """Input from the dataloader methods of a LightningModule or LightningDataModule.
 
     Args:
-        owner: (Location of the data, mode) -> the object with the methods.
-        symbol: The object's class, for errors.
-        reading: For errors.
+        owner: Takes the location of the data and the mode; returns the object that has the
+            dataloader methods.
+        symbol: Class of this object.
+        reading: Builds error messages.
     """
 
     def __init__(
@@ -449,10 +462,11 @@ class _Loaders:
         self._own_generators = SharedGeneratorCheck()
 
     def input(self, validates: bool) -> BatchesInput:
-        """Return the loaders as the model's input.
+        """Return the loaders as the `input` of the model's definition.
 
         Args:
-            validates: Whether the model can be validated, if there is a loader for it.
+            validates: Whether the model has a `validation_step`. Validation also needs a
+                `val_dataloader`.
         """
         has = {mode: overridden(self._symbol.value, name) for mode, name in _LOADERS.items()}
         return BatchesInput(
@@ -492,7 +506,8 @@ class _Loaders:
 class _DataModules(_Loaders):
     """Input from a LightningDataModule.
 
-    An object is created and set up once for each data location, separately for predictions.
+    For each location of data, one object is created and set up for training and validation, and
+    another one for predictions.
     """
 
     def __init__(self, symbol: Symbol, reading: DialectReader) -> None:

@@ -2,7 +2,7 @@
 
 It may be a function with its arguments in either order; a loss of Keras (object, class or name) or
 of PyTorch (object or function), depending on the model's framework; or, if a dialect allows it, a
-function without contract arguments that returns one of these.
+function that takes no outputs or labels and returns one of these.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def as_loss(
 
     Args:
         symbol: The user's loss.
-        reading: For params and errors.
+        reading: Provides the params and builds error messages.
         may_be_factory: Whether a function without arguments may return the loss.
 
     Raises:
@@ -132,7 +132,7 @@ class _FromFactory:
 
     Args:
         symbol: The user's function, which takes no outputs and labels.
-        reading: For params and errors.
+        reading: Provides the params and builds error messages.
     """
 
     def __init__(self, symbol: Symbol, reading: DialectReader) -> None:

@@ -24,11 +24,14 @@ from elasticdl.dialects.reference import Symbol
 
 
 def as_metrics_factory(symbol: Symbol, reading: DialectReader) -> Callable[[], MetricFunctions]:
-    """Return a function that creates new metrics each time, because states must not be shared.
+    """Return a function that creates new metrics at each call.
+
+    Metrics have state, so two evaluations must not share them.
 
     Args:
-        symbol: The user's metrics, or the function that computes or returns them.
-        reading: For params and errors.
+        symbol: The user's metrics, a function that returns them, or a function of outputs and
+            labels that computes their values.
+        reading: Provides the params and builds error messages.
 
     Raises:
         DefinitionError: They are not metrics, or a function's arguments do not show their order.
@@ -58,11 +61,13 @@ def as_metrics_factory(symbol: Symbol, reading: DialectReader) -> Callable[[], M
 def evaluation_metrics(
     symbol: Symbol | None, reading: DialectReader
 ) -> Callable[[Mode], MetricFunctions]:
-    """Return a function that creates the metrics for a mode: those of the user in evaluation only.
+    """Return a function `mode -> MetricFunctions`, for `ModelDefinition.create_metrics`.
+
+    It creates the user's metrics for evaluation, and no metrics for other modes.
 
     Args:
         symbol: The user's `eval_metrics_fn`; None if there is none.
-        reading: For params and errors.
+        reading: Provides the params and builds error messages.
     """
     if symbol is None:
         return no_metrics
@@ -76,13 +81,13 @@ def with_weighted(
     symbol: Symbol | None,
     reading: DialectReader,
 ) -> Callable[[Mode], MetricFunctions]:
-    """Combine metrics without sample weights and metrics with them in one factory.
+    """Return a function `mode -> MetricFunctions` that creates unweighted and weighted metrics.
 
     Args:
-        plain: Metrics without sample weights.
-        weighted: Additional metrics, with sample weights.
+        plain: Creates the metrics that ignore sample weights.
+        weighted: Creates the metrics to which sample weights are applied.
         symbol: The user's source of the weighted metrics; None if there is none.
-        reading: For the error.
+        reading: Builds the error message.
     """
     if symbol is None:
         return plain
@@ -120,8 +125,8 @@ def _named(
     Args:
         symbol: The user's source of the metrics.
         value: A metric, or a list, dict or collection of metrics.
-        reading: For params and errors.
-        shared: Whether `value` will be used again, so that its metrics are copied.
+        reading: Provides the params and builds error messages.
+        shared: Whether later calls get the same `value`; its metrics are then copied.
 
     Raises:
         DefinitionError: There is something that is not a metric of the model's framework.

@@ -1,6 +1,7 @@
 """Converts a user's model for the definition: to a function that creates a new model.
 
-It calls the user's function or class with the params (`--params`) that this declares.
+The returned function calls the user's function or class, with those of the job's params
+(`--params`) that it declares as arguments.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ def as_model_factory(
 
     Args:
         symbol: The function or class.
-        reading: For params and errors.
+        reading: Provides the params and builds error messages.
         before: Called before each creation of a model.
 
     Raises:
-        UsageError: It needs a param that has no value.
+        UsageError: The user's function or class needs a param that has no value.
     """
     params = reading.params.declare(symbol)
 

@@ -1,4 +1,4 @@
-"""Misspelt names in a model file: unused names that resemble names of the contract.
+"""Misspelt names in a model file: unused names that resemble names that ElasticDL looks for.
 
     def scheduler(optimizer): ...     probably lr_scheduler
     grad_clip = 1.0                   probably gradient_clipping
@@ -92,10 +92,10 @@ def near_names(reading: DialectReader) -> list[str]:
 
 
 def _may_mean(meant: str, value: Any, module: ModuleType) -> bool:
-    """Return whether a value is defined in the file itself and could serve as `meant`.
+    """Return whether a value is of the kind expected under the name `meant`, and not imported.
 
     Args:
-        meant: A name of the contract, such as `lr_scheduler`.
+        meant: A name that ElasticDL looks for, such as `lr_scheduler`.
         value: The value of a similar name in the file.
         module: The file.
     """

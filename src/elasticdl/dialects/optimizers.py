@@ -40,7 +40,7 @@ def as_optimizer_factory(symbol: Symbol, reading: DialectReader) -> Callable[[],
 
     Args:
         symbol: The user's optimizer, its name, or a function that creates one.
-        reading: For params and errors.
+        reading: Provides the params and builds error messages.
 
     Raises:
         DefinitionError: It is neither an optimizer nor a function that returns one.
@@ -75,16 +75,16 @@ def as_optimizer_factory(symbol: Symbol, reading: DialectReader) -> Callable[[],
 def as_torch_optimizer_factory(
     symbol: Symbol, reading: DialectReader
 ) -> Callable[[], TorchOptimizerMaker]:
-    """Return a function that returns a maker: (parameters, model) -> a new PyTorch optimizer.
+    """Return a function that returns another one, `make(parameters, model)` -> a new optimizer.
 
-    The maker calls the user's function if one of its arguments has a name as in the module
-    docstring (`optimizer(parameters, lr=0.01)`, `functools.partial(torch.optim.Adam, lr=0.01)`).
-    Otherwise the user's function is called first, without parameters, and must return a function
-    that takes a list of them.
+    `make` calls the user's function if one of its arguments has a name such as `parameters`,
+    `params`, `named_parameters` or `model`: `optimizer(parameters, lr=0.01)`,
+    `functools.partial(torch.optim.Adam, lr=0.01)`. Otherwise the user's function is called first,
+    without the model's parameters, and must return a function that takes a list of them.
 
     Args:
         symbol: The user's function.
-        reading: For params and errors.
+        reading: Provides the params and builds error messages.
 
     Raises:
         DefinitionError: The function has neither form.
@@ -150,7 +150,7 @@ def with_parameters(
         model: A module of PyTorch.
         parameters: The parameters, in the order of the model's own.
         symbol: The user function that receives the model; for errors.
-        reading: For errors.
+        reading: Builds error messages.
 
     Raises:
         DefinitionError: A copy is needed, and the model cannot be copied.

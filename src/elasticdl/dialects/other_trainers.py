@@ -39,7 +39,7 @@ class _Setting:
         name: Its name.
         instead: What ElasticDL offers instead, worded to follow "Use" in a message; empty if
             nothing.
-        unset: Values that have no effect.
+        unset: Values with which the setting has no effect.
         covered_by: Names of ElasticDL's own settings for the same purpose. The setting is accepted
             if the model file defines one of them.
         changes_numbers: Whether trained weights or validation results depend on it.
@@ -115,8 +115,8 @@ class _Found:
         where: `file:line`.
         what: The object, dict or call that has them, as the subject of a sentence.
         settings: The settings with an effect -> their values, as text.
-        is_run: Whether the object or dict exists when the file is imported; otherwise it is a call
-            in code that is not run here.
+        is_run: Whether the settings are those of an object or a dict, which exists after the import
+            of the file. If False, they are the arguments of a call that ElasticDL does not run.
     """
 
     where: str
@@ -226,7 +226,7 @@ def _calls(reference: Reference) -> Iterator[_Found]:
 
 
 class _Source(str):
-    """The source text of an argument, or the name of a callback; its `repr` has no quotes."""
+    """Text that messages show without quotes: the source of an argument, or a callback's name."""
 
     __slots__ = ()
 

@@ -1,9 +1,10 @@
 """Params of a job: passed by name to the user functions that declare them, and type-checked.
 
-A param is passed to every function that declares it. A function's contract arguments (`labels`,
-`records`, ...) are not params. A param that no function declares is rejected, with a suggestion of
-a similar name. A value is checked against the annotation, or else against the type of the default.
-Annotations that cannot be checked (a user class) are accepted: the function itself will raise.
+A param is passed to every function that declares it. The arguments that ElasticDL itself passes to
+a function (`labels`, `records`, ...) are not params. A param that no function declares is rejected,
+with a suggestion of a similar name. A value is checked against the annotation, or else against the
+type of the default. Annotations that cannot be checked (a user class) are accepted: the function
+itself will raise.
 
 Callers: the dialects.
 """
@@ -108,8 +109,9 @@ class Params:
 
         Args:
             symbol: The function.
-            contract: Names of its parameters that ElasticDL passes, which are not params.
-            takes_all: Pass all params to its `**kwargs`, as for a spec's constructor.
+            contract: Names of the parameters that ElasticDL itself passes; they are not params.
+            takes_all: Whether a function with `**kwargs` gets all params, and not only those that
+                it names, as for a spec's constructor.
 
         Raises:
             UsageError: A param has neither a value nor a default.
@@ -134,7 +136,7 @@ class Params:
             raise UsageError(
                 f"--params: {', '.join(missing)} missing. {symbol}: "
                 f"{symbol.short_name}{signature} needs {'it' if len(missing) == 1 else 'them'}.\n"
-                f'  Give a value:  --params="{", ".join(f"{name}=..." for name in missing)}"'
+                f'  Give a value: --params="{", ".join(f"{name}=..." for name in missing)}"'
             )
         wanted = self._values if takes_all and has_rest else parameters
         return {
@@ -144,12 +146,13 @@ class Params:
         }
 
     def rest(self, symbol: Symbol) -> dict[str, Any]:
-        """Return the params that no function declares by name, for a function with `**kwargs`.
+        """Return the params to pass to the `**kwargs` of a function.
 
-        Call it after all functions were declared.
+        They are those that no declared function has by name, so call it after all functions were
+        declared.
 
         Args:
-            symbol: A declared function; without `**kwargs`, the result is empty.
+            symbol: A declared function. If it has no `**kwargs`, the result is empty.
         """
         if not any(d.takes_rest and d.function is symbol for d in self._declared):
             return {}
@@ -192,7 +195,7 @@ def check_params(values: Mapping[str, Any], accepted: Sequence[Declared]) -> Non
             if expected:
                 problems.append(
                     f"{name}={value!r} is not valid: {expected}.\n"
-                    f"  {declared.function}: {_call_of(declared)}"
+                    f"  {declared.function}: {_call_of(declared, name)}"
                 )
                 break
     if problems:
@@ -217,12 +220,19 @@ def _unknown(name: str, accepted: Sequence[Declared]) -> str:
     return f"no function of the model has a parameter {name!r}.{suggestion}\n  {takes}"
 
 
-def _call_of(declared: Declared) -> str:
-    parameters = [
-        p if p.default is p.empty or len(repr(p.default)) < 40 else p.replace(default=...)  # noqa: PLR2004
-        for p in declared.parameters.values()
-    ]
-    return f"{declared.function.short_name}({', '.join(map(str, parameters))})"
+def _call_of(declared: Declared, name: str) -> str:
+    """Return the call of a function with one of its parameters, as `optimizer(lr=0.1, ...)`."""
+    parameter = declared.parameters[name]
+    if parameter.default is not parameter.empty and len(repr(parameter.default)) >= 40:  # noqa: PLR2004
+        parameter = parameter.replace(default=...)
+    written = parameter.annotation
+    text = str(parameter.replace(annotation=parameter.empty))
+    if written is not parameter.empty:
+        shown = written if isinstance(written, str) else inspect.formatannotation(written)
+        text = text.replace("=", " = ", 1)
+        text = text.replace(name, f"{name}: {shown}", 1)
+    more = ", ..." if len(declared.parameters) > 1 else ""
+    return f"{declared.function.short_name}({text}{more})"
 
 
 def _misfit(value: Any, parameter: inspect.Parameter, function: Symbol) -> str:

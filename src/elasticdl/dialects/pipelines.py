@@ -82,7 +82,11 @@ def elements(generator: Any, name: str, first: int = 0) -> Iterator[Any]:
 
 
 def is_end(error: Exception) -> bool:
-    """Return whether an error means that a generator called `next` on an exhausted one."""
+    """Return whether an error of a generator means that it called `next` on an exhausted iterator.
+
+    Python turns the `StopIteration` of that call into a `RuntimeError`. ElasticDL treats it as the
+    end of the generator.
+    """
     return isinstance(error, RuntimeError) and str(error) == _ENDED_WITHIN
 
 

@@ -209,11 +209,11 @@ class ReaderSource:
 
 
 class ReaderOpener:
-    """Opens data with the user's `custom_data_reader`, and keeps its metadata.
+    """Opens data with the user's `custom_data_reader`; callable, as `ModelDefinition.open_source`.
 
     Args:
         symbol: The user's `custom_data_reader`, a function or class.
-        reading: For params.
+        reading: Provides the params.
     """
 
     def __init__(self, symbol: Symbol, reading: DialectReader) -> None:
@@ -241,7 +241,10 @@ class ReaderOpener:
         return source
 
     def metadata(self) -> Any:
-        """Return the column metadata of the reader that was opened last."""
+        """Return the column metadata of the reader that was opened last.
+
+        It is an empty `Metadata` if none was opened yet or the reader has none.
+        """
         return self._metadata
 
 

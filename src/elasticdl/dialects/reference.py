@@ -78,7 +78,8 @@ class Reference:
         overrides: Name of a model file's function, such as `loss` -> its replacement.
         context: Values for a spec's constructor: worker_id, world_size, job_id, mode, num_epochs.
         config_file: File that contains params and overrides; None means the command line.
-        objects: Name in a saved model's file -> the user's code for it.
+        objects: Name of a custom object in a saved model's file -> the user's class or function
+            for it.
         reload: Imports the zoo's files again and returns the same reference to the new modules.
     """
 
@@ -129,7 +130,7 @@ class Reference:
         ]
 
     def with_symbol(self, symbol: Symbol) -> Reference:
-        """Return a copy of the reference that names another symbol of the same files."""
+        """Return a copy of this reference with another `symbol` of the same files."""
         return dataclasses.replace(self, symbol=symbol)
 
 

@@ -58,9 +58,10 @@ class SamplerChanges:
                 self._is_known = False
 
     def find(self, epoch: int) -> str | None:
-        """Return the name of a changed value, such as "`weights` of the MySampler"; else None.
+        """Return the name of a value that user code has changed; None if there is none.
 
-        Values that `set_epoch(epoch)` sets do not count, because the order is drawn from them.
+        An example is "`weights` of the MySampler". A value that is as `set_epoch(epoch)` sets it
+        does not count, because the order of the epoch is drawn after the same call.
 
         Args:
             epoch: The epoch that begins.
@@ -76,7 +77,11 @@ class SamplerChanges:
         return changed[0] if changed else None
 
     def _compared(self, before: Any) -> Iterator[str]:
-        """Yield the names of sampler values that differ from those of the copies `before`."""
+        """Yield the name of each value in the samplers that differs from that in their copies.
+
+        Args:
+            before: The copies, in the order of `samplers_of`.
+        """
         seen: set[int] = set()
         for (name, now), each in zip(samplers_of(self._loader).items(), before, strict=True):
             yield from _names(_named(name, self._loader), now, each, _DEPTH, seen)

@@ -36,8 +36,8 @@ class SamplerOrders:
 
     Attributes:
         generators: The random generators of the loader and of its samplers, at any depth.
-        initial: Copies of (sampler, batch_sampler, generator) as they were at first; do not modify
-            them. None if they cannot be copied.
+        initial: Copies of the loader's (sampler, batch_sampler, generator), made when this object
+            was created; do not modify them. None if they cannot be copied.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -57,7 +57,7 @@ class SamplerOrders:
         self._has_state = bool(self.generators)
 
     def find_state(self) -> bool:
-        """Find out whether the samplers have state, by drawing the first epoch several times.
+        """Draw the first epoch several times, to record whether the samplers have state.
 
         Call it once, before `of`: for samplers with state, `of` also draws all earlier epochs.
 

@@ -45,11 +45,11 @@ class InputSignature:
 
 @dataclass(frozen=True)
 class BatchSignature:
-    """The form of the batches that a saved model expects: its inputs, and its loss' labels.
+    """The form of the batches that a saved model expects: its inputs, and the labels of its loss.
 
     Attributes:
         inputs: The model's inputs, in its order.
-        num_classes: Number of scores per example; 0 if unknown.
+        num_classes: Number of scores in the model's output for an example; 0 if unknown.
         one_hot: Whether the loss expects one-hot rows.
         by_name: Whether the features are a dict by the inputs' names.
     """
@@ -65,7 +65,7 @@ class SavedInput:
     """Prepares batches for a saved model: `input_fn` of a `RecordInput`.
 
     Attributes:
-        taken: Returns the model's inputs and the form of its labels.
+        taken: Returns the form of the batches that the model takes: its inputs and its labels.
         where: Location of the spec, for errors.
         features: Names of the feature fields; None means all fields but the label.
         label: Name of the label field; None looks for one of `LABELS`.
@@ -81,7 +81,9 @@ class SavedInput:
     one_hot: bool | None = None
 
     def __call__(self, records: Sequence[Record], mode: Mode) -> tuple[Arrays, Arrays]:
-        """Return features and labels of some records; no labels for prediction.
+        """Return the features and the labels of some records.
+
+        The labels are None in prediction.
 
         Raises:
             DataError: The records do not fit the model's inputs.

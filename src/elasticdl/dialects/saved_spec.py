@@ -79,10 +79,10 @@ class CustomObject:
     """A user's function or class that a saved model needs, from `custom_objects` of a spec.
 
     Attributes:
-        key: Name in the model file.
-        value: Name in the user's module.
-        path: Path of the module: a Python file, relative to the spec, or a dotted name.
-        where: Location in the spec.
+        key: Name of the object in the model file.
+        value: Name of the function or class in the user's module.
+        path: The module: a Python file, relative to the spec, or a dotted name.
+        where: `file:line` of its entry in the spec.
     """
 
     key: str
@@ -134,10 +134,10 @@ class SavedSpec:
         return options.to_dict() if isinstance(options, ConfigStruct) else None
 
     def values_with(self, files: Mapping[str, str]) -> dict[str, Any]:
-        """Return the values of the section, with other files.
+        """Return a copy of the spec, as a dict `{"model": ...}`, with other paths of its files.
 
         Args:
-            files: Key, as in the attribute `files` -> path to write in place of the original one.
+            files: Key, as in the attribute `files` -> path that replaces the original one.
         """
         values = self.section.to_dict()
         return {"model": {**values, "spec": {**values["spec"], **files}}}

@@ -3,8 +3,8 @@
 Errors contain `file:line`, and a zoo's folder is searched for a name before its files are imported.
 For a file that is not valid Python, no names are found; importing it reports the error.
 
-Callers: `reference.py`, `near_names.py`, `other_trainers.py`, `lightning_module.py`, and
-`zoo/folder.py`.
+Callers: `reference.py`, `near_names.py`, `other_trainers.py`, `lightning_module.py`,
+`zoo/folder.py` and `zoo/code_files.py`.
 """
 
 from __future__ import annotations
@@ -55,6 +55,29 @@ def names_used(file: Path) -> frozenset[str]:
         node.id if isinstance(node, ast.Name) else node.attr
         for node in nodes
         if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)
+    )
+
+
+def names_imported(file: Path) -> frozenset[str]:
+    """Return each part of the names in a file's import statements, also in functions."""
+    tree = _parsed(file)
+    statements = [
+        node
+        for node in (() if tree is None else ast.walk(tree))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+    ]
+    dotted = [getattr(node, "module", None) or "" for node in statements]
+    dotted += [alias.name for node in statements for alias in node.names]
+    return frozenset(part for name in dotted for part in name.split("."))
+
+
+def file_names_in_texts(file: Path) -> frozenset[str]:
+    """Return the last part of each string in a file's code, which may be the name of a file."""
+    tree = _parsed(file)
+    return frozenset(
+        node.value.rpartition("/")[2]
+        for node in (() if tree is None else ast.walk(tree))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
     )
 
 

@@ -7,10 +7,11 @@ into examples again. Reports contain each example once, so the examples are coun
 `batchify`: examples that it drops at the end are passed to it again in a full batch, and repeated
 examples are left out.
 
-A preprocessor that replaces `add_preprocess` may accept sample weights only. Test data has ids in
-their place, so other methods are tried in turn: the separate methods, which the `abstractions`
-package calls for test data, and `add_preprocess` with weights of 1, after which the ids are added
-again in their order.
+A preprocessor that overrides `add_preprocess` may accept `(x, y, sample weight)` only, while test
+data are `(x, y, id)`. If `add_preprocess` raises on them, two fallbacks are tried in turn:
+
+* the methods for single steps (`add_image_preprocess`, `add_label_preprocess`, `batchify`);
+* `add_preprocess` with each id replaced by a weight of 1; the ids are added back in their order.
 
 Callers: `abstractions.py`.
 """
@@ -40,8 +41,11 @@ class SplitMethod:
     Attributes:
         prepare: Generator of examples -> generator of preprocessed examples.
         batchify: (Generator of preprocessed examples, number of examples) -> generator of batches.
-        drops: Whether `batchify` may drop examples at the end, which are then passed to it again.
-        carries_ids: Whether the ids are replaced by weights of 1 and added again afterwards.
+        drops: Whether `batchify` may drop the last examples if they do not fill a batch; those are
+            then passed to it again.
+        carries_ids: Whether the user's code gets `(x, y, 1.0)` in place of `(x, y, id)`, because it
+            takes a sample weight as the third part and not an id; the ids are put back, in order,
+            after batching.
         note: Note to the user if this method is used; empty for the usual one.
     """
 
@@ -65,11 +69,11 @@ def rows(
     The first method whose first batch does not raise is used.
 
     Args:
-        generator: Returns a new generator of the loader.
+        generator: Returns a new generator from the user's data loader.
         ways: The methods to make batches, in order of preference; at least one.
         name: The user's name for the generator, for errors.
-        num_examples: Declared number of examples.
-        notes: List that receives the note of the method used.
+        num_examples: Number of examples, according to the user's data loader.
+        notes: List to which the note of the method used is appended, if it has one.
 
     Raises:
         UserCodeError: The user's code raised; if it raises with all methods, the first error.
@@ -113,7 +117,8 @@ def _dataset_rows(dataset: Any, way: SplitMethod, name: str, num_examples: int) 
 
     Args:
         dataset: The preprocessed examples.
-        way: Has `batchify`; if that drops examples at the end, it gets enough to fill a last batch.
+        way: Makes the batches. If it drops examples that do not fill the last batch, the first
+            examples are appended to fill it.
         name: The user's name for the generator, for errors.
         num_examples: Declared number of examples.
     """
@@ -140,7 +145,7 @@ def _iterated_rows(generator: Any, way: SplitMethod, name: str, num_examples: in
 
     Args:
         generator: The preprocessed examples.
-        way: Has `batchify`; examples that it drops at the end are passed to it again.
+        way: Makes the batches; examples that it drops at the end are passed to it again.
         name: The user's name for the generator, for errors.
         num_examples: Declared number of examples.
     """
@@ -176,7 +181,7 @@ class _Counted(Iterator[Any]):
     Attributes:
         count: Number of items taken.
         has_ended: Whether the iterator is exhausted.
-        recent: The last items taken; see `keep`.
+        recent: The last items taken; `keep` sets their maximum number.
     """
 
     def __init__(self, generator: Any) -> None:

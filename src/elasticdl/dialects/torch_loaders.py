@@ -48,7 +48,7 @@ class LoaderFunctions:
         validation: `val_dataloader`, if the file has it.
         prediction: `predict_dataloader`, if the file has it; otherwise, predictions use
             `validation`.
-        reading: For params and errors.
+        reading: Provides the params and builds error messages.
 
     Raises:
         DefinitionError: A function takes no argument.
@@ -129,9 +129,9 @@ def epochs_of(
     Args:
         loader: The result of a user's `train_dataloader()`.
         symbol: That function, for errors.
-        reading: For errors.
-        parts_of: Splits a batch of the loader into features, and labels if any; its second argument
-            is the loader's name, for errors.
+        reading: Builds error messages.
+        parts_of: Takes a batch of the loader, and the loader's name for errors; returns
+            `(features, labels)`, or `(features,)` for a batch without labels.
         ends_at_length: Whether an epoch of an IterableDataset ends after `len(loader)` batches, as
             with Lightning's Trainer. Otherwise a further batch is an error, because a plain loop
             would train on it.
@@ -231,7 +231,8 @@ def _whole(loader: Any, num_batches: int | None, name: str) -> Iterator[Any]:
         name: Name of the loader, for the error.
 
     Raises:
-        DefinitionError: There are more than `num_batches`. Raised before the last of these.
+        DefinitionError: There are more than `num_batches`. Raised in place of yielding batch number
+            `num_batches`.
     """
     batches = iter(loader)
     for number, made in enumerate(batches, 1):
@@ -276,12 +277,12 @@ def _check_unchanged(changes: SamplerChanges, name: str, epoch: int) -> None:
 
 
 def check_in_order(loader: Any, symbol: Symbol, reading: DialectReader) -> None:
-    """Reject a loader if predictions could not be matched to its examples.
+    """Check that predictions on a loader's batches can be matched to the examples of its dataset.
 
     Args:
         loader: A DataLoader for predictions.
         symbol: The user's function that returned it, for errors.
-        reading: For errors.
+        reading: Builds error messages.
 
     Raises:
         DefinitionError: The order is random, or examples are left out.
@@ -371,9 +372,10 @@ def _guarded(
 
 
 def as_module(made: Any, name: str) -> Sequence[Any]:
-    """Split a batch for a LightningModule: a pair into features and labels.
+    """Split a batch for a LightningModule.
 
-    Anything else is passed whole, as features.
+    A pair becomes `(features, labels)`. Anything else becomes `(features,)` with the whole batch as
+    features.
     """
     del name
     return tuple(made) if _is_pair(made) else (made,)
@@ -412,7 +414,7 @@ def _with_shapes(made: Any) -> str:
 
 
 def _features(made: Any, name: str) -> Sequence[Any]:
-    """Return the features of a batch that may have no labels."""
+    """Return `(features,)` for a batch of a prediction; labels in the batch are left out."""
     if _is_pair(made) or (isinstance(made, Mapping) and "labels" in made):
         return _as_forward(made, name)[:1]
     is_alone = isinstance(made, (list, tuple)) and len(made) == 1
@@ -420,7 +422,7 @@ def _features(made: Any, name: str) -> Sequence[Any]:
 
 
 def as_whole(made: Any, name: str) -> Sequence[Any]:
-    """Return the whole batch as features, for a LightningModule's `predict_step`."""
+    """Return `(features,)` with the whole batch, as a LightningModule's `predict_step` takes it."""
     del name
     return (made,)
 

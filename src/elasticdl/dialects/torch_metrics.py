@@ -35,14 +35,14 @@ def is_collection(value: Any) -> bool:
 def as_metric(
     symbol: Symbol, name: str, value: Any, reading: DialectReader, *, shared: bool
 ) -> Any:
-    """Return a TorchMetrics metric for this use only: a copy if the value is shared.
+    """Return a TorchMetrics metric whose state no other caller uses.
 
     Args:
         symbol: The user's source of the metric.
         name: Name to report it under.
         value: The metric, or its class.
-        reading: For errors.
-        shared: Whether the same value will be used again.
+        reading: Builds error messages.
+        shared: Whether later calls get the same `value`; the result is then a copy of it.
 
     Raises:
         DefinitionError: The model is a Keras model, or `update` does not take (preds, target).
@@ -63,18 +63,27 @@ def as_metric(
             f"{raised_at(error, symbol)}: creating {kind.__name__} raised:\n"
             f"{users_traceback(error)}"
         ) from error
-    _check_arguments(symbol, name, metric, reading)
+    from elasticdl.training.torch.metric_states import (  # noqa: PLC0415 - imports torch
+        unsupported_wrapper,
+    )
+
+    # Such a wrapper is rejected later, whatever the arguments of its update() are.
+    if not unsupported_wrapper(metric):
+        _check_arguments(symbol, name, metric, type(metric).__name__, reading)
     return metric
 
 
-def _check_arguments(symbol: Symbol, name: str, metric: Any, reading: DialectReader) -> None:
+def _check_arguments(
+    symbol: Symbol, name: str, metric: Any, kind: str, reading: DialectReader
+) -> None:
     signature = inspect.signature(type(metric).update)
     parameters = [p for p in list(signature.parameters.values())[1:] if p.kind not in _VARIABLE]
     inner = [each for each in metric.children() if is_metric(each)]
     if not parameters and inner:
         # A wrapper, which passes its arguments on.
         for each in inner:
-            _check_arguments(symbol, name, each, reading)
+            of = f"{kind} of a {type(each).__name__}"
+            _check_arguments(symbol, name, each, of, reading)
         return
     needed = [p for p in parameters if p.default is p.empty]
     roles = [role_of(parameter.name) for parameter in parameters[:2]]
@@ -83,7 +92,7 @@ def _check_arguments(symbol: Symbol, name: str, metric: Any, reading: DialectRea
     arguments = ", ".join(parameter.name for parameter in parameters)
     raise reading.error(
         symbol,
-        f"the metric {name!r} of {symbol.name} is a {type(metric).__name__}, whose "
+        f"the metric {name!r} of {symbol.name} is a {kind}, whose "
         f"update({arguments}) does not take a batch's predictions and labels by these names.",
         "Expected update(preds, target). Derive a class with such an update() that computes what "
         "that metric needs.",

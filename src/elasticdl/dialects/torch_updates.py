@@ -47,7 +47,7 @@ def as_function_of(
     Args:
         what: The argument, for errors.
         symbol: The user's function; None if there is none.
-        reading: For params and errors.
+        reading: Provides the params and builds error messages.
 
     Raises:
         DefinitionError: It is not a function of one argument.
@@ -94,9 +94,10 @@ def as_gradient_clipping(
 
 
 def as_precision(symbol: Symbol | None, reading: DialectReader) -> Precision:
-    """Return the mixed precision that a symbol `precision` selects, or "" for full precision.
+    """Return the format that a model file's `precision` selects for a step: "bf16", "fp16" or "".
 
-    A function or another number of this name is unrelated, and selects full precision.
+    "" means the format of the weights. It is also the result if `precision` is neither a string, a
+    `torch.dtype` nor 16 or 32, because the file then uses the name for something else.
 
     Raises:
         DefinitionError: The precision is unknown.

@@ -20,7 +20,7 @@ from elasticdl.artifacts.claim import claim
 from elasticdl.artifacts.event_log import open_event_log
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.engines.job_messages import MessageLog, RecordingReporter
-from elasticdl.errors import OutputError, OutputLostError
+from elasticdl.errors import OutputError, OutputLostError, is_refusal
 from elasticdl.events import JobFailed
 from elasticdl.job import RAYJOB_VARIABLE
 from elasticdl.scratch import remove_leftovers
@@ -78,7 +78,11 @@ def note_what_is_kept(error: BaseException, job: Job, store: CheckpointStore) ->
 
 @contextlib.contextmanager
 def _annotated_on_cluster(log: Log, job: Job) -> Iterator[Log]:
-    """Yield the job's log; in a pod of a RayJob, one that also writes progress to the RayJob."""
+    """Context manager that yields a log to use in place of the job's log.
+
+    In a pod of a Kubernetes RayJob, this log also writes the progress into the annotations of the
+    RayJob. Elsewhere, it is the job's log itself.
+    """
     rayjob = os.environ.get(RAYJOB_VARIABLE)
     if rayjob is None or "KUBERNETES_SERVICE_HOST" not in os.environ:
         yield log
@@ -94,8 +98,9 @@ def attempt(job: Job, reporter: Reporter) -> Iterator[Attempt]:
     """Claim a job's output and yield the attempt; log errors that the block raises.
 
     If the block raises before there is a checkpoint, `job.json` is deleted, so that a different job
-    may use the folder. If it raises `OutputLostError`, nothing is logged or deleted, because
-    another process has taken over the folder.
+    may use the folder. A job that is refused before its first start leaves nothing in it. If it
+    raises `OutputLostError`, nothing is logged or deleted, because another process has taken over
+    the folder.
 
     Raises:
         OutputError: The output cannot be used, or belongs to another job; see `elasticdl.errors`.
@@ -149,7 +154,12 @@ def attempt(job: Job, reporter: Reporter) -> Iterator[Attempt]:
                     # The rest of a checkpoint that failed on a full disk would make the folder look
                     # as if another job had written it.
                     folder.delete(CHECKPOINTS)
-                    claimed.abandon()
+                    # On a cluster, the log is where the reason is looked up.
+                    claimed.abandon(
+                        refused=is_refusal(error)
+                        and not messages.started
+                        and RAYJOB_VARIABLE not in os.environ
+                    )
                 raise
             finally:
                 reporter.ended()

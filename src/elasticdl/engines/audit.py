@@ -70,7 +70,7 @@ class WrongBatch:
         shard: Position of the shard in the epoch's order.
         batch: Number of the batch in the shard, from 0.
         count: Number of times it was trained on.
-        rows: The rows of the log that contain it.
+        rows: The logged ranges of batches that contain it; see `events.CommittedRow`.
         records: Records of the batch; if a pipeline yields the batches, the records of the whole
             shard, some of which are in the batch.
     """
@@ -107,14 +107,15 @@ class EpochReport:
     """Result of the audit of one epoch.
 
     Attributes:
-        counts: Number of times that each batch of the epoch is in the log.
+        counts: How often the log contains each batch of the epoch, and which counts are wrong.
         lost_workers: Number of workers that left during the epoch.
         unlogged_steps: Number of steps whose batches are missing from the log.
         num_left_out: Number of records missing from the epoch's batches because they were skipped
             (`--skip_bad_records`), according to the step events.
-        unexplained: `num_left_out` minus the number of skipped records that the log names. It is
-            not 0 if the log does not explain all skipped records. For an unfinished epoch it is
-            at least 0.
+        unexplained: `num_left_out` minus the number of records in the batches that the log lists
+            as skipped. 0 if all missing records are explained in this way, and for an unfinished
+            epoch also if the difference is negative, because it may not have reached every skipped
+            batch yet.
     """
 
     counts: EpochAudit
@@ -146,9 +147,9 @@ class AuditReport:
         by_record: Whether the plan defines the records of a batch, so that each record can be
             verified. Otherwise batches come from a pipeline, and only batches can be verified.
         epochs: The epochs that were started, in order.
-        impossible_rows: Rows with batches that do not exist in the data.
+        impossible_rows: Logged ranges of batches that do not exist in the data.
         damaged_events: Number of step events that cannot be read.
-        left_out: Records that are left out, each with its first epoch.
+        left_out: Records excluded from training; one entry for each batch that crashed workers.
         validation_split: Share of the records held out for validation; None if none are.
         counted: What the plan and the files count: "records", or "batches" if the user's own code
             makes the batches and their number is known. A record is then one batch.
@@ -187,7 +188,7 @@ class AuditReport:
 
 
 def _numbering(files: Sequence[tuple[str, int]], validation_split: float | None) -> Numbering:
-    """Return the mapping from training records (those not held out) to files and record numbers."""
+    """Return the numbering of the training records, those that are not held out, in their files."""
     in_files = [RecordFile(uri, num_records) for uri, num_records in files]
     if validation_split is None:
         return Numbering(in_files)
@@ -297,9 +298,9 @@ def audit(output: str | os.PathLike[str]) -> AuditReport:
 
 
 def _rows(history: Sequence[Event], where: str) -> Ints:
-    """Return the rows of all step events as one table of integers.
+    """Return the rows of all step events as one table, int64 [rows, 5].
 
-    A row has five: epoch, rank, shard, first batch, and one past the last batch.
+    The columns are epoch, rank, shard, first batch, and one past the last batch.
 
     Raises:
         DataError: A row is not five integers.
@@ -329,7 +330,7 @@ def _lost_workers(history: Sequence[Event]) -> Counter[int]:
 
 
 def _steps_without_rows(history: Sequence[Event]) -> Counter[int]:
-    """Count for each epoch the steps that are missing from the log, with their batches."""
+    """Return, for each epoch, the number of steps whose batches are missing from the log."""
     steps: list[tuple[int, int, int]] = []
     for event in history:
         if isinstance(event, StepCommitted):

@@ -73,7 +73,7 @@ def of_model(source: RecordSource, classes: Sequence[str], mode: Mode) -> Record
 
 
 def of_data(definition: ModelDefinition, source: RecordSource) -> ModelDefinition:
-    """Return the definition with the class names of the training data, unless it lists its own.
+    """Return the definition, with the class names of the training data if it has none of its own.
 
     Raises:
         DataError: The model needs labels, and the data have no classes to learn.
@@ -86,9 +86,9 @@ def of_data(definition: ModelDefinition, source: RecordSource) -> ModelDefinitio
 
 
 def require_names(definition: ModelDefinition, classes: Sequence[str]) -> None:
-    """Check that the model file lists the classes if a federated party's data is class folders.
+    """Check that the model file lists the classes if the folders of a party's data are classes.
 
-    The folders of each party would otherwise number the classes differently.
+    Otherwise parties with different folders would number the classes differently.
 
     Args:
         definition: The model file's definition, without classes found in data.

@@ -39,7 +39,8 @@ def check_unchanged(now: Mapping[str, Any], checkpoint: Checkpoint) -> None:
     """Raise an error if the data differs from the data that a checkpoint was trained on.
 
     Args:
-        now: The `data_metadata` of the data, and `counted`: "records" or "batches".
+        now: Result of `data_metadata` for the current data, with the additional key `counted`: what
+            the numbers of a file count, "records" or "batches".
         checkpoint: The checkpoint to resume from.
 
     Raises:
@@ -90,7 +91,9 @@ def changed_files(now: Sequence[Sequence[Any]], before: Sequence[Sequence[Any]])
 
 
 def _rewritten(marks: Sequence[str], before: Mapping[str, Any]) -> str:
-    """Return the beginning of a sentence on changed files, such as `a.csv has`; empty if none is.
+    """Return the subject and verb of a message on files with changed content: `a.csv has`.
+
+    The result is empty if no file has changed.
 
     Args:
         marks: The current content marks of the data's files.

@@ -17,7 +17,8 @@ class Outcome:
 
     Attributes:
         output: Location of the result; empty if an evaluation could not be saved.
-        step: Number of updates over all attempts.
+        step: Number of updates in the model, over all attempts at the job; in a federation, the
+            number of rounds.
         metrics: Final values by name; validation metrics as `val_...`.
         already_done: Whether the job was already complete.
         stopped: Whether the job was stopped before it was complete; its progress is kept.
@@ -34,7 +35,7 @@ class Reporter(Protocol):
     """Reports the progress of a run to the user; never makes decisions."""
 
     def started(self, title: str, total: int, unit: str, done: int = 0) -> None:
-        """Report the start of a phase: `total` and `done` in `unit`, total 0 if unknown."""
+        """Report the start of a phase; `total` (0 if unknown) and `done` are amounts in `unit`."""
         ...
 
     def advanced(self, done: int, facts: Mapping[str, str]) -> None:
@@ -59,7 +60,10 @@ class Engine(Protocol):
 
 
 def context_of(job: Job, mode: Mode, *, worker_id: int = 0, world_size: int = 1) -> dict[str, Any]:
-    """Return the context, a dict of facts on the job, for the constructor of an `ElasticDLSpec`.
+    """Return the context dict that is passed to the constructor of a user's `ElasticDLSpec`.
+
+    Its keys are `worker_id`, `world_size`, `job_id`, `mode` and, when training without parties,
+    `num_epochs`.
 
     Args:
         job: The job.

@@ -38,8 +38,8 @@ class TrainingBatch:
             are left out.
         finished: Whether it is the last batch of the shard. A rank's lease may be only a part of
             the shard and end earlier (`ledger.ShardLease.stop`).
-        digest: Rolling hash of the shard's batches up to and including this one; 0 where records
-            are found by seeking.
+        digest: Rolling hash of the shard's batches up to and including this one, to verify that a
+            pipeline repeats them; 0 if records are found by seeking.
         num_left_out: Number of its records that are left out (`--skip_bad_records`).
     """
 
@@ -94,10 +94,13 @@ class TrainingData(Protocol):
 
     @property
     def resume(self) -> Resume:
-        """How training resumes within an epoch: `exact` by seeking, `replayed` by reading again."""
+        """How training resumes within an epoch.
+
+        `exact` goes directly to the next batch; `replayed` reads all batches before it again.
+        """
         ...
 
-    def cut(self, job: Job) -> ShardPlan:
+    def plan_shards(self, job: Job) -> ShardPlan:
         """Return the shard plan for a new job."""
         ...
 
@@ -143,7 +146,15 @@ class TrainingData(Protocol):
         ...
 
     def validation(self, data: str, plan: ShardPlan) -> Validation:
-        """Open other data of the same kind for evaluation."""
+        """Open validation data, which is read in the same way as the training data.
+
+        Args:
+            data: Location of the validation data.
+            plan: The shard plan of the training data.
+
+        Raises:
+            DataError: The data cannot be used.
+        """
         ...
 
 

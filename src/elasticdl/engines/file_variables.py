@@ -56,10 +56,10 @@ class FileVariables:
     """Detects changes of top-level variables in the user's files, which checkpoints do not contain.
 
     Args:
-        folder: Folder of the modules' files; None if there are none.
+        folder: Folder with the user's files; None if there are none, then nothing is checked.
 
     Attributes:
-        kept: Objects whose attributes are saved in checkpoints, so that they may change: the
+        kept: Objects that are not checked, because checkpoints contain their attributes: the
             callbacks.
     """
 
@@ -237,7 +237,7 @@ def _progress_within(value: Any, depth: int = 3 * _DEPTH) -> Any:
 
 
 def _named_within(name: str, value: Any, module: str) -> Iterator[tuple[str, Any]]:
-    """Yield the values inside a value (see `_within`), each with its name for messages."""
+    """Yield (name for messages, value) of the values that `_within` finds inside a value."""
     if isinstance(value, Mapping):
         some = list(itertools.islice(value.items(), _MAX_ITEMS))
         yield from ((f"{name}[{key!r}]", each) for key, each in some)

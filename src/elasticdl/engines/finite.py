@@ -1,6 +1,7 @@
 """Finiteness checks: NaN or infinity ends training, before the update if possible.
 
-Otherwise it is found at the next check of the losses or of a checkpoint.
+`check_sum` runs before workers apply an update, `check_losses` after a group of updates, and
+`StateCheck` before a state is saved as a checkpoint.
 
 Callers: `loop.py`; `elastic/committer.py` for the sum of all workers.
 """
@@ -16,7 +17,7 @@ from elasticdl.data.batch import leaves
 from elasticdl.data.wording import counted
 from elasticdl.engines.gradient_accumulation import GRADIENTS
 from elasticdl.errors import ElasticDLError, NonFiniteLossError
-from elasticdl.training.range_errors import in_words, num_scores, out_of_range
+from elasticdl.training.range_errors import in_words, num_classes, out_of_range
 from elasticdl.training.trainer import CALLBACKS, MEASURED
 
 if TYPE_CHECKING:
@@ -44,9 +45,10 @@ def check_losses(
     Args:
         losses: One per step; empty if this process had no batch in these steps.
         group: The batch of each step, to name its records in the error.
-        trainer: Computes the model's outputs if a loss is not finite.
-        step: Number of the last step.
-        last_good: Step of the last checkpoint.
+        trainer: Computes the model's outputs for a batch with a bad loss. Their shape shows whether
+            labels that are out of range are the cause.
+        step: Number of the last step of the group.
+        last_good: Step of the last checkpoint, for the error.
 
     Raises:
         NonFiniteLossError: A loss is NaN or infinite.
@@ -89,9 +91,9 @@ def _not_finite_data(batch: Batch) -> str | None:
 
 
 def _labels_of(batch: Batch | None, trainer: Trainer) -> str:
-    """Describe a batch's records and its labels that are out of range, as a cause of a NaN loss.
+    """Return text for the error: where the batch's records are, and its labels out of range.
 
-    On a GPU, such a label makes the loss NaN.
+    On a GPU, a label that is not below the number of classes makes the loss NaN.
     """
     if batch is None:
         return ""
@@ -100,7 +102,7 @@ def _labels_of(batch: Batch | None, trainer: Trainer) -> str:
         outputs = leaves(trainer.predict(batch.features))
     except ElasticDLError:
         return records
-    stop = num_scores(outputs[0].shape, batch.labels) if len(outputs) == 1 else 0
+    stop = num_classes(outputs[0].shape, batch.labels) if len(outputs) == 1 else 0
     wrong = out_of_range(batch.labels, stop) if stop else []
     return f"{records}\n  Invalid labels in it: {in_words(wrong, stop)}." if wrong else records
 

@@ -29,7 +29,7 @@ _COUNTS = "accumulator/counts"
 
 
 class Accumulator:
-    """Sums minibatches' contributions until there are enough for the next update.
+    """Sums minibatches' contributions (gradients and counts), and applies the update when complete.
 
     Args:
         trainer: Applies the update.
@@ -53,14 +53,15 @@ class Accumulator:
         return self.batches_per_update - self.num_batches
 
     def add(self, total: Contribution | None, num_batches: int, *, last: bool) -> None:
-        """Add contributions to the sum; apply the update once it has all of its minibatches.
+        """Add contributions to the sum; apply the update if it now has all of its minibatches.
 
         An update without any example changes nothing and is not counted as a step.
 
         Args:
             total: Sum of the contributions; None if their minibatches contain no example.
             num_batches: Number of minibatches in the sum, at most `num_missing`.
-            last: Whether no more contributions follow in this epoch.
+            last: Whether these are the last minibatches of the epoch; the update is then applied
+                even if it has fewer minibatches than others.
         """
         if total is not None:
             if self._buffer is None:
@@ -85,7 +86,7 @@ class Accumulator:
         return {**buffer, _COUNTS: counts}
 
     def load_state(self, state: State) -> State:
-        """Load the accumulator's tensors from a checkpoint's; return the other tensors."""
+        """Load the sum from a checkpoint's tensors; return the tensors that are not part of it."""
         self._buffer, self._num_examples, self.num_batches = None, 0, 0
         if GRADIENTS in state:
             self._buffer = np.array(state[GRADIENTS])

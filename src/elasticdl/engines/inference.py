@@ -147,8 +147,8 @@ class OpenedModel:
     def check_names(self) -> None:
         """Raise an error if field names differ and the trained model is a prebuilt table model.
 
-        Such a model reads all fields in the order of their names: the number of its inputs would be
-        right, and their order wrong.
+        Such a model reads all fields, sorted by name. If a field had another name, the number of
+        inputs would be right, but their order could be wrong.
 
         Raises:
             DataError: The records lack a field and have another one instead.
@@ -179,8 +179,8 @@ def open_trained(
         job: The job.
         mode: Evaluation or prediction.
         folder: A copy of the trained model; None opens the one that the job names.
-        worker_id: Passed to a spec as the number of its worker.
-        world_size: Passed to a spec as the number of workers.
+        worker_id: Number of this worker, from 0; the user's `ElasticDLSpec` receives it.
+        world_size: Number of workers; the user's `ElasticDLSpec` receives it.
         indexes: Known indexes, keyed by the name of the data. Data with an index is neither listed
             nor opened to find its records.
 
@@ -215,8 +215,8 @@ def define_trained(
         job: The job.
         mode: Evaluation or prediction.
         folder: A copy of the trained model; None opens the one that the job names.
-        worker_id: Passed to a spec as the number of its worker.
-        world_size: Passed to a spec as the number of workers.
+        worker_id: Number of this worker, from 0; the user's `ElasticDLSpec` receives it.
+        world_size: Number of workers; the user's `ElasticDLSpec` receives it.
 
     Raises:
         ElasticDLError: There is no trained model, or its code cannot be used.
@@ -266,16 +266,18 @@ def restored_trainer(
     Args:
         trained: The published model.
         definition: The model's definition.
-        example: An example batch.
-        job: Provides the minibatch size and the seed.
+        example: A batch of the records, on which the model is built.
+        job: Provides the minibatch size. Its seed is not used, but the one of the training job,
+            because a model may draw random values other than weights when it is created.
 
     Raises:
-        CorruptCheckpointError: Built on this example, the model has other parameters.
+        CorruptCheckpointError: The model that is built on `example` has other parameters than the
+            trained one.
         OutputError: The weights cannot be read.
     """
-    training = job.training
+    seed = Job.from_json(trained.description.job_json).training.seed
     trainer = create_trainer(
-        definition, example, minibatch_size=training.minibatch_size, seed=training.seed
+        definition, example, minibatch_size=job.training.minibatch_size, seed=seed
     )
     # The optimizer keeps its initial state: inference needs only the weights.
     weights = {f"model/{path}": array for path, array in trained.params.items()}
@@ -480,7 +482,7 @@ def note_replaced(writer: PredictionWriter, reporter: Reporter) -> None:
 
 
 def predicted(opened: OpenedModel) -> Outcome:
-    """Return the outcome of a finished prediction: its output and the model's step."""
+    """Return the outcome of a finished prediction: its location and the trained model's step."""
     return _predicted(opened.job, opened.trained, opened.source.num_records)
 
 

@@ -32,10 +32,10 @@ def check(
     """Warn if an input function gives other results when it is called on fewer records.
 
     Args:
-        where: Location of the input function, for messages.
+        where: Location of the input function, for messages; a function is checked only once.
         records: The records of a minibatch.
         batch: The batch that the function made from them.
-        make: Calls the function again.
+        make: Calls the input function on a part of the records and returns the batch.
     """
     size = len(records)
     if batch.num_examples != size and where not in _counted:

@@ -1,6 +1,7 @@
 """Interfaces between the training loop and an engine.
 
-An engine provides a `Committer`, an `EventSink` and a `CheckpointSink`.
+An engine provides a `Committer`, an `EventSink` and a `CheckpointSink`. A rank is the number of a
+worker; a lease is the batches of a shard that are assigned to a rank.
 
 Callers: `loop.py` uses the interfaces; `in_process.py` and `elastic/` implement them.
 """
@@ -31,7 +32,7 @@ class Commit:
         rows: Update of the lease of each rank: how many of its batches are in the commit.
         ranks: Ranks that took part; they are assigned further batches.
         metrics: Metric states over all examples of the commit; empty if there was no example.
-        losses: One float32 for each step of this process itself.
+        losses: Loss of each step of this process, as float32; not summed over participants.
         lost: Ranks whose worker is known to be dead.
         stop: Whether training ends here.
         left_out: Batches whose records all workers skip from here on.
@@ -91,7 +92,7 @@ class Committer(Protocol):
         ...
 
     def commit_evaluation(self, states: MetricStates, row: LeaseUpdate | None) -> Commit | None:
-        """Add up the metric states of all workers, each for its own shard of the validation data.
+        """Sum the metric states of all workers, each for its own shard of the validation data.
 
         Args:
             states: This process's states.

@@ -24,7 +24,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupts:
-    """Defers Ctrl-C and SIGTERM while its block runs, until `check` is called.
+    """Context manager that defers Ctrl-C and SIGTERM until `check` is called or the block ends.
 
     Attributes:
         handled_at_safe_point: Whether `check` has handled a signal; a checkpoint may then be
@@ -80,9 +80,9 @@ class Interrupts:
 
 @contextlib.contextmanager
 def handled_immediately(check: Callable[[], None]) -> Iterator[None]:
-    """Handle Ctrl-C and SIGTERM immediately while a block within an `Interrupts` block runs.
+    """Context manager, for use within an `Interrupts` block: signals are not deferred in it.
 
-    The block may be ended anywhere, so it must leave no partial results behind.
+    Ctrl-C or SIGTERM may end the block at any line, so it must leave no partial results behind.
 
     Args:
         check: `Interrupts.check` of the enclosing `Interrupts`.

@@ -52,8 +52,8 @@ class _Made(NamedTuple):
     Attributes:
         number: Number of the batch in the epoch, from 0.
         batch: The batch.
-        digest: Hash of all of the epoch's batches up to this one; 0 if batches are read by index.
-            Then a resumed run does not read the earlier ones again.
+        digest: Hash of all of the epoch's batches up to this one; 0 if batches are read by index,
+            because a resumed run then does not read the earlier ones again.
     """
 
     number: int
@@ -66,7 +66,7 @@ class PipelineReader:
     """Reads a pipeline forward, and restarts it when an earlier batch is requested.
 
     Attributes:
-        epochs: The pipeline.
+        epochs: The opened pipeline, which can be read from the start for any epoch.
         seed: Seed of its random numbers.
         log: Called with a message for the user if reading up to a requested batch takes long.
     """
@@ -182,7 +182,8 @@ class IterableData:
 
     Raises:
         DataError: An epoch has no batch.
-        DefinitionError: The job has workers, and each would read different batches.
+        DefinitionError: The job has workers, but the pipeline can only be read in order, so each
+            worker would read different batches.
     """
 
     def __init__(self, definition: ModelDefinition, job: Job) -> None:
@@ -217,7 +218,7 @@ class IterableData:
         """How training resumes within an epoch; see `feed.Resume`."""
         return "exact" if self.epochs.indexed else "replayed"
 
-    def cut(self, job: Job) -> ShardPlan:
+    def plan_shards(self, job: Job) -> ShardPlan:
         """Return a plan with a single shard, or with short shards that several workers share."""
         num_batches = self.epochs.num_batches
         return ShardPlan(

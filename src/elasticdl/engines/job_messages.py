@@ -3,9 +3,10 @@
     reporter.note(...)              --> the user
     logging.getLogger("elasticdl")  --> the user      both --> Noted events
 
-Messages are kept while an attempt runs. Those from before its start event are written after it;
-those from after its end are not kept. Passwords in addresses are removed. Output that a model's
-code prints is not captured.
+Messages are recorded from the beginning of an attempt at the job to its end. Those that arrive
+before the attempt's `JobStarted` event are written after that event. Those that arrive after its
+`JobFinished` or `JobFailed` event are not written. Passwords in addresses are removed. Output that
+a model's code prints is not captured.
 
 Callers: `attempt.py`.
 """
@@ -37,13 +38,14 @@ _NO_MORE = "Further messages of this attempt are not recorded."
 
 
 class MessageLog(logging.Filter):
-    """An event log that also takes messages; safe to use from several threads.
+    """An event log that also records messages, as `Noted` events; safe for several threads.
 
     It is a logging filter, because a handler would keep Python from printing warnings in a program
     that has not configured its logging.
 
     Attributes:
         path: The file of the log.
+        started: Whether a `JobStarted` was written.
     """
 
     def __init__(self, log: Log) -> None:
@@ -52,6 +54,7 @@ class MessageLog(logging.Filter):
         self.path = log.path
         self._lock = threading.RLock()
         self._waiting: list[Noted] = []
+        self.started = False
         self._runs = False
         self._num_messages = 0
 
@@ -66,7 +69,8 @@ class MessageLog(logging.Filter):
                 self._write_waiting()
             self._log.write(event)
             if isinstance(event, JobStarted):
-                self._runs, self._num_messages = True, 0
+                self.started = self._runs = True
+                self._num_messages = 0
                 self._write_waiting()
             elif isinstance(event, (JobFinished, JobFailed)):
                 self._runs = False
@@ -80,7 +84,11 @@ class MessageLog(logging.Filter):
         self._log.publish()
 
     def take(self, text: str, level: str = "info") -> None:
-        """Write a message to the log; if that fails, the next `write` raises the error."""
+        """Record a message; it is written at once, or after the attempt's start event.
+
+        Only the first 1,000 messages of an attempt are recorded. If writing fails, the next `write`
+        raises the error.
+        """
         with self._lock:
             if self._num_messages > _MAX_MESSAGES:
                 return

@@ -107,7 +107,8 @@ def _of_own_batches(job: Job, trained: TrainedModel, definition: ModelDefinition
     """Load a model that reads its data with its own code, built on one of its batches.
 
     Raises:
-        UsageError: Neither the named data nor, without any, the training data can be read.
+        UsageError: The data that the caller named, or the training data if none was named, cannot
+            be read.
     """
     assert isinstance(definition.input, BatchesInput)  # noqa: S101 - the caller has checked
     own = definition.input
@@ -130,7 +131,18 @@ def _of_own_batches(job: Job, trained: TrainedModel, definition: ModelDefinition
         trainer.model.classes = classes
     if definition.framework == "torch":
         trainer.model.eval()
+        if not hasattr(trainer.model, "predict"):
+            trainer.model.predict = _predict_with_own_loader
     return trainer.model
+
+
+def _predict_with_own_loader(*args: Any, **kwargs: Any) -> Any:
+    """The method `predict` of a PyTorch model without an input function: only raises an error."""
+    del args, kwargs
+    raise UsageError(
+        "This model reads its data with its own loader, so predict() cannot make its inputs. Call "
+        "the model on a batch, model(inputs), or use elasticdl.predict."
+    )
 
 
 def _schema(definition: ModelDefinition, trained: TrainedModel, trained_model: str) -> Schema:

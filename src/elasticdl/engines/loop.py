@@ -5,7 +5,7 @@
                      if an evaluation is due: start it
         begin        agree on the participants (a joining worker takes over a peer's state)
         commit       batches: train on them, and record them in the ledger, exactly once;
-                     or one shard of the validation data: add up its metric states
+                     or one shard of the validation data: sum its metric states
         save         write a checkpoint and report progress if either is due
 
 The ledger (`sharding/ledger.py`) records which batches the model was trained on, and which rank
@@ -33,7 +33,7 @@ from elasticdl.engines.file_variables import FileVariables
 from elasticdl.engines.finite import StateCheck, check_losses
 from elasticdl.engines.job_messages import without_recording
 from elasticdl.engines.prefetch import INTERRUPTED_S, Prefetch
-from elasticdl.engines.progress import epoch_in_words, metrics_in_words
+from elasticdl.engines.progress_bar import epoch_in_words, metrics_in_words
 from elasticdl.engines.step_events import StepEvents
 from elasticdl.engines.train_progress import EvaluationProgress, TrainProgress
 from elasticdl.errors import TrainingError, UserCodeError
@@ -74,8 +74,8 @@ class Loop:
         options: Training options.
         trainer: The model and its optimizer.
         committer: Applies batches to the model, together with the other workers.
-        open_feed: (Ledger, ranks that train) -> this rank's batches that the ledger does not
-            contain yet, in order.
+        open_feed: Function of (ledger, ranks that train) that returns this rank's next batches, in
+            order: those that the ledger does not contain yet.
         rank: This process's rank.
         num_records: Records in an epoch, for progress reports.
         events: Event log of the job.
@@ -86,8 +86,8 @@ class Loop:
         progress: Training progress.
         safe_point: Called after each iteration that leaves no update incomplete. Weights and
             ledger then contain the same batches, so it may raise an exception to end the run.
-        checkpoint_is_due: Decides when to checkpoint, unless `checkpoint_steps` is set; None
-            decides by time.
+        checkpoint_is_due: Returns whether to write a checkpoint now; not used if `checkpoint_steps`
+            is set. None writes them at intervals of time.
         event_interval_s: Steps within this interval are combined into one event, in seconds.
         metrics: The latest metrics by name; validation metrics as `val_...`.
         ranks: The ranks that took part in the last commit.
@@ -95,7 +95,8 @@ class Loop:
         num_steps: Minibatches in an epoch, for callbacks; None if not known in advance.
         file_variables: Top-level variables of the user's files, which should not change.
         counts_steps: Whether progress is reported in steps instead of records.
-        check_epoch: Called with the number of an epoch that begins, after the callbacks.
+        check_epoch: Called at the beginning of each epoch with its number, after the callbacks'
+            `on_epoch_begin`; raises an error if they have changed the data.
     """
 
     options: TrainingOptions
@@ -359,9 +360,12 @@ class Loop:
         return True
 
     def _prepare_commit(self) -> bool:
-        """End and begin epochs, and start an evaluation that is due; return False if all is done.
+        """End and begin epochs, and start an evaluation that is due, before a commit.
 
-        This is the work before a commit that needs no other worker.
+        Needs no other worker.
+
+        Returns:
+            Whether there is something to commit; False if training is over.
         """
         hooks = self.trainer.hooks
         while True:
@@ -691,7 +695,8 @@ class Loop:
             words = metrics_in_words(metrics, prefix="val_")
             without_recording(self.reporter).note(f"step {self.trainer.step}: {words}")
         if not ends or self.options.evaluation_steps:
-            # At the end of an epoch, `_end_epoch` does this, once training metrics are known too.
+            if ends:
+                self._update_training_metrics()
             self._checkpoint_if_best()
 
     def _checkpoint_if_best(self) -> None:
@@ -833,9 +838,9 @@ def split_arrays(state: State) -> tuple[State, State]:
 
 
 def measured_state(state: State, paths: Collection[str]) -> State:
-    """Return tensors of a checkpoint, with the weights that the last validation measured.
+    """Return tensors of a checkpoint, as they were when the last validation measured the model.
 
-    If callbacks changed weights since that validation, the checkpoint contains both.
+    If callbacks have changed weights since that validation, the checkpoint has both values of them.
 
     Args:
         state: The checkpoint's tensors.

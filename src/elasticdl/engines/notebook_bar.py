@@ -1,6 +1,6 @@
 """Progress bar in a notebook.
 
-Callers: `progress.py`, in a notebook's kernel only.
+Callers: `progress_bar.py`, in a notebook's kernel only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from IPython.display import display
 
-from elasticdl.engines.progress import Phase
+from elasticdl.engines.progress_bar import Phase
 
 _INTERVAL_S = 0.2
 
@@ -33,7 +33,7 @@ class NotebookBar:
         self._handle = display(self._drawing(), raw=True, display_id=True)
 
     def advanced(self, done: int, facts: Mapping[str, str]) -> None:
-        """Move the bar, five times a second at most."""
+        """Update the bar, at most five times a second."""
         if self._phase is None:
             return
         self._phase.advance(done, facts)

@@ -57,7 +57,8 @@ class Prefetch(Generic[T]):
         """Stop the thread and drop the prefetched items.
 
         Args:
-            timeout_s: Time limit for the item in preparation; None waits without limit.
+            timeout_s: Seconds to wait for the thread, which first finishes the item that it is
+                preparing; None waits without limit.
         """
         with self._changed:
             self._closed = True
@@ -65,7 +66,10 @@ class Prefetch(Generic[T]):
         self._thread.join(timeout_s)
 
     def peek(self) -> T | None:
-        """Return the next item without taking it; None at the end."""
+        """Wait for the next item and return it without removing it; None if there are no more.
+
+        An error that the iterator raised is raised here, after all items before it were taken.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._ended)
             if self._queue:
@@ -75,7 +79,7 @@ class Prefetch(Generic[T]):
             return None
 
     def take(self) -> T:
-        """Remove and return the next item; call `peek` before, to see whether there is one."""
+        """Remove and return the next item, which `peek` must have returned before."""
         with self._changed:
             item, size = self._queue.popleft()
             self._queued_bytes -= size

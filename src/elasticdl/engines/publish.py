@@ -6,7 +6,6 @@ Callers: `run.py` and `federated/`.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -24,7 +23,7 @@ from elasticdl.job import IMAGE_VARIABLE
 from elasticdl.training.trainer import Exporter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from elasticdl.artifacts.checkpoint_store import Checkpoint
     from elasticdl.artifacts.folder import OutputFolder
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
     from elasticdl.training.trainer import Trainer
 
 _VERSIONS_OF = ("elasticdl", "keras", "tensorflow", "tensorflow-cpu", "tf-keras", "torch", "numpy")
+# Names of files in a note.
+_MAX_NAMES = 5
 
 
 def publish(
@@ -113,8 +114,8 @@ def publish(
 
 def copy_code(
     job: Job, destination: Path, checkpoint: Checkpoint | None, reporter: Reporter
-) -> str:
-    """Copy the user's code, which may be edited during training, and return its SHA-256.
+) -> dict[str, str]:
+    """Copy the user's code, which may be edited during training.
 
     Args:
         job: The job, which names the code.
@@ -122,24 +123,28 @@ def copy_code(
         checkpoint: The checkpoint to resume from; None for a new job. The user is notified if the
             code has changed since then.
         reporter: Shows notes to the user.
+
+    Returns:
+        Name of each file of the model -> its SHA-256. Checkpoints contain these as `code_files`, to
+        detect later whether the code has changed.
     """
     assert job.model is not None  # noqa: S101 - a training job
     opened = zoo.open_zoo(job.model.zoo)
     left_out = zoo.copy_model(job.model, opened, destination)
     if left_out:
         reporter.note(
-            f"Too large to copy into the trained model with the code: {', '.join(left_out[:5])}"
-            + (f" and {len(left_out) - 5} more" if len(left_out) > 5 else "")  # noqa: PLR2004
-            + ". A model that reads these files cannot predict without them."
+            f"Too large to copy into the trained model with the code: {_first_of(left_out)}"
+            ". A model that reads these files cannot predict without them."
         )
-    digest = _digest(destination)
-    if checkpoint is not None and checkpoint.metadata["code_sha256"] != digest:
+    files = zoo.code_files(job.model, destination)
+    if checkpoint is not None and (changed := _changed(checkpoint, files)):
         reporter.note(
-            f"The code in {opened.name} has changed since step {checkpoint.step:,}: training "
-            "resumes with the new code, and with the checkpoint's optimizer, including its "
-            "learning rate. To start over with it, use another --output."
+            f"The code in {opened.name} ({changed}) has changed since step "
+            f"{checkpoint.step:,}: training resumes with the new code, and with the "
+            "checkpoint's optimizer, including its learning rate. To start over with it, use "
+            "another --output."
         )
-    return digest
+    return files
 
 
 def note_changed_code(job: Job, scratch: Path, checkpoint: Checkpoint, reporter: Reporter) -> None:
@@ -147,8 +152,8 @@ def note_changed_code(job: Job, scratch: Path, checkpoint: Checkpoint, reporter:
 
     Args:
         job: The job, which names the code.
-        scratch: A temporary folder for a copy of the code.
-        checkpoint: The last checkpoint, which has the hash of the trained code.
+        scratch: A temporary folder to which the code is copied, to compute its hashes.
+        checkpoint: The last checkpoint, which has the hashes of the trained code.
         reporter: Shows notes to the user.
     """
     assert job.model is not None  # noqa: S101 - a training job
@@ -156,20 +161,25 @@ def note_changed_code(job: Job, scratch: Path, checkpoint: Checkpoint, reporter:
     with contextlib.suppress(ElasticDLError, OSError):
         opened = zoo.open_zoo(job.model.zoo)
         zoo.copy_model(job.model, opened, scratch)
-        if checkpoint.metadata["code_sha256"] != _digest(scratch):
+        if changed := _changed(checkpoint, zoo.code_files(job.model, scratch)):
             reporter.note(
-                f"The code in {opened.name} has changed since then: the trained model has the old "
-                "code. To start over with the new code, use another --output; to continue from "
-                "this model with it, raise --num_epochs."
+                f"The code in {opened.name} ({changed}) has changed since then: the trained "
+                "model has the old code. To start over with the new code, use another --output; "
+                "to continue from this model with it, raise --num_epochs."
             )
 
 
-def _digest(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
-    return digest.hexdigest()
+def _changed(checkpoint: Checkpoint, files: Mapping[str, str]) -> str:
+    """Return the names of the model's files that differ from those of a checkpoint, for a note."""
+    # Checkpoints of earlier versions have no such files.
+    before = checkpoint.metadata.get("code_files", files)
+    names = sorted(name for name in {*before, *files} if before.get(name) != files.get(name))
+    return _first_of(names)
+
+
+def _first_of(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more
 
 
 def versions() -> dict[str, str]:

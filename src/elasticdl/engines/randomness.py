@@ -1,10 +1,13 @@
-"""Random numbers of user code: a function of a seed, independent of other draws in the process.
+"""Makes the random numbers that user code draws depend on a seed alone, not on other threads.
 
-User code draws from the global generators of Python, NumPy and TensorFlow, while batches for
-training and for evaluation are prepared in different threads. So a thread that prepares batches
-locks the generators meanwhile: `seeded` seeds them, and `Stream` restores their state from its last
-block. The model draws from PyTorch's global generator and from the generators of Keras' layers at
-the same time, so each block gets its own ones.
+User code that prepares batches draws from the global generators of Python, NumPy and TensorFlow,
+and batches for training and for evaluation are prepared in different threads. So a thread locks
+these generators while it prepares a batch. `seeded` seeds them for one block of code. `Stream`
+continues one sequence over several blocks: it restores the state at the end of its last block.
+
+PyTorch's global generator and the generators of Keras' layers cannot be locked, because the model
+draws from them at the same time. Within a block, user code draws from separate PyTorch and Keras
+generators instead.
 """
 
 from __future__ import annotations
@@ -52,8 +55,8 @@ def seeded(seed: int, *, recurs: bool = False) -> Iterator[None]:
 
     Args:
         seed: The seed.
-        recurs: Whether other blocks may have the same seed, such as those of each evaluation. They
-            draw the same numbers.
+        recurs: Whether several blocks may use this seed, such as one block in each evaluation. All
+            of them then draw the same numbers.
     """
     with _one_at_a_time:
         if seed in _drawn:
@@ -71,8 +74,11 @@ def seeded(seed: int, *, recurs: bool = False) -> Iterator[None]:
 class Stream:
     """A sequence of pseudo-random numbers that several separate blocks of code continue.
 
-    Each `with` block continues where the last one ended, even if other code used the global
-    generators in between.
+    Use it as `stream = Stream(seed)`, then `with stream(): ...`. Each block continues where the
+    last one ended, even if other code used the global generators in between.
+
+    Args:
+        seed: Seed of the sequence.
     """
 
     def __init__(self, seed: int) -> None:
@@ -83,7 +89,7 @@ class Stream:
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
-        """Lock the global generators for this thread, in the state after the last block."""
+        """Lock the global generators while the block runs, and continue the sequence in it."""
         with _one_at_a_time:
             if self._state is None:
                 reseed(self._seed)
@@ -99,7 +105,10 @@ class Stream:
                 self._state = _state()
 
     def drawn(self, begin: Callable[[], Iterator[T]]) -> Iterator[T]:
-        """Yield the items of `begin()`; each is created with random numbers from this stream."""
+        """Yield the items of `begin()`, whose code draws its random numbers from this stream.
+
+        The global generators are locked only while an item is created, not while it is used.
+        """
         with self():
             items = begin()
         while True:
@@ -129,7 +138,12 @@ def _keras(seed: int) -> Any:
 
 @contextlib.contextmanager
 def _drawing_from(torchs: Any, kerases: Any) -> Iterator[None]:
-    """Let PyTorch and Keras draw from generators of the caller; None where they are not loaded."""
+    """Context manager: calls of PyTorch and Keras in this thread draw from given generators.
+
+    Args:
+        torchs: A PyTorch generator; None if PyTorch is not imported.
+        kerases: A `keras_random.Substitutes`; None if Keras is not imported.
+    """
     with contextlib.ExitStack() as stack:
         if torchs is not None:
             from elasticdl.data import torch_random  # noqa: PLC0415 - already imported

@@ -1,8 +1,10 @@
 """Training data from records, which the user's input functions turn into batches.
 
 A batch is a function of (seed, epoch, shard, number): it can be prepared again, here or on
-another worker, with the same result. Records are found by seeking. A user's `tf.data` pipeline
-over records is rebuilt instead, and its committed batches are skipped (`_after_replay`).
+another worker, with the same result. An input function gets the records of one batch, which are
+read directly from their positions. A user's `tf.data` pipeline over records has to start at the
+beginning of a shard: the batches that are already committed are computed again and skipped
+(`_after_replay`).
 
 Callers: `training_context.py`, `inference.py` and `elastic/inference.py`.
 """
@@ -27,7 +29,7 @@ from elasticdl.data.sources import open_index, open_source
 from elasticdl.data.split_source import whole
 from elasticdl.data.unit_reader import UnitReader
 from elasticdl.data.units import decoded_bytes
-from elasticdl.data.wording import did_you_mean, listed
+from elasticdl.data.wording import did_you_mean, listed, rename_or_add
 from elasticdl.definition import DatasetInput, Mode, ModelDefinition, RecordInput
 from elasticdl.engines import class_numbers, input_checks
 from elasticdl.engines.feed import Resume, TrainingBatch, Validation, chained_digest
@@ -81,9 +83,10 @@ def open_records(
 
     Args:
         definition: The model definition, which may have its own reader.
-        data: Names of files, folders or patterns.
-        indexes: Known indexes, keyed by the name of the data. Data with an index is neither listed
-            nor opened to find its records.
+        data: Names of files, folders or patterns, separated by commas.
+        indexes: `data` string -> the index of its records (counts and positions), if another
+            process has already made one. Data with an index is neither listed nor opened to find
+            its records.
         mode: In prediction, classes that the model does not know are no error; the records then
             have no labels.
 
@@ -107,7 +110,7 @@ def indexes_of(
     Args:
         definition: The model definition. If it has its own reader, the result is empty, because
             each process then opens the data itself.
-        sources: The opened sources, keyed by the name of the data.
+        sources: The opened sources, keyed by the string with which each was opened.
     """
     if definition.open_source is not None:
         return {}
@@ -128,7 +131,8 @@ class RecordData:
     Attributes:
         definition: The model definition, which turns records into batches.
         source: The records to train on.
-        indexes: Known indexes of other data, keyed by its name; see `open_records`.
+        indexes: Indexes of other data, such as validation data, that another process has made; see
+            `open_records`.
         held_out: The records of the same data to evaluate on; None if there are none.
     """
 
@@ -160,7 +164,7 @@ class RecordData:
             return UnitReader(self.source, how.schema)
         return UnitReader(self.source, None, serialized=True)
 
-    def cut(self, job: Job) -> ShardPlan:
+    def plan_shards(self, job: Job) -> ShardPlan:
         """Return a plan whose shards fit into the memory of a process that shuffles them.
 
         Raises:
@@ -199,7 +203,10 @@ class RecordData:
         )
 
     def name(self, plan: ShardPlan, batch: BatchId) -> str:
-        """Return the files and numbers of a batch's records; for a pipeline, of the whole shard."""
+        """Name a batch's records by file and number, for messages.
+
+        If a pipeline makes the batches, all records of the shard are named.
+        """
         numbers = plan.record_numbers(batch.epoch, batch.shard)
         if isinstance(self.definition.input, RecordInput):
             numbers = records_of(plan, batch)
@@ -499,17 +506,19 @@ def _call(how: RecordInput, records: Sequence[Record], mode: Mode) -> Any:
 def _refused(
     how: RecordInput, records: Sequence[Record], mode: Mode, where: Callable[[], str]
 ) -> str:
-    """Find the record for which an input function that refused several raises `SchemaError`.
+    """Find the record because of which an input function raised `SchemaError` for a batch.
+
+    The function is called again, with one record at a time.
 
     Args:
-        how: The input function; it is called with one record at a time.
-        records: The records.
+        how: The input function.
+        records: The records of the batch.
         mode: Purpose of the batch.
         where: Returns the names of all the records.
 
     Returns:
-        The name of the first such record; all names if no record raises the error alone, or if
-        `where` cannot name single records.
+        The name of the first record that raises the error alone. The names of all records if none
+        does, or if `where` cannot name single records.
     """
     if isinstance(where, RecordNames):
         for number, record in enumerate(records):
@@ -672,12 +681,14 @@ def _without_labels(
 ) -> tuple[Schema, list[Any]]:
     """Remove fields that the records lack, such as labels in prediction, from a schema.
 
-    Returns the reduced schema, and the missing fields that must be filled with a placeholder.
+    Only the user's input function knows which fields are labels. So the function is tried on one
+    record, in which the missing fields are filled with different values: its features must be the
+    same for all of them. A function that raises for such values, as `classes.index(label)` does,
+    must accept a record without the fields.
 
-    Only the user's input function knows which fields are labels. So the missing fields are filled
-    with different values, and the function's features must be the same for all of them. A function
-    that accepts none of these values, such as `classes.index(label)`, must accept records without
-    the fields; then none is filled.
+    Returns:
+        The reduced schema, and the missing fields that must be filled with a placeholder in each
+        record. The latter is empty if the function accepts records without the fields.
 
     Raises:
         DataError: The features depend on a missing field.
@@ -718,10 +729,18 @@ def _without_labels(
             # Name only the fields that the features depend on, not a missing label.
             needed = [field for field in missing if moves_features(field)]
             have = sorted(_present(source, needed[0]) or (field.name for field in present))
+            name, declared = needed[0].name, needed[0].is_declared
+            # The files of prebuilt models are right, and not the user's to change.
+            who = (
+                f"{definition.origin} needs for the model's"
+                if declared
+                else "the model needs for its"
+            )
+            advice = did_you_mean(name, have) if declared else f". {rename_or_add(name, have)}."
             raise DataError(
                 f"{where()}: the records have no {', '.join(f.name for f in needed)}, which "
-                f"{definition.origin} needs for the model's inputs. They have "
-                f"{', '.join(have) or 'none of its fields'}{did_you_mean(needed[0].name, have)}"
+                f"{who} inputs. They have "
+                f"{', '.join(have) or 'none of its fields'}{advice}"
             )
     return reduced, missing
 
@@ -750,8 +769,8 @@ def _check_label(
     if missing:
         names = " and ".join(repr(field.name) for field in missing)
         raise MissingFieldError(
-            f"{_names(source, np.arange(1))}: the records have no {names}, which the model's "
-            "inputs do not need: the label. An evaluation compares predictions with it. Add it to "
+            f"{_names(source, np.arange(1))}: the records have no {names}, the label of the "
+            "model. An evaluation compares predictions with it. Add it to "
             "the data, or use predict for data without it."
         ) from error
 
@@ -766,7 +785,7 @@ def _is_missing(source: RecordSource, field: Field) -> bool:
 
 
 def _present(source: RecordSource, field: Field) -> Sequence[str] | None:
-    """Return the fields of the records if `field` is not among them; None if it is."""
+    """Return the names of the records' fields, for an error, or None if they have `field`."""
     try:
         source.read_records(0, 1, Schema((field,)))
     except MissingFieldError as error:

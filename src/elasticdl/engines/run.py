@@ -10,6 +10,7 @@ Callers: `in_process.py` and `elastic/`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -54,7 +55,8 @@ class Run:
         reporter: Reports progress to the user.
         code: A copy of the user's code, because the original may be edited during the run.
         checkpoint: The checkpoint to resume from; None for a new job.
-        metadata: Metadata of every checkpoint: the plan and the data.
+        metadata: Values that are stored in every checkpoint of the run, as JSON: the shard plan, a
+            description of the data, the hashes of the code, and derived params.
     """
 
     context: TrainingContext
@@ -146,7 +148,7 @@ class TrainResult:
 
     Attributes:
         trainer: The model after the last step.
-        metrics: The latest metrics.
+        metrics: Name -> latest value; those of the validation data as `val_...`.
     """
 
     trainer: Trainer
@@ -183,10 +185,11 @@ def train(
             note_changed_code(job, begun.scratch, checkpoint, reporter)
             note_changed_data(checkpoint, reporter)
             follow_finished_job(begun.events, job, folder, generation, checkpoint.step)
+            published = _published(job, checkpoint, begun.store)
             return Outcome(
-                folder.uri, checkpoint.step, checkpoint.metadata["metrics"], already_done=True
+                folder.uri, checkpoint.step, published.metadata["metrics"], already_done=True
             )
-        code_sha256 = copy_code(job, begun.scratch, checkpoint, reporter)
+        code_files = copy_code(job, begun.scratch, checkpoint, reporter)
         quiet_frameworks()
         context, metadata = open_context(job, checkpoint, definition=definition)
         for note in (*context.definition.notes(), *context.notes()):
@@ -204,7 +207,7 @@ def train(
             reporter=reporter,
             code=begun.scratch,
             checkpoint=checkpoint,
-            metadata={**metadata, "code_sha256": code_sha256},
+            metadata={**metadata, "code_files": code_files},
         )
         trained = engine(run)
         reporter.ended()
@@ -230,7 +233,7 @@ def _best_of(run: Run, trained: TrainResult) -> TrainResult:
     """Load the best checkpoint into the trainer; return the result with its metrics.
 
     If there is no best checkpoint, or it is damaged, the user is notified and `trained` is
-    returned unchanged. The mark on a damaged one is deleted.
+    returned unchanged. A damaged checkpoint is no longer marked as the best.
     """
     try:
         best = run.store.best()
@@ -254,6 +257,15 @@ def _best_of(run: Run, trained: TrainResult) -> TrainResult:
     if trained.trainer.measures_averages:
         trained.trainer.finish()
     return TrainResult(trained.trainer, dict(best.metadata["metrics"]))
+
+
+def _published(job: Job, last: Checkpoint, store: CheckpointStore) -> Checkpoint:
+    """Return the checkpoint of the published model; see `_best_of`."""
+    if not job.training.restore_best_weights:
+        return last
+    with contextlib.suppress(CorruptCheckpointError):
+        return store.best() or last
+    return last
 
 
 def _is_done(

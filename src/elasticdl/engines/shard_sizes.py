@@ -49,7 +49,8 @@ def plan_shards(units: Units, options: TrainingOptions, *, splits: bool) -> Shar
     Args:
         units: Layout of the records in their source.
         options: Minibatch size, seed, and whether to shuffle.
-        splits: Whether several workers can share a shard.
+        splits: Whether several workers can train on parts of the same shard. If not,
+            large data is divided into more shards, so that there are enough for all workers.
     """
     size, num_records = options.minibatch_size, int(units.sizes.sum())
     record_bytes = max(1, -(-units.memory_bytes // num_records))

@@ -59,11 +59,12 @@ class StepEvents:
         self._last_s = time.monotonic()
 
     def add(self, commit: Commit, before: Ledger, after: TrainProgress, step: int) -> None:
-        """Report a commit to the user, and keep it for the next event.
+        """Report a commit to the user, and add it to the next event.
 
         Args:
             commit: The commit.
-            before: The ledger before the commit, which has the positions of its batches.
+            before: The ledger before the commit; the lease of each rank in it gives the shard and
+                the numbers of the batches that the rank has committed.
             after: The training progress after the commit.
             step: Number of updates so far.
         """
@@ -98,7 +99,7 @@ class StepEvents:
             self.write(step)
 
     def write(self, step: int) -> None:
-        """Write an event for the steps since the last one, if there are any.
+        """Write one event for all steps since the last event, if there are any.
 
         Args:
             step: The step of the event: the last update that contains any of the batches.

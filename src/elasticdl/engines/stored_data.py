@@ -37,7 +37,11 @@ ASIDE = "data-"
 
 
 def file_names(data: Any) -> str | None:
-    """Return the names of data files, joined by commas; None if the data is in memory."""
+    """Return the names of data files, joined by commas; None if the data is in memory.
+
+    Args:
+        data: The data that the user passed: names of files, or an object such as a DataFrame.
+    """
     if isinstance(data, (str, Path)):
         return str(data)
     if isinstance(data, (list, tuple)) and data:
@@ -55,10 +59,13 @@ def is_stored(location: str) -> bool:
 
 @contextlib.contextmanager
 def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Job]:
-    """Write in-memory data to files while a job runs; yields the job that reads the files.
+    """Context manager that writes in-memory data to files, for a job that runs in its block.
+
+    The block receives a copy of the job, whose fields name these files; the job itself if `data` is
+    empty.
 
     Args:
-        job: The job, with any data.
+        job: The job; its fields that `data` lists are replaced.
         data: Field of the job (`data`, `validation_data`) -> data in memory.
         reporter: Reports progress.
 
@@ -120,7 +127,13 @@ def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Jo
 
 
 def _note_batch_size(given: int | None, job: Job, reporter: Reporter) -> None:
-    """Notify the user if a data set's own batch size differs from `minibatch_size`."""
+    """Notify the user if a data set's own batch size differs from `minibatch_size`.
+
+    Args:
+        given: Batch size of the data set; None if it has none.
+        job: The training job.
+        reporter: Shows the note to the user.
+    """
     assert job.training is not None  # noqa: S101 - a training job
     used = job.training.minibatch_size
     if given is not None and given != used:
@@ -140,3 +153,5 @@ def _remove(uris: Collection[str], *, trains: bool) -> None:
             # Another run's data may be in it.
             with contextlib.suppress(OSError):
                 Path(path).parent.rmdir()
+                # Empty if the job was refused.
+                Path(path).parents[1].rmdir()

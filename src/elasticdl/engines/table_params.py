@@ -39,15 +39,15 @@ def completed(
 ) -> tuple[Job, ModelDefinition]:
     """Fill in missing params of a prebuilt table model; return the new job and definition.
 
-    Of other models, and of data that is no table, both are returned unchanged.
+    If the model is not a prebuilt table model or the data is not a table, return both unchanged.
 
     Args:
         job: The user's job.
         definition: The definition of its model.
         source: The training data; only tables can complete params.
         checkpoint: The checkpoint to resume from, whose params are used.
-        opened: The context and the zoo (the code) with which `definition` was made, used to define
-            the model again with the new params.
+        opened: The `context` and the zoo that were passed to `zoo.define` to make `definition`. The
+            model is defined again with them and the new params.
 
     Raises:
         DataError: The table cannot be read, or does not fit the model.
@@ -76,7 +76,9 @@ def completed(
 
 
 def metadata_of(job: Job, complete: Job) -> dict[str, Any]:
-    """Return the params to save in checkpoints; empty if the user gave all of them.
+    """Return the params to save in checkpoints, as `{"params": {...}}`.
+
+    The result is empty if `completed` did not change the job.
 
     Args:
         job: The user's job.

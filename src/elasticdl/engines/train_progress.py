@@ -20,7 +20,8 @@ class EvaluationProgress:
 
     Attributes:
         ledger: Records which shards of the validation data are included in `states`.
-        states: Metric states so far.
+        states: Metric name -> the metric's state over the examples evaluated so far; see
+            `trainer.MetricStates`.
     """
 
     ledger: Ledger
@@ -34,8 +35,9 @@ class TrainProgress:
     Attributes:
         ledger: Records which batches are in the model.
         epoch_begun: Whether `on_epoch_begin` of the callbacks was called for this epoch.
-        epoch_states: Metric states of this epoch's steps so far.
-        epoch_examples: Examples in this epoch's steps so far.
+        epoch_states: Metric name -> the metric's state over this epoch's steps so far; see
+            `trainer.MetricStates`.
+        epoch_examples: Number of examples in this epoch's steps so far.
         best: Best value so far of `TrainingOptions.best_metric`; None before the first.
         best_step: Step of the best value; -1 before the first.
         stopped: Whether a callback has ended training.

@@ -59,7 +59,8 @@ class TrainingContext:
         data: The training data.
         plan: The division of the data into shards.
         validation: Data to evaluate on; None if there is none.
-        file_variables: Top-level variables of the user's files, which should not change.
+        file_variables: Detects changes of top-level variables in the user's files, which are not
+            part of a checkpoint.
         complete_job: The job including the params that are derived from its data; workers and
             predictions need these.
     """
@@ -84,7 +85,7 @@ class TrainingContext:
 
     @property
     def num_steps(self) -> int | None:
-        """Minibatches in an epoch; None if a pipeline may filter and repeat."""
+        """Minibatches in an epoch; None if a pipeline may filter or repeat records."""
         if not self.data.batches_per_shard(self.plan):
             return None
         return -(-self.plan.num_records // self.plan.minibatch_size)
@@ -161,9 +162,11 @@ class TrainingContext:
         return source.classes if isinstance(source, HasClassNames) else ()
 
     def record_fields(self) -> Schema | None:
-        """Return the fields of the first record; None if the model has a `data_schema()`.
+        """Return the fields of the first record, for the description of the trained model.
 
-        None also for batches of a pipeline, and for fields that no schema can describe.
+        Returns:
+            None if the model has a `data_schema()`, which describes them already, if a pipeline
+            makes the batches, or if no schema can describe the fields.
         """
         data, how = self.data, self.definition.input
         if not isinstance(data, RecordData) or not isinstance(how, RecordInput) or how.schema:
@@ -185,7 +188,8 @@ class TrainingContext:
     def indexes(self) -> dict[str, DataIndex]:
         """Return the indexes (record counts and positions) that were made when opening the data.
 
-        They are keyed by the name of the data. A user's own readers and pipelines have none.
+        Other processes pass them to `open_context`. They are keyed by `data` and `validation_data`
+        of the job. Data that a user's own reader or pipeline reads has none.
         """
         sources: dict[str, RecordSource | None] = {}
         if isinstance(self.data, RecordData):
@@ -311,7 +315,10 @@ class TrainingContext:
             )
 
     def _trains_with(self, metric: str) -> bool:
-        """Whether training also measures an evaluation metric, as far as is known beforehand."""
+        """Return whether training measures a metric as well, without the prefix `val_`.
+
+        True if that is not known before the first step.
+        """
         if self.definition.compiled or metric == "loss":
             return True
         functions = self.definition.create_metrics(Mode.TRAINING)
@@ -393,13 +400,14 @@ def open_context(
         job: The job.
         checkpoint: The checkpoint to resume from.
         code: A copy of the zoo to read the model from; None reads the zoo itself.
-        plan: The shard plan if another process has decided it.
-        worker_id: Passed to a spec as the number of its worker.
-        world_size: Passed to a spec as the number of workers.
+        plan: The shard plan, if another process has made it; None makes one, or takes that of the
+            checkpoint.
+        worker_id: Number of this worker, from 0; the user's `ElasticDLSpec` receives it.
+        world_size: Number of workers; the user's `ElasticDLSpec` receives it.
         definition: The model definition if there already is one; None reads it from the job's
             model reference.
-        indexes: Known indexes, keyed by the name of the data. Data with an index is neither listed
-            nor opened to find its records.
+        indexes: Indexes of the data that another process has made; see
+            `TrainingContext.indexes`.
 
     Returns:
         The context, and the metadata of every checkpoint: plan and data. The metadata is empty if
@@ -474,6 +482,6 @@ def _metadata(job: Job, data: TrainingData, checkpoint: Checkpoint | None) -> di
         "validation_split": job.validation_split,
     }
     if checkpoint is None:
-        return {"plan": asdict(data.cut(job)), **of_data}
+        return {"plan": asdict(data.plan_shards(job)), **of_data}
     check_unchanged(of_data, checkpoint)
     return {"plan": checkpoint.metadata["plan"], **of_data}

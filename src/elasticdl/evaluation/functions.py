@@ -60,11 +60,11 @@ class EvalFunctions:
             stands for the function that `get_func()` returns.
 
     Attributes:
-        names: Their names, in the order given.
+        names: Names of the functions, in the order given.
 
     Raises:
-        DefinitionError: `functions` is neither, a name is not a string, a value is not a function,
-            or two functions have the same name.
+        DefinitionError: `functions` is neither a mapping nor a list, a name is not a string, a
+            value is not a function, or two functions have the same name.
 
     Example:
         >>> functions = EvalFunctions({"off by": lambda y_true, y_pred: abs(y_true - y_pred)})
@@ -85,7 +85,7 @@ class EvalFunctions:
 
     @property
     def value_types(self) -> dict[str, str]:
-        """Function -> `float32` if it never returned a wider type, else `float64`."""
+        """Name of each function -> `float64` if it has returned a wider type, else `float32`."""
         return {column.name: column.value_type for column in self._columns}
 
     def columns(

@@ -1,6 +1,8 @@
-"""Adds up metric states, without side effects.
+"""Sums metric states over batches and workers, without side effects.
 
-The result is the same for one batch, for the batches of one worker and for those of many.
+The state of a metric is a tuple of arrays, from which its value is computed: for a mean, the sum
+over examples and their number. The result does not depend on how the examples are divided into
+batches and workers.
 """
 
 from __future__ import annotations
@@ -15,17 +17,19 @@ if TYPE_CHECKING:
 
 
 def add_states(states: Iterable[MetricStates], ordered: Collection[str] = ()) -> MetricStates:
-    """Return the sum of metric states, each weighted by its number of examples.
+    """Return the element-wise sum of metric states (metric name -> tuple of arrays).
 
     The sums are computed in float64: in float32 the last of a million batches would be lost.
 
     Args:
-        states: In any order; each may contain other metrics. In the order of the batches if there
-            are names in `ordered`.
-        ordered: Metrics whose states do not add up (`Metrics.ordered`): the last states are used.
+        states: One per batch or worker, in any order; but in the order of the batches if `ordered`
+            has names. Not every state needs to have every metric.
+        ordered: Metrics whose states cannot be summed (`Metrics.ordered`); their last state is
+            returned.
 
     Returns:
-        float64 arrays with the shapes of the inputs; those of `ordered` may be the inputs.
+        The states over all batches, as float64 arrays of the inputs' shapes. Arrays of `ordered`
+        metrics may be the inputs themselves, not copies.
 
     Example:
         >>> one = {"loss": (np.float32(3.0), np.float32(2))}

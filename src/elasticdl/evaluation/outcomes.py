@@ -60,10 +60,10 @@ class Outcomes:
     """Labels, predictions and confidences, one value per example; masked if a row has none.
 
     Attributes:
-        labels: int64 if there are classes, else float64.
-        predictions: As for `labels`.
-        confidences: float64.
-        correct: bool.
+        labels: int64 class numbers if there are classes, else float64.
+        predictions: The model's predictions, of the same type as `labels`.
+        confidences: float64: the probability of the predicted class.
+        correct: bool: whether the prediction equals the label.
     """
 
     labels: np.ma.MaskedArray[Any, Any]

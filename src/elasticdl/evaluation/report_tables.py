@@ -46,7 +46,7 @@ class ClassRow:
         name: The class's number.
         support: Number of examples that have this label.
         predicted: Number of examples predicted as this class.
-        correct: Number of examples for which both are true.
+        correct: Number of examples that have this label and are predicted as this class.
     """
 
     name: int

@@ -114,7 +114,13 @@ def _write_rows(report: Report, path: Any) -> None:
 
 
 def _texts(column: Any, value_type: str) -> Any:
-    """Return a column as strings, formatted as pandas writes them."""
+    """Return a column as CSV cells, formatted and quoted as pandas writes them; null is empty.
+
+    Args:
+        column: The column.
+        value_type: NumPy dtype in which its numbers were computed, so that a float32 is written as
+            0.1, not as 0.10000000149011612; empty for float64.
+    """
     if pa.types.is_floating(column.type):
         return _of_floats(column, np.dtype(value_type or "float64"))
     if not pa.types.is_string(column.type):

@@ -124,7 +124,8 @@ class ReportWriter(AtomicWriter):
         folder: Where the report goes: a path, a URI, or an output folder.
         name: The file is named `<name>.parquet`.
         split: The evaluated split, such as `validation`.
-        functions: Computed for each example, in addition to the metrics passed to `add`.
+        functions: Functions whose values are computed for each example and written as columns, in
+            addition to the metrics passed to `add`.
 
     Attributes:
         result: The summary; available once the writer is closed.

@@ -114,10 +114,12 @@ class _Reading:
     def _of_class(self, cls: type, names: AbstractSet[str]) -> str:
         """Return why methods of a class must not be traced; empty if they may be.
 
+        Special methods are checked, and those in `names`. If a base class belongs to a library, all
+        methods are checked, because the library may call any of them.
+
         Args:
             cls: The class of an object that the traced function uses.
-            names: Names of attributes that the code reads. Methods with these names and special
-                methods are checked; all methods, if a library's base class may call them.
+            names: Names of the attributes that the traced code reads.
         """
         # A library may call methods of a class derived from its own that no code names.
         any_name = any(owner.__module__.partition(".")[0] not in _OURS for owner in cls.__mro__[1:])
@@ -137,7 +139,16 @@ class _Reading:
     def _of_class_again(
         self, cls: type, method: types.FunctionType, names: AbstractSet[str]
     ) -> str:
-        """Return why methods that another method calls must not be traced; see `_of_class`."""
+        """Check the methods of a class that one of its methods may call.
+
+        Args:
+            cls: The class.
+            method: The method whose code is searched for names.
+            names: Names of attributes that are already being checked.
+
+        Returns:
+            Why they must not be traced; empty if they may be.
+        """
         if method.__code__.co_filename.startswith(_INSTALLED):
             return ""
         more = _names_in(method) - names

@@ -97,7 +97,8 @@ def per_second(
         amount: The amount since the previous entry.
         start: Start of the first bin.
         stop: End of the last bin.
-        rests: Ends of idle periods, each of which began at the preceding entry of `time`.
+        rests: Times at which idle periods ended, each of which began at the preceding entry of
+            `time`. The amount of the next entry is spread over the time after the idle period.
         most_bins: Maximum number of bins; a bin is at least about one second wide.
 
     Returns:

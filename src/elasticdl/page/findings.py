@@ -74,7 +74,7 @@ def find(history: JobHistory, stalls: Sequence[Stall], activity: Activity) -> li
     Args:
         history: History of the job.
         stalls: Periods without progress, from `find_stalls`.
-        activity: When the job trained, which tells idle workers from a paused job.
+        activity: Periods in which the job trained, to distinguish idle workers from a paused job.
     """
     found = [
         *_overfitting(history),
@@ -181,9 +181,9 @@ def _not_finite(history: JobHistory) -> list[PageFinding]:
 
 
 def _losses(history: JobHistory) -> list[PageFinding]:
-    lost = [stay for stay in history.stays if stay.is_lost and stay.incarnation]
-    lost.sort(key=lambda stay: stay.left or 0.0)
-    found = [_loss(history, stay) for stay in lost[-_MAX_LOSSES:]]
+    lost = [tenure for tenure in history.tenures if tenure.is_lost and tenure.incarnation]
+    lost.sort(key=lambda tenure: tenure.left or 0.0)
+    found = [_loss(history, tenure) for tenure in lost[-_MAX_LOSSES:]]
     if len(lost) > _MAX_LOSSES:
         found.append(
             PageFinding(
@@ -195,17 +195,17 @@ def _losses(history: JobHistory) -> list[PageFinding]:
     return found
 
 
-def _loss(history: JobHistory, stay: RankTenure) -> PageFinding:
-    left = stay.left or 0.0
-    text = f"Worker {stay.rank} was lost at {clock_text(left)}, around step {stay.step:,}: it "
-    text += f"{brief(stay.reason)}."
+def _loss(history: JobHistory, tenure: RankTenure) -> PageFinding:
+    left = tenure.left or 0.0
+    text = f"Worker {tenure.rank} was lost at {clock_text(left)}, around step {tenure.step:,}: it "
+    text += f"{brief(tenure.reason)}."
     waited = waited_s(history, left)
     if waited is not None and waited >= _SHORTEST_WAIT_S:
         text += f" The others waited {duration_text(waited)}."
     following = [
         each
-        for each in history.stays
-        if each.rank == stay.rank and each.joined >= left and each is not stay
+        for each in history.tenures
+        if each.rank == tenure.rank and each.joined >= left and each is not tenure
     ]
     if not following:
         text += " It was not replaced."
@@ -228,8 +228,8 @@ def _speeds(history: JobHistory, left: float, waited: float, back: float | None)
     Args:
         history: History of the job.
         left: When the worker left, in seconds since 1970-01-01 UTC.
-        waited: Seconds that the others paused then.
-        back: When its replacement joined; None if it has none yet.
+        waited: Seconds that the other workers paused because of the loss.
+        back: When its replacement committed its first batch; None if it has not yet.
     """
     away = back if back is not None else left + _SPEED_S
     spans = {
@@ -319,9 +319,9 @@ def _stalls(stalls: Sequence[Stall]) -> list[PageFinding]:
 def _behind(history: JobHistory, activity: Activity) -> list[PageFinding]:
     """Report the longest periods in which a worker committed no batch while others did."""
     late = [
-        (last - first, first, stay.rank)
-        for stay in history.stays
-        for first, last in activity.behind(stay)
+        (last - first, first, tenure.rank)
+        for tenure in history.tenures
+        for first, last in activity.behind(tenure)
         if last - first > _MIN_BEHIND_S
     ]
     return [

@@ -76,7 +76,11 @@ class Forward:
         return answer
 
     def answers(self) -> bool:
-        """Return whether the page responds; raises a `UsageError` as `get` does."""
+        """Return whether the page responds.
+
+        Raises:
+            UsageError: The job has no page, or port forwarding is not allowed.
+        """
         try:
             with self.get(_PROBE) as answer:
                 answer.read()
@@ -156,7 +160,8 @@ def serve_forwarded(
         name: Name of its RayJob.
         listen: `HOST:PORT` on this machine; port 0 selects a free port.
         print_fn: Called with the URL once the page responds.
-        on_state: Called with the state of the job, in words, until then.
+        on_state: Called with the state of the job, in words, whenever it changes before the page
+            responds.
 
     Raises:
         UsageError: `listen` is not an address, there is no such job, it has ended or has no page,

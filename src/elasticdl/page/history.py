@@ -63,7 +63,7 @@ class _Block:
 
     Attributes:
         first: Index of its first step in `JobHistory.steps`.
-        event_of: [rows]: the step of each row, counted from `first`.
+        event_of: [rows]: index of the step that each row belongs to, relative to `first`.
         rows: [rows, 5]: see `events.CommittedRow`.
         newest_epoch: The highest of its epochs.
     """
@@ -91,7 +91,7 @@ class JobHistory:
         epoch: The epoch of the latest batches, from 0.
         shard_batches: Committed batches of that epoch, by shard.
         shard_of: Rank -> the shard of that epoch whose batch it committed last.
-        stays: Every period in which a worker held a rank.
+        tenures: Every period in which a worker held a rank.
         end: `JobFinished` or `JobFailed` of the last attempt; None while it is running.
         recent_events: The latest events other than steps, oldest first.
         damages: The first damaged lines.
@@ -115,7 +115,7 @@ class JobHistory:
         self.shard_batches = np.zeros(0, np.int64)
         self.shard_of: dict[int, int] = {}
         self._skipped: list[RecordsSkipped] = []
-        self.stays: list[RankTenure] = []
+        self.tenures: list[RankTenure] = []
         self.end: JobFinished | JobFailed | None = None
         self.recent_events: deque[Event] = deque(maxlen=_MAX_RECENT_EVENTS)
         self.damages: list[Damage] = []
@@ -127,7 +127,11 @@ class JobHistory:
         self._last_batch: dict[int, float] = {}
 
     def add(self, items: Iterable[Item]) -> None:
-        """Process the next piece of the log, and update all attributes."""
+        """Process the next parsed events of the log, and update all attributes.
+
+        Args:
+            items: The result of `parse.parse`.
+        """
         for item in items:
             match item:
                 case Damage():
@@ -186,15 +190,18 @@ class JobHistory:
         return [self._open[rank] for rank in sorted(self._open)]
 
     @property
-    def stays_so_far(self) -> list[RankTenure]:
-        """`stays`, with a gap up to the last logged step for a worker that commits nothing now."""
+    def tenures_so_far(self) -> list[RankTenure]:
+        """`tenures`, including gaps that have not ended.
+
+        A worker that has committed nothing for a while gets a gap up to the last logged step.
+        """
         now = float(self.steps["time"][-1]) if len(self.steps) else 0.0
         return [
-            replace(stay, gaps=[*stay.gaps, (last, now)])
-            if self._open.get(stay.rank) is stay
-            and (last := self._last_batch.get(stay.rank, now)) < now - GAP_S
-            else stay
-            for stay in self.stays
+            replace(tenure, gaps=[*tenure.gaps, (last, now)])
+            if self._open.get(tenure.rank) is tenure
+            and (last := self._last_batch.get(tenure.rank, now)) < now - GAP_S
+            else tenure
+            for tenure in self.tenures
         ]
 
     def last_batch(self, rank: int) -> float | None:
@@ -205,7 +212,7 @@ class JobHistory:
 
     def _take_steps(self, steps: StepColumns) -> None:
         count = len(steps)
-        if not self.stays and self.starts:
+        if not self.tenures and self.starts:
             self._add_own_process()
         first = len(self.steps)
         self._note_time(float(steps.time[0]), float(steps.time.max()))
@@ -233,7 +240,7 @@ class JobHistory:
         self._count_shards(*steps.rows.T)
 
     def _note_batches(self, ranks: npt.NDArray[Any], times: npt.NDArray[Any]) -> None:
-        """Record in each tenure when its worker committed the first batch, and long gaps since.
+        """Record when each worker committed its first batch, and long periods without a batch.
 
         Args:
             ranks: Rank of the worker that committed each batch.
@@ -247,17 +254,17 @@ class JobHistory:
         stops = np.append(firsts[1:], len(ranks))
         for first, stop in zip(firsts.tolist(), stops.tolist(), strict=True):
             rank = int(ranks[first])
-            stay = self._open.get(rank)
-            if stay is None:
+            tenure = self._open.get(rank)
+            if tenure is None:
                 continue
             mine = times[first:stop]
-            if stay.first_batch is None:
-                stay.first_batch = float(mine[0])
+            if tenure.first_batch is None:
+                tenure.first_batch = float(mine[0])
                 self._last_batch.pop(rank, None)
             before = self._last_batch.get(rank, float(mine[0]))
             gaps = np.diff(mine, prepend=before)
             for at in np.flatnonzero(gaps > GAP_S).tolist():
-                stay.gaps.append((float(mine[at] - gaps[at]), float(mine[at])))
+                tenure.gaps.append((float(mine[at] - gaps[at]), float(mine[at])))
             self._last_batch[rank] = float(mine[-1])
 
     def _count_shards(
@@ -295,13 +302,13 @@ class JobHistory:
         self.shard_of.update(zip(there.tolist(), last[there].tolist(), strict=True))
 
     def _add_own_process(self) -> None:
-        """Create the tenures of a job without workers: one process with rank 0 per attempt."""
+        """Add a `RankTenure` for each attempt of a job without workers; its process has rank 0."""
         for start in self.starts:
-            stay = RankTenure(0, 0, start.attempt, start.time, host=start.host, pid=start.pid)
-            self.stays.append(stay)
-        for stay, following in zip(self.stays, self.starts[1:], strict=False):
-            stay.end(following.time, "was restarted")
-        self._open[0] = self.stays[-1]
+            tenure = RankTenure(0, 0, start.attempt, start.time, host=start.host, pid=start.pid)
+            self.tenures.append(tenure)
+        for tenure, following in zip(self.tenures, self.starts[1:], strict=False):
+            tenure.end(following.time, "was restarted")
+        self._open[0] = self.tenures[-1]
 
     # --- events -------------------------------------------------------------------------------
 
@@ -334,9 +341,9 @@ class JobHistory:
             case WorkerJoined():
                 self._join(event)
             case WorkerLeft():
-                stay = self._open.pop(event.rank, None)
-                if stay is not None:
-                    stay.end(event.time, event.reason, step=event.step, is_lost=True)
+                tenure = self._open.pop(event.rank, None)
+                if tenure is not None:
+                    tenure.end(event.time, event.reason, step=event.step, is_lost=True)
             case _:
                 pass
 
@@ -351,21 +358,21 @@ class JobHistory:
         self._epochs = [each for each in self._epochs if each.step <= step]
         self._skipped = [each for each in self._skipped if each.step + 1 <= step]
         same = self.attempt == event.attempt
-        for stay in self._open.values():
+        for tenure in self._open.values():
             if same:
-                stay.end(event.time, f"was restarted from step {step}", step=step)
+                tenure.end(event.time, f"was restarted from step {step}", step=step)
             else:
-                before = max(stay.joined, self._last_batch.get(stay.rank, 0.0))
-                stay.end(before, "ended with its attempt", step=step)
+                before = max(tenure.joined, self._last_batch.get(tenure.rank, 0.0))
+                tenure.end(before, "ended with its attempt", step=step)
         self._open.clear()
         self._last_batch.clear()
-        has_own_process = bool(self.stays) and not self.stays[-1].incarnation
+        has_own_process = bool(self.tenures) and not self.tenures[-1].incarnation
         self.starts.append(event)
         self.end = None
         if has_own_process:
-            stay = RankTenure(0, 0, event.attempt, event.time, host=event.host, pid=event.pid)
-            self.stays.append(stay)
-            self._open[0] = stay
+            tenure = RankTenure(0, 0, event.attempt, event.time, host=event.host, pid=event.pid)
+            self.tenures.append(tenure)
+            self._open[0] = tenure
 
     def _count_shards_again(self) -> None:
         """Recount the batches of the newest epoch, after some were rolled back."""
@@ -386,7 +393,7 @@ class JobHistory:
         before = self._open.pop(event.rank, None)
         if before is not None:
             before.end(event.time, "was replaced", step=event.step, is_lost=True)
-        stay = RankTenure(
+        tenure = RankTenure(
             rank=event.rank,
             incarnation=event.incarnation,
             attempt=self.attempt,
@@ -396,15 +403,15 @@ class JobHistory:
             started=event.started,
             replaces=event.replaces,
         )
-        self._open[event.rank] = stay
+        self._open[event.rank] = tenure
         self._last_batch.pop(event.rank, None)
-        self.stays.append(stay)
+        self.tenures.append(tenure)
 
     def _finish(self, event: JobFinished | JobFailed) -> None:
         self.end = event
         done = isinstance(event, JobFinished)
-        for stay in self._open.values():
-            stay.end(
+        for tenure in self._open.values():
+            tenure.end(
                 event.time, "the job was complete" if done else "the job ended", step=event.step
             )
         self._open.clear()
@@ -418,7 +425,7 @@ class JobHistory:
 def _put(events: dict[Any, Any], key: Any, event: Event) -> None:
     """Store an event under a key, as the last entry of the dict, even if the key exists already.
 
-    So the entries stay in the order of the log.
+    So the entries tenure in the order of the log.
     """
     events.pop(key, None)
     events[key] = event

@@ -84,7 +84,7 @@ class StepColumns:
         loss: Mean loss over these records.
         num_left_out: Records that were left out.
         longest_s: Longest time between two commits, in seconds; 0 if unknown.
-        row_ends: Number of `rows` of all events up to and including this one.
+        row_ends: Index in `rows` one past the last row of the event.
         rows: [rows, 5]: see `events.CommittedRow`.
     """
 

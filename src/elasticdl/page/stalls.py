@@ -55,7 +55,7 @@ def find_stalls(
     longest_s: npt.NDArray[np.float64],
     attempt: npt.NDArray[np.int32],
     *,
-    stays: Sequence[RankTenure],
+    tenures: Sequence[RankTenure],
     checkpoints: Sequence[Checkpointed],
     evaluations: Sequence[Evaluated],
     behind: Sequence[tuple[float, int]] = (),
@@ -66,7 +66,7 @@ def find_stalls(
         time: When steps were logged, ascending within an attempt.
         longest_s: The longest pause between two commits for each entry; 0 if unknown.
         attempt: Attempt of each entry.
-        stays: Tenures of workers in ranks.
+        tenures: Periods in which workers held ranks, to find stalls caused by lost or joining ones.
         checkpoints: Checkpoints of the job.
         evaluations: Evaluations of the job.
         behind: (time, rank) for each worker that stopped committing while others continued.
@@ -81,11 +81,11 @@ def find_stalls(
     is_long = (seconds > max(_MIN_S, _TIMES_USUAL * ordinary)) & (attempt[1:] == attempt[:-1])
     found = np.flatnonzero(is_long)
     lost = _Timeline(
-        (stay.left, f"worker {stay.rank} {brief(stay.reason)}")
-        for stay in stays
-        if stay.is_lost and stay.left is not None
+        (tenure.left, f"worker {tenure.rank} {brief(tenure.reason)}")
+        for tenure in tenures
+        if tenure.is_lost and tenure.left is not None
     )
-    joined = _Timeline((stay.joined, f"worker {stay.rank} joined") for stay in stays)
+    joined = _Timeline((tenure.joined, f"worker {tenure.rank} joined") for tenure in tenures)
     evaluated = _Timeline(
         (event.time, "the validation data was evaluated") for event in evaluations
     )

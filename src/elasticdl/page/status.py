@@ -154,7 +154,7 @@ def _of_steps(
 
 
 def progress_of(history: JobHistory, job: Job | None) -> JobProgress:
-    """Return the progress of a job, computed as for the annotations of a RayJob.
+    """Return the progress of a job, with the same numbers as in its annotations on a cluster.
 
     Args:
         history: History of the job.
@@ -177,7 +177,7 @@ def progress_of(history: JobHistory, job: Job | None) -> JobProgress:
         epoch=epoch,
         num_seen=seen,
         step=int(steps["step"][before[-1]]) if len(before) else 0,
-        ranks=frozenset(stay.rank for stay in history.present),
+        ranks=frozenset(tenure.rank for tenure in history.present),
     )
     logged = steps["time"]
     for at in recent.tolist():
@@ -251,10 +251,10 @@ def _waiting(history: JobHistory, job: Job | None, now: float) -> str:
         present = history.present
         if len(present) < job.workers.min:
             return f"waiting for workers: {len(present)} of at least {job.workers.min} are ready"
-        joining = [stay for stay in present if stay.first_batch is None]
+        joining = [tenure for tenure in present if tenure.first_batch is None]
         if is_quiet and joining:
-            names = ", ".join(str(stay.rank) for stay in joining[:5])
-            since = duration_text(now - min(stay.joined for stay in joining))
+            names = ", ".join(str(tenure.rank) for tenure in joining[:5])
+            since = duration_text(now - min(tenure.joined for tenure in joining))
             return f"waiting for {counted(len(joining), 'worker')} to join ({names}), for {since}"
     if not len(counting):
         return "building the model and compiling the first step"
@@ -276,9 +276,9 @@ def _absent(history: JobHistory, now: float, least_s: float) -> str:
         least_s: Seconds without a batch after which a worker is named.
     """
     late = [
-        (stay.rank, now - last)
-        for stay in history.present
-        if (last := history.last_batch(stay.rank)) is not None and now - last > least_s
+        (tenure.rank, now - last)
+        for tenure in history.present
+        if (last := history.last_batch(tenure.rank)) is not None and now - last > least_s
     ]
     if not late:
         return ""

@@ -7,7 +7,7 @@ A `RankTenure` is the period in which a worker holds a rank. Its state is `joini
 committed batch, and `behind` while others commit batches and it has committed none for a while. All
 of this is derived from the log.
 
-Pure. Callers: `history.py` keeps the stays, `view.py` shows them.
+Pure. Callers: `history.py` collects the tenures, `view.py` shows the lanes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RankTenure:
         reason: Why it left.
         step: Number of updates when it left.
         is_lost: Whether it left while the job still needed it.
-        gaps: Periods without batches, between periods with batches.
+        gaps: (Start, end) of each long period in which it committed no batch.
     """
 
     rank: int
@@ -88,22 +88,22 @@ class Segment:
 
 
 def lanes(
-    stays: Sequence[RankTenure], activity: Activity, end: float
+    tenures: Sequence[RankTenure], activity: Activity, end: float
 ) -> tuple[list[dict[str, Any]], int]:
     """Build the lanes (a timeline of states per rank); also return how many were left out.
 
     Args:
-        stays: Tenures of all ranks, ordered by their start.
+        tenures: All periods in which a worker held a rank, ordered by their start.
         activity: Periods in which the job trained; outside of them, no worker counts as behind.
         end: End of the lanes of workers that are still present.
 
     Returns:
-        The rank and the segments of each lane. If there are more than `_MAX_LANES`, those whose
-        rank was held by most workers.
+        The rank and the segments of each lane, and the number of lanes left out. If there are more
+        than `_MAX_LANES`, the lanes of the ranks that most workers have held are kept.
     """
     by_rank: dict[int, list[RankTenure]] = {}
-    for stay in stays:
-        by_rank.setdefault(stay.rank, []).append(stay)
+    for tenure in tenures:
+        by_rank.setdefault(tenure.rank, []).append(tenure)
     chosen = sorted(by_rank)
     if len(chosen) > _MAX_LANES:
         eventful = sorted(chosen, key=lambda rank: (-len(by_rank[rank]), rank))
@@ -120,40 +120,46 @@ def lanes(
     return shown, len(by_rank) - len(chosen)
 
 
-def _segments(stays: Sequence[RankTenure], activity: Activity, end: float) -> list[Segment]:
+def _segments(tenures: Sequence[RankTenure], activity: Activity, end: float) -> list[Segment]:
     segments: list[Segment] = []
-    for number, stay in enumerate(stays):
-        name = _name_of(stay)
-        stop = end if stay.left is None else stay.left
+    for number, tenure in enumerate(tenures):
+        name = _name_of(tenure)
+        stop = end if tenure.left is None else tenure.left
         free_since = segments[-1].stop if segments else 0.0
-        begun = max(stay.started or stay.joined, free_since)
-        if begun < stay.joined:
+        begun = max(tenure.started or tenure.joined, free_since)
+        if begun < tenure.joined:
             text = f"{name}: starting the process and building the model"
-            segments.append(Segment(begun, stay.joined, "starting", text))
-        trains = stop if stay.first_batch is None else max(min(stay.first_batch, stop), stay.joined)
-        if trains > stay.joined:
-            kind = "joining" if stay.incarnation else "starting"
+            segments.append(Segment(begun, tenure.joined, "starting", text))
+        trains = (
+            stop
+            if tenure.first_batch is None
+            else max(min(tenure.first_batch, stop), tenure.joined)
+        )
+        if trains > tenure.joined:
+            kind = "joining" if tenure.incarnation else "starting"
             text = (
-                "joining: receiving the model's state" if stay.incarnation else "building the model"
+                "joining: receiving the model's state"
+                if tenure.incarnation
+                else "building the model"
             )
-            segments.append(Segment(stay.joined, trains, kind, f"{name}: {text}"))
+            segments.append(Segment(tenure.joined, trains, kind, f"{name}: {text}"))
         at = trains
-        for first, last in activity.behind(stay):
+        for first, last in activity.behind(tenure):
             if at < first:
                 segments.append(Segment(at, first, "training", f"{name}: training"))
             segments.append(
                 Segment(max(at, first), last, "behind", f"{name}: behind, no batch committed")
             )
             at = last
-        if stop > at or stop == trains == stay.joined:
-            why = "" if stay.left is None else f"; then {stay.reason}"
+        if stop > at or stop == trains == tenure.joined:
+            why = "" if tenure.left is None else f"; then {tenure.reason}"
             segments.append(Segment(at, max(stop, at), "training", f"{name}: training{why}"))
-        if stay.left is not None and stay.is_lost:
-            following = stays[number + 1] if number + 1 < len(stays) else None
+        if tenure.left is not None and tenure.is_lost:
+            following = tenures[number + 1] if number + 1 < len(tenures) else None
             until = end if following is None else following.joined
-            same = following is None or following.attempt == stay.attempt
+            same = following is None or following.attempt == tenure.attempt
             if same and until > stop:
-                text = f"{name} {stay.reason}"
+                text = f"{name} {tenure.reason}"
                 segments.append(Segment(stop, until, "lost", text))
     return segments
 
@@ -173,19 +179,19 @@ class Activity:
         trained = np.where((lengths > 0) & (lengths <= limit), lengths, 0.0)
         self._trained = np.append(0.0, np.cumsum(trained))
 
-    def behind(self, stay: RankTenure) -> list[tuple[float, float]]:
-        """Return the periods (start, stop) in which a worker committed no batch, unlike others."""
-        if not stay.gaps:
+    def behind(self, tenure: RankTenure) -> list[tuple[float, float]]:
+        """Return the periods (start, stop) in which only other workers committed batches."""
+        if not tenure.gaps:
             return []
-        first, last = np.searchsorted(self._logged, np.array(stay.gaps)).T
+        first, last = np.searchsorted(self._logged, np.array(tenure.gaps)).T
         last = np.minimum(last, len(self._logged) - 1)
         trained = self._trained[last] - self._trained[first]
         is_behind = (last - first > 1) & (trained > GAP_S)
-        return [stay.gaps[at] for at in np.flatnonzero(is_behind).tolist()]
+        return [tenure.gaps[at] for at in np.flatnonzero(is_behind).tolist()]
 
 
-def _name_of(stay: RankTenure) -> str:
-    if not stay.incarnation:
-        return f"process {stay.pid}" if stay.pid else "process"
-    where = f" on {stay.host}" if stay.host else ""
-    return f"worker {stay.rank} (process {stay.pid}{where})"
+def _name_of(tenure: RankTenure) -> str:
+    if not tenure.incarnation:
+        return f"process {tenure.pid}" if tenure.pid else "process"
+    where = f" on {tenure.host}" if tenure.host else ""
+    return f"worker {tenure.rank} (process {tenure.pid}{where})"

@@ -5,7 +5,7 @@
 A section is the data of one part of the page, such as its charts over time. The browser receives
 a section whenever it has changed; `static/page.js` draws it, but what to show is decided here.
 
-Pure. Callers: `web_app.py`.
+Pure. Callers: `outputs.py` and `elasticdl job show`.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ def view(history: JobHistory, facts: Facts, now: float) -> dict[str, Section]:
     status = status_of(history, facts, now)
     is_live = status.state in {JobState.RUNNING, JobState.STARTING}
     end = now if is_live else history.last_time
-    stays, activity = history.stays_so_far, timelines.Activity(history.steps["time"])
-    stalls = _stalls_of(history, stays, activity)
+    tenures, activity = history.tenures_so_far, timelines.Activity(history.steps["time"])
+    stalls = _stalls_of(history, tenures, activity)
     sections = {
         "head": _head(history, facts, status, now),
         "findings": [finding.to_json() for finding in findings.find(history, stalls, activity)],
         "curves": _curves(history, facts.job),
         "clock": _clock(
-            history, _longest(stalls), timelines.lanes(stays, activity, end), end, is_live=is_live
+            history, _longest(stalls), timelines.lanes(tenures, activity, end), end, is_live=is_live
         ),
         "shards": _shards(history),
         "checkpoints": _checkpoints(history, facts),
@@ -94,7 +94,9 @@ def summary(history: JobHistory, facts: Facts, now: float) -> dict[str, Any]:
         "seconds": seconds,
         "started": history.first_time or None,
         "model": history.start.model_def if history.start is not None else "",
-        "workers_lost": sum(bool(stay.is_lost and stay.incarnation) for stay in history.stays),
+        "workers_lost": sum(
+            bool(tenure.is_lost and tenure.incarnation) for tenure in history.tenures
+        ),
         "examples_per_s": _mean_speed(history),
         "val_loss": last[0].metrics.get("loss") if last else None,
         "params": _compared(facts.definition),
@@ -135,10 +137,12 @@ def _head(history: JobHistory, facts: Facts, status: JobStatus, now: float) -> S
         "attempt": history.attempt,
         "host": start.host if start is not None else "",
         "pid": start.pid if start is not None else 0,
-        "workers": len([stay for stay in present if stay.incarnation]),
+        "workers": len([tenure for tenure in present if tenure.incarnation]),
         "workers_wanted": [workers.min, workers.max] if workers is not None else None,
         "workers_joining": sum(bool(s.incarnation and s.first_batch is None) for s in present),
-        "workers_lost": sum(bool(stay.is_lost and stay.incarnation) for stay in history.stays),
+        "workers_lost": sum(
+            bool(tenure.is_lost and tenure.incarnation) for tenure in history.tenures
+        ),
         "examples_per_s": _recent_speed(history)
         if status.state is JobState.RUNNING
         else _mean_speed(history),
@@ -274,9 +278,9 @@ def _shards(history: JobHistory) -> Section:
     is_over = epoch in history.epochs
     # A worker's current shard is the shard of its latest committed batch.
     shard_of = {
-        stay.rank: history.shard_of[stay.rank]
-        for stay in history.present
-        if stay.rank in history.shard_of and not is_over
+        tenure.rank: history.shard_of[tenure.rank]
+        for tenure in history.present
+        if tenure.rank in history.shard_of and not is_over
     }
     states = shard_map.shard_states(
         committed,
@@ -464,17 +468,17 @@ def _about(history: JobHistory, facts: Facts) -> Section:
 
 
 def _stalls_of(
-    history: JobHistory, stays: Sequence[timelines.RankTenure], activity: timelines.Activity
+    history: JobHistory, tenures: Sequence[timelines.RankTenure], activity: timelines.Activity
 ) -> list[Stall]:
     steps = history.steps
     return find_stalls(
         steps["time"],
         steps["longest_s"],
         steps["attempt"],
-        stays=stays,
+        tenures=tenures,
         checkpoints=list(history.checkpoints.values()),
         evaluations=list(history.evaluations.values()),
-        behind=[(first, stay.rank) for stay in stays for first, _ in activity.behind(stay)],
+        behind=[(first, tenure.rank) for tenure in tenures for first, _ in activity.behind(tenure)],
     )
 
 

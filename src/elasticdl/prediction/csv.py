@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 class RowWriter:
     """Writes predictions as rows of a new CSV file.
 
+    Args:
+        path: Path of the file.
+        fields: Name, type and shape of each output.
+
     Raises:
         DefinitionError: Two outputs would share a column.
     """
@@ -94,7 +98,7 @@ def _header_bytes(path: Path) -> int:
 
 
 def first_key(path: Path) -> bytes | None:
-    """Return the record key in a file's first row; empty without keys, None without rows.
+    """Return the key in a file's first row; empty if rows have no key, None if there are no rows.
 
     Raises:
         DataError: The file is not a CSV file.

@@ -34,7 +34,14 @@ _ARROW = "arrow"
 
 
 def arrow_type(dtype: np.dtype[Any]) -> Any:
-    """Return the Arrow type of a column whose values are given as strings; None for text."""
+    """Return the type that a column had in its Arrow table, if it was converted to strings.
+
+    Args:
+        dtype: The dtype of the column's array, in whose metadata `InputColumns` stores the type.
+
+    Returns:
+        None if the column was not converted.
+    """
     metadata: Mapping[str, Any] = dtype.metadata or {}
     return metadata.get(_ARROW)
 

@@ -79,9 +79,10 @@ class Predictor:
         Args:
             batches: Pairs of the number of a batch's first record and the batch, in the records'
                 order.
-            write: Takes the first record's number, keys and outputs.
+            write: Called for each batch with the number of its first record, the keys of its
+                records and its outputs.
             start: First record of the range.
-            stop: One past the last; None means all that follow.
+            stop: One past the last record of the range; None means all that follow.
             worker_id: The worker number passed to the processor.
 
         Yields:

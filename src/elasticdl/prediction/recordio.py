@@ -71,7 +71,7 @@ def join(parts: Iterable[Path], joined: Path) -> None:
 
 
 def first_key(path: Path) -> bytes | None:
-    """Return the record key in a file's first row; empty without keys, None without rows.
+    """Return the key in a file's first row; empty if rows have no key, None if there are no rows.
 
     Raises:
         DataError: The file is not a RecordIO file.

@@ -185,7 +185,7 @@ class Target:
 
 def target_of(output: str) -> Target:
     """Return the target that a path or address names, whether or not it exists."""
-    file_format = next((each for each in _FORMATS if output.endswith(f".{each}")), None)
+    file_format = next((each for each in _FORMATS if output.lower().endswith(f".{each}")), None)
     path = local_path_of(output)
     if path is not None:
         path = path.resolve()

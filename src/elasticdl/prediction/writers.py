@@ -12,7 +12,9 @@ On a local disk a folder appears in one step. Where that is not possible (an obj
 that is mounted, or whose parent is not writable), parts appear one by one and `_SUCCESS` last: wait
 for it.
 
-Callers: `phase.py`.
+The formats are in `parquet.py`, `csv.py` and `recordio.py`, which `parts.py` loads.
+
+Callers: `engines/inference.py`, `engines/elastic/inference.py`.
 """
 
 from __future__ import annotations
@@ -104,7 +106,7 @@ class PredictionWriter(AtomicWriter):
     prediction is kept.
 
     Attributes:
-        parts: The parts collected so far; other processes may write some of them.
+        parts: The part files of the prediction. Other processes may write some of them.
         replaced: The output, if it is an earlier prediction that will be replaced; else empty.
     """
 

@@ -6,7 +6,7 @@ checks each declared size first:
 
     zip archives            sum of the unpacked members
     HDF5                    datasets, their chunks, compressed chunks
-    pickles of PyTorch      storages and tensors; a layer is never called by a pickle
+    pickles of PyTorch      storages and tensors; pickles that construct layers are rejected
     torch.export            tensors of the weights and constants; sizes in the graph
     SavedModel              constants of the graph, variables of the checkpoint
     Keras                   each weight that a layer creates while the model is built

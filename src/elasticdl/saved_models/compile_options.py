@@ -226,7 +226,12 @@ def _custom_optimizer(
 
 @dataclass(frozen=True)
 class _Schedule:
-    """A learning rate that changes over time, created again for each optimizer."""
+    """A learning rate that changes over time.
+
+    Attributes:
+        create: Returns a new Keras schedule, because optimizers must not share one.
+        text: Description of the schedule, for the log.
+    """
 
     create: Callable[[], Any]
     text: str
@@ -474,8 +479,8 @@ def _of_one_rank(labels: Any, outputs: Any) -> tuple[Any, Any]:
 def takes_one_hot(loss: Loss, num_classes: int) -> bool:
     """Return whether a loss accepts one-hot rows but not integers.
 
-    The loss is tried with more examples than classes: if their numbers were equal, class numbers
-    would silently be broadcast against columns.
+    The loss is tried on more examples than classes. With as many examples as classes, a loss for
+    one-hot rows would broadcast integer labels over the columns and accept them.
 
     Args:
         loss: `(outputs, labels)`.

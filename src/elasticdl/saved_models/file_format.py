@@ -67,8 +67,10 @@ class ModelFile:
         training_config: How the model was compiled, as JSON; None if it is not recorded.
         num_bytes: Size; for a folder, the size of all its content.
         num_values: Number of values in its weights; None if it is not recorded.
-        layout: `legacy`: weights as in Keras 1 and 2; `layers`: by layers and variables.
-        globals: Python names that its objects need (PyTorch).
+        layout: How an h5 file arranges its weights: `legacy` as Keras 1 and 2 do, `layers` by
+            layers and variables.
+        globals: Dotted names of the classes and functions that the objects in a PyTorch file
+            import.
     """
 
     path: Path

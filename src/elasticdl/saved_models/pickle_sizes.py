@@ -50,7 +50,7 @@ class Storage:
     """A storage that a pickle refers to.
 
     Attributes:
-        key: Its key; the name of a member of the archive.
+        key: Name of the archive's member that contains the storage.
         num_bytes: Size declared in the pickle.
         item_bytes: Size of one number in it.
     """
@@ -65,9 +65,9 @@ class Tensor:
     """A tensor that a pickle creates.
 
     Attributes:
-        name: Its name in the pickle; empty if it has none.
+        name: Its name in the pickle, such as the key of a state_dict; empty if it has none.
         num_values: Number of values that the pickle declares.
-        num_bytes: The same in bytes.
+        num_bytes: Size of these values in bytes.
         storage: Storage that holds them.
     """
 

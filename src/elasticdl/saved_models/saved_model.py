@@ -55,7 +55,7 @@ class SavedModel:
     Attributes:
         functions: Functions, with the graphs themselves first.
         layers: Keras' metadata of each of its objects, the model first.
-        callable: Names of functions that its objects may call.
+        callable: Names of the functions that can be called through its objects.
     """
 
     functions: tuple[Function, ...]

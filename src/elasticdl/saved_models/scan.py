@@ -4,8 +4,8 @@
                        unrealistic sizes
     SavedModel         the same in Keras' metadata, and operations outside an allow-list
     PyTorch objects    names other than layers and tensors; the loader checks them again
-    torch.export       pickles, operations outside an allow-list, expressions that are more than
-                       sums
+    torch.export       pickles, operations outside an allow-list, expressions for sizes that are
+                       more than arithmetic
     TorchScript,       always code
     old pickles
 
@@ -269,9 +269,9 @@ def check_graph(
 ) -> tuple[TrustUsed, ...]:
     """Check the operations and the Keras metadata of a SavedModel folder.
 
-    The arguments, the result and the error are those of `scan`. An unknown class is harmless here:
-    its layers are called as the graph defines them. Its module is not, because Keras would import
-    it.
+    The arguments, the result and the error are those of `scan`. An unknown class without a module
+    is accepted: its code is not needed, because the graph defines what its layers compute. An
+    undeclared class with a module is rejected, because Keras would import the module.
     """
     model = saved_model.read(file.path)
     used: list[TrustUsed] = []

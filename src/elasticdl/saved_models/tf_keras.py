@@ -253,7 +253,8 @@ def _specs(inner: Any, *, as_saved: bool = False) -> Any:
 
     Args:
         inner: A tf_keras model.
-        as_saved: Keep the dtypes it was saved with.
+        as_saved: Whether to keep the dtypes that the model was saved with, instead of replacing
+            each float type by Keras' default.
     """
     saved = inner.save_spec()
     if not saved or not saved[0]:

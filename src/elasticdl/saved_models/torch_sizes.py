@@ -1,7 +1,7 @@
 """Limits the memory that PyTorch would allocate for a file, before PyTorch opens the file.
 
-    .pt, TorchScript     storages are as large as the members that hold them, and tensors claim no
-                         more than the file may
+    .pt, TorchScript     a storage is not larger than the member that holds it, and tensors declare
+                         no more memory than `bounds.allowed_bytes`
     PyTorch before 1.6   the same limits, for all storages together
     .pt2                 tensors of the weights and constants, sizes in the graph, and the .pt in it
 
@@ -44,8 +44,8 @@ def check_objects(opened: zipfile.ZipFile, path: Path, held_bytes: int) -> None:
         held_bytes: Size of the file on disk, which limits the memory that it may claim.
 
     Raises:
-        ModelFileError: A storage is larger than its content, tensors claim more than the file may,
-            or a layer of arbitrary size would be created.
+        ModelFileError: A storage is larger than its content, tensors declare more memory than
+            `bounds.allowed_bytes`, or a layer of arbitrary size would be created.
     """
     names = set(opened.namelist())
     claimed_bytes = 0
@@ -78,8 +78,8 @@ def check_old(path: Path, held_bytes: int) -> None:
         held_bytes: Size of the file on disk.
 
     Raises:
-        ModelFileError: The storages claim more than the file has, or the tensors claim more than
-            it may.
+        ModelFileError: The storages declare more bytes than the file has, or the tensors more than
+            `bounds.allowed_bytes`.
     """
     with path.open("rb") as file:
         for _ in range(_PICKLES_BEFORE_THE_OBJECTS):
@@ -125,8 +125,8 @@ def check_export(opened: zipfile.ZipFile, path: Path, held_bytes: int) -> None:
         held_bytes: Size of the file on disk, which limits the memory that it may claim.
 
     Raises:
-        ModelFileError: Its tensors claim more than the file may, or its graph creates one that is
-            too large.
+        ModelFileError: Its tensors declare more memory than `bounds.allowed_bytes`, or its graph
+            creates a tensor that is too large.
     """
     claimed_bytes = 0
     for info in opened.infolist():

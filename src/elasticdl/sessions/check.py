@@ -5,7 +5,8 @@
 
 Each group yields findings and leaves its results for the following groups. A group that lacks the
 results it needs is skipped, and reported as skipped. An error in user code ends its group, not the
-check. Everything that draws random numbers or has a position is created again, as for training.
+check. Generators, and everything else that draws random numbers or was partly read, are created
+again for each use, as for training.
 
 The rules are in `checks/`; this module has their order and time limits.
 """
@@ -121,7 +122,7 @@ def _add(context: CheckContext, found: list[CheckFinding], finding: CheckFinding
     """Add a finding to `found`, unless the check has already reported its cause.
 
     Args:
-        context: Has the messages and the undefined names that were reported so far.
+        context: Contains the messages and the undefined names that were reported so far.
         found: Findings of the current group.
         finding: The finding to add.
     """

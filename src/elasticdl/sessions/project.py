@@ -148,7 +148,10 @@ def open_session(
 def session_of(
     run_name: str, project: Path, config: ConfigStruct, data_dir: str | None = None
 ) -> SessionProject:
-    """Return the session of a config that has no problems."""
+    """Return the session that a config describes.
+
+    The config must be valid: `problems` yields nothing for it.
+    """
     data = _data_of(config, data_dir, project)
     return SessionProject(run_name, project, config, _config_file(project, run_name), data)
 

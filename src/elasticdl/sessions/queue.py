@@ -199,9 +199,9 @@ class Queue:
             os.close(descriptor)
 
     def settled(self, submission: Submission) -> Submission:
-        """Return a submission, with its state updated if it was running and its process is gone.
+        """Return a submission with its final state if its process has ended without recording it.
 
-        A submission that is not running, or whose process lives, is returned unchanged.
+        A submission that is not running, or whose process is alive, is returned unchanged.
         """
         if submission.state is not SessionState.RUNNING or self.lives(submission):
             return submission
@@ -266,7 +266,7 @@ class Queue:
         return self.folder(submission.id) / LOG_FILE
 
     def log_size(self, submission: Submission) -> int:
-        """Return the number of bytes printed so far."""
+        """Return the size of a submission's log in bytes; 0 if there is no log yet."""
         with contextlib.suppress(FileNotFoundError):
             return self.log(submission).stat().st_size
         return 0

@@ -1,6 +1,6 @@
 """Runs a submitted session as a Ray job; this process waits for the job to end.
 
-The queue treats this process as the session's.
+The queue treats this process as the process that runs the session.
 
     runner --> this process --> a job on the cluster: session run ... >> HOME/ID/session.log
                  SIGTERM, job stopped <-- cancel

@@ -174,7 +174,8 @@ def batches(
     Args:
         split: The split.
         name: `validation` or `test`.
-        ids: Ids of the examples; None takes those of test data, and numbers validation data.
+        ids: Ids of validation examples; None numbers them from 0. Ignored for test data, whose
+            examples contain their ids.
         reporter: Receives a note if there are more examples than declared.
 
     Raises:
@@ -224,7 +225,10 @@ def _examples(split: Split, name: str) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def _of_one_shape(examples: Iterator[Any]) -> Iterator[list[Any]]:
-    """Yield lists of examples of equal shapes, which can be stacked: users may pad each batch."""
+    """Group successive examples into lists of equal shapes, which can be stacked as a batch.
+
+    Shapes may differ, because the user's code may pad each of its batches to another length.
+    """
     shapes = None
     some: list[Any] = []
     for example in examples:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from elasticdl import api
 from elasticdl.artifacts.event_log import EVENTS_FILE
 from elasticdl.artifacts.trained_model import load_trained_model
-from elasticdl.engines import progress
+from elasticdl.engines import progress_bar
 from elasticdl.errors import OutputTakenError
 from elasticdl.event_file import read_events
 from elasticdl.events import EpochFinished, Evaluated, JobStarted, StepCommitted
@@ -78,7 +78,7 @@ def run(
         OutputTakenError: An earlier run of the session had different settings.
         ElasticDLError: See `elasticdl.errors`; the reason is in the session's status as well.
     """
-    reporter = progress.for_stream() if reporter is None else reporter
+    reporter = progress_bar.for_stream() if reporter is None else reporter
     commit = git.commit_of(session.project) or ""
     job = session.job(
         num_epochs=num_epochs,
@@ -144,7 +144,7 @@ def _recording_the_end(running: _Running) -> Iterator[None]:
     """Context manager that records in the session's status if its block raises.
 
     An error is recorded as `failed`, Ctrl-C and SIGTERM as `killed`. An `OutputTakenError` is not
-    recorded: the output belongs to a run with other settings, whose status stays.
+    recorded, because the output and its status belong to a run with other settings.
     """
     try:
         yield
@@ -161,17 +161,18 @@ def _recording_the_end(running: _Running) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _untouched(session: SessionProject, before: SessionStatus) -> Iterator[None]:
-    """Context manager that restores the session's status if its settings have changed.
+    """Context manager that restores the session's status if the block raises `OutputTakenError`.
 
-    The output of the session then belongs to the earlier settings, so the block cannot train.
+    The block raises it if the output has checkpoints of other settings. A rejected run must not
+    change the status of the earlier one.
 
     Args:
         session: The session that the block runs.
         before: The session's status before the run.
 
     Raises:
-        OutputTakenError: The output contains checkpoints of different settings; the message lists
-            the differences.
+        OutputTakenError: The same error, with a message that lists the different settings and says
+            what to do.
     """
     try:
         yield

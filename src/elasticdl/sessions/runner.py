@@ -2,11 +2,11 @@
 
     submit --> queue --> runner, one per home --> python -m elasticdl.cli.main session run ...
 
-A home is the folder of a queue. A runner is a process that no other process waits for. If it is
-killed, its sessions continue; the next runner, started by the next submit or list command, takes
-over those whose process is alive, and restarts the others. A runner exits only while it holds the
-queue's lock, after checking the queue once more: a process that has queued something and finds a
-runner alive can rely on it.
+A home is the folder of a queue. A runner is a background process that outlives the command that
+started it. If it is killed, its sessions continue; the next submit or list command starts a new
+runner, which takes over the sessions whose process is alive, and restarts all other running ones. A
+runner exits only while it holds the queue's lock, after checking the queue once more. So if a
+runner is alive after a process has queued a submission, that runner will start the submission.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _detached: list[subprocess.Popen[bytes]] = []
 
 
 def session_command(submission: Submission, folder: Path) -> list[str]:
-    """Return the command line that runs a submitted session, perhaps as a Ray job.
+    """Return the command line that runs a submitted session, as a Ray job if that was requested.
 
     Args:
         submission: The submission.
-        folder: Folder of the submission.
+        folder: Folder of the submission, which contains the checkout of its commit.
     """
     # -P: modules in the working folder must not shadow those of libraries.
     python = [submission.python or sys.executable, "-P", "-m"]
@@ -62,11 +62,12 @@ def is_alive(queue: Queue) -> bool:
 
 
 def ensure(queue: Queue, slots: int = 1) -> None:
-    """Start a runner, unless there is one or nothing is left to do.
+    """Start a runner process, unless one is running or all submissions have ended.
 
     Args:
         queue: The queue to work on.
-        slots: Number of concurrent sessions, if a runner is started.
+        slots: Number of sessions that a new runner runs at a time. A runner that is already
+            running keeps its own number.
 
     Raises:
         OutputError: The runner could not be started.
@@ -105,10 +106,10 @@ def work(queue: Queue, slots: int = 1, command: Command = session_command) -> No
     Args:
         queue: The queue to work on.
         slots: Number of concurrent sessions.
-        command: Returns the command of a session.
+        command: Takes a submission and its folder; returns the command line that runs it.
 
     Raises:
-        OutputBusyError: There is already a runner.
+        OutputBusyError: Another runner is working on this queue.
         OutputError: The file of a submission cannot be read or written.
     """
     lock = hold(OutputFolder(queue.home), _LOCK, f"the queue {queue.home}")
@@ -119,7 +120,7 @@ def work(queue: Queue, slots: int = 1, command: Command = session_command) -> No
 
 
 class _Runner:
-    """Main loop: starts queued submissions in free slots, and records the end of others."""
+    """Main loop of a runner: starts queued sessions in free slots, and records how they ended."""
 
     def __init__(self, queue: Queue, slots: int, command: Command, lock: Lock) -> None:
         self._queue = queue
@@ -207,7 +208,11 @@ class _Runner:
 
 
 def _environment(queue: Queue, submission: Submission) -> dict[str, str]:
-    """Return this process's variables, without import paths to modules within the repository."""
+    """Return the environment variables for a session's process.
+
+    They are those of this process, but `PYTHONPATH` has no folder inside the submission's
+    repository. Unless the user has set an MLflow address, it is a database in the queue's folder.
+    """
     path = _python_path(submission.repo.removeprefix("file://"))
     # Log readers see output as soon as it is printed.
     variables = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}

@@ -59,8 +59,8 @@ class SessionStatus:
         commit: The commit of the project, with `-dirty` if it was changed since; empty outside of a
             repository.
         error: The reason of `failed`.
-        resume: How it finds its position in an epoch: `exact` by batch number, or `replayed` by
-            reading all earlier batches again.
+        resume: How a resumed session finds its position in an epoch: `exact`, by batch number; or
+            `replayed`, by reading all earlier batches again.
         metric: The metric that selects the best model.
         metrics: Metrics of the exported model.
         host: Machine that ran it.
@@ -82,7 +82,7 @@ class SessionStatus:
     pid: int = 0
 
     def now(self, state: SessionState, **changes: Any) -> SessionStatus:
-        """Return a copy with another state, reached now, and further `changes` of fields."""
+        """Return a copy with another state, `since` now, and with `changes` of other fields."""
         return replace(self, state=state, since=time.time(), **changes)
 
 
@@ -99,7 +99,7 @@ def read_status(folder: Path) -> SessionStatus:
 
 
 def write_status(folder: Path, status: SessionStatus) -> None:
-    """Write the status of a session, of which the caller must hold the lock (`held`).
+    """Write the status of a session; the caller must have locked the session with `held`.
 
     Raises:
         OutputError: The status file cannot be written.
@@ -114,6 +114,10 @@ def held(folder: Path, name: str) -> Iterator[SessionStatus]:
 
     On entry it writes the status `running`, with the attempt number incremented, and yields it. It
     also removes unfinished files of a killed run, and makes git ignore the session's output.
+
+    Args:
+        folder: Folder of the session.
+        name: Name of the session, for the error.
 
     Raises:
         OutputBusyError: Another process is running the session.

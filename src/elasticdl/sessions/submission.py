@@ -34,8 +34,8 @@ _SIGTERM_CODE = 143
 class Submission:
     """A session of a commit, and its state in the queue.
 
-    Its identity (`repo` to `settings`) never changes; how it is trained (`epochs` to `as_ray_job`)
-    is from its latest submission.
+    The fields `repo` to `settings` identify the session and never change. The options of its
+    training, `epochs` to `as_ray_job`, are those with which it was last submitted.
 
     Attributes:
         id: Name in commands and on disk.
@@ -46,13 +46,14 @@ class Submission:
         run_name: Name of the run.
         data_dir: Data folder; empty if it is part of the commit, as the config states.
         settings: `key=value` strings that replace values of the config.
-        epochs: Replaces the config's number.
-        num_workers: As typed; None trains in one process.
-        num_spare_workers: Additional processes in reserve.
-        ray_address: Cluster of the workers.
+        epochs: Number of epochs; None takes that of the config.
+        num_workers: Number of workers, as the user typed it; None trains in one process.
+        num_spare_workers: Number of additional workers kept ready to replace lost ones.
+        ray_address: Address of the workers' Ray cluster; None starts Ray on this machine.
         checkpoint_steps: Save a checkpoint every N steps; 0 decides by time.
-        tracking_uri: Where it is tracked, without a password; None leaves it to the environment.
-        tracked: Whether it is tracked.
+        tracking_uri: MLflow server or database, without a password; None takes that of the
+            environment.
+        tracked: Whether training is recorded in MLflow and TensorBoard.
         as_ray_job: Whether the cluster runs the session itself, and not only its workers.
         python: The interpreter that submitted it and runs it.
         submitted: When it was submitted, in seconds since 1970-01-01 UTC; the queue's order.
@@ -99,7 +100,7 @@ class Submission:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it waits to be started."""
+        """Whether it waits to be started, or restarted after an interruption."""
         return self.state in _WAITING
 
     @property
@@ -109,7 +110,7 @@ class Submission:
 
     @property
     def how(self) -> tuple[Any, ...]:
-        """Values of the options that a new submission of the same session may change."""
+        """The options of training, `epochs` to `as_ray_job`, to compare two submissions."""
         return (
             self.epochs,
             self.num_workers,
@@ -122,11 +123,11 @@ class Submission:
         )
 
     def session_folder(self, folder: Path) -> Path:
-        """Return the folder that the session writes to, in the folder of the submission."""
+        """Return the folder that the session writes to; it is inside the submission's `folder`."""
         return folder / PROJECT / self.subfolder / "runs" / self.run_name
 
     def arguments(self, folder: Path) -> list[str]:
-        """Return the arguments of the `elasticdl` command that runs it."""
+        """Return the arguments of the `elasticdl` command that runs it in its `folder`."""
         given = {
             "data_dir": self.data_dir or None,
             "epochs": self.epochs,
@@ -148,17 +149,19 @@ class Submission:
         ]
 
     def now(self, state: SessionState, **changes: Any) -> Submission:
-        """Return a copy with another state, reached now, and further `changes` of fields."""
+        """Return a copy with another state, `since` now, and with `changes` of other fields."""
         return replace(self, state=state, since=time.time(), **changes)
 
     def ended(self, code: int | None, status: SessionStatus, said: str = "") -> Submission:
-        """Return the submission after its process has ended.
+        """Return a copy that records how its process ended.
+
+        Its state is then final, or `interrupted` if the session must be started again.
 
         Args:
             code: The process's exit code, or minus the number of the signal that killed it; None if
-                it was lost, because the runner had died before.
+                it is unknown, because the runner that started the process died first.
             status: Status that the session wrote.
-            said: The last line of its log.
+            said: The last line of its log: the error, if the status has none.
         """
         # A status from before this start does not describe this start.
         reported = status.state if status.since >= self.since else SessionState.NEW

@@ -50,15 +50,16 @@ class SubmitRequest:
         commit: Commit, branch or tag.
         data_dir: Data folder; None takes `data_dir` of the config.
         settings: `key=value` strings that replace values of the config.
-        epochs: Replaces the config's number.
-        num_workers: As typed; None trains in one process.
-        num_spare_workers: Additional processes in reserve.
-        ray_address: Cluster of the workers.
+        epochs: Number of epochs; None takes that of the config.
+        num_workers: Number of workers, as the user typed it; None trains in one process.
+        num_spare_workers: Number of additional workers kept ready to replace lost ones.
+        ray_address: Address of the workers' Ray cluster; None starts Ray on this machine.
         checkpoint_steps: Save a checkpoint every N steps; 0 decides by time.
-        tracking_uri: Where to track it, as typed; None leaves it to the environment.
+        tracking_uri: MLflow server, database or folder, as the user typed it; None takes that of
+            the environment.
         tracked: Whether to track it in MLflow and TensorBoard.
-        as_ray_job: Let the cluster run the session itself, and not only its workers.
-        with_patch: Include uncommitted changes.
+        as_ray_job: Whether the cluster runs the session itself, and not only its workers.
+        with_patch: Whether to store uncommitted changes with the submission, as a patch.
     """
 
     run_name: str
@@ -251,7 +252,9 @@ def _check_home(queue: Queue, origin: SubmitOrigin) -> None:
 
 
 def _tracking_uri(request: SubmitRequest) -> str | None:
-    """Return the tracking URI; a relative path is resolved here, as the session runs elsewhere.
+    """Return the requested MLflow URI; None if there is none.
+
+    A relative path becomes absolute, because the session runs in another folder.
 
     Raises:
         UsageError: The URI contains a password.
@@ -298,12 +301,15 @@ def _new_files(request: SubmitRequest, origin: SubmitOrigin) -> Sequence[str]:
 
 
 def _patched(origin: SubmitOrigin, aside: Path, new_files: Sequence[str]) -> str:
-    """Apply uncommitted changes to the checkout as a patch; return its SHA-256, or "" without any.
+    """Apply uncommitted changes to the checkout as a patch.
 
     Args:
         origin: The working tree with the changes.
-        aside: Folder of the new submission, which has the checkout and receives the patch.
+        aside: Temporary folder of the new submission; has the checkout, and receives the patch.
         new_files: Untracked files to include.
+
+    Returns:
+        The SHA-256 of the patch; empty if there are no changes.
     """
     assert origin.tree is not None  # noqa: S101 - `find` has checked it
     patch = aside / PATCH_FILE
@@ -344,8 +350,8 @@ def _session(request: SubmitRequest, origin: SubmitOrigin, checkout: Path) -> Se
 def _data(request: SubmitRequest, session: SessionProject, origin: SubmitOrigin) -> str:
     """Return the data folder; empty if it is part of the commit.
 
-    A relative path in the config is relative to the project: if the data was not committed, to the
-    project in the user's working tree.
+    A relative path in the config is first looked up in the project as committed. If the data was
+    not committed, it is looked up in the project of the user's working tree.
 
     Raises:
         UsageError: No data folder is configured.

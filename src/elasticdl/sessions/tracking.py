@@ -1,7 +1,8 @@
 """Tracking of a session in MLflow and TensorBoard.
 
-Training reports to its trackers itself (`Job.tracking`). The later phases of a session belong to
-the same run: it is reopened, and ends when the session does.
+Training itself reports to the trackers of `Job.tracking`. The later phases of a session, export and
+evaluation, belong to the same run. This module reopens the run for them, and ends it when the
+session ends.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def tracking_of(session: SessionProject, uri: str | None, commit: str) -> Tracki
 
 
 class SessionTrackers:
-    """Trackers of the phases after a session's training.
+    """Reports a session's export and evaluation, the phases after training, to trackers.
 
     Args:
         trackers: Started trackers.
@@ -75,7 +76,8 @@ class SessionTrackers:
         Args:
             session: The session.
             step: Number of updates of the evaluated model.
-            means: Split and function -> mean.
+            means: Mean of each column over the examples of its data: `test_NAME` or
+                `validation_NAME`, where NAME is the function that computed the column.
         """
         point = MetricPoint(Kind.REPORT, step, 0, time.time(), validation=means)
         reports = session.folder / "reports"

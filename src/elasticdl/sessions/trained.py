@@ -31,10 +31,10 @@ class TrainedSession:
 
     Attributes:
         session: The session.
-        model: The model as stored.
-        components: Created from the code in the trained model.
-        trainer: A trainer with its weights.
-        example: A batch like those it was trained on.
+        model: The stored model.
+        components: The session's components, created from the code stored with the model.
+        trainer: A trainer with the weights of the stored model.
+        example: A batch with the structure and types of the training batches.
     """
 
     session: SessionProject
@@ -58,6 +58,6 @@ def open_trained(session: SessionProject) -> TrainedSession:
     components = Components(reference)
     definition = components.definition()
     data = IterableData(definition, job)
-    example = data.example(data.cut(job))
+    example = data.example(data.plan_shards(job))
     trainer = restored_trainer(model, definition, example, job)
     return TrainedSession(session, model, components, trainer, example)

@@ -25,7 +25,7 @@ from elasticdl.definition import BatchesInput, Epochs, Mode, ModelDefinition, Or
 from elasticdl.dialects import pipelines
 from elasticdl.dialects.abstractions import NAME, class_weight_of, own_callbacks
 from elasticdl.dialects.component_batches import batch_of
-from elasticdl.engines import in_process, progress
+from elasticdl.engines import in_process, progress_bar
 from elasticdl.errors import UsageError
 from elasticdl.job import Job, ModelReference, TrainingOptions
 
@@ -41,7 +41,8 @@ class Trainer:
     """Trains a compiled model on generators of batches.
 
     Args:
-        config: Has `epochs`, and `export.metric` and `export.mode` to select the best model.
+        config: Has `epochs`, and `export.metric` and `export.mode`, which select the best model;
+            may have `batch_size` and `seed`.
         run_dir: Folder for checkpoints, logs and the exported model.
     """
 
@@ -68,17 +69,21 @@ class Trainer:
         """Train, or resume an earlier call with this folder.
 
         Args:
-            model_builder: Has `get_compiled_model()`.
+            model_builder: Its method `get_compiled_model()` returns a compiled Keras model.
             active_run: Ignored; only `elasticdl session run` tracks, with `--tracking_uri`.
             train_data_gen: Yields batches `(x, y, sample weight)`.
             n_iter_train: Number of batches per epoch.
-            val_data_gen: The same for the evaluation after each epoch; None does not evaluate.
+            val_data_gen: Yields such batches for the evaluation after each epoch; None does not
+                evaluate.
             n_iter_val: Number of batches per evaluation.
             reporter: Reports progress to the user; None chooses one that suits the terminal.
 
+        Returns:
+            How training ended, with its metrics.
+
         Raises:
             UsageError: There is nothing to train on.
-            ElasticDLError: See `elasticdl.errors`.
+            ElasticDLError: Training failed; `elasticdl.errors` lists the kinds of errors.
         """
         del active_run
         if train_data_gen is None or n_iter_train < 1:
@@ -111,11 +116,11 @@ class Trainer:
         )
         with tempfile.TemporaryDirectory(dir=scratch.folder()) as nowhere:
             job = self._job(definition, nowhere, validates=val_data_gen is not None)
-            shown = progress.for_stream() if reporter is None else reporter
+            shown = progress_bar.for_stream() if reporter is None else reporter
             return in_process.train(job, shown, definition)
 
     def export(self) -> Path:
-        """Return the SavedModel of the best checkpoint.
+        """Return the folder of the SavedModel that `train` has exported from the best checkpoint.
 
         Raises:
             OutputError: Nothing has been trained yet, or it could not be exported.
@@ -158,9 +163,9 @@ class _LiveBatches:
         self._is_first_taken = False
 
     def epochs(self) -> Epochs:
-        """Return the batches of the generator by epoch, in the form that training takes.
+        """Return the generator's batches in the form that training takes.
 
-        The first batch is read, to know its number of examples, and is still trained on.
+        Reads the first batch, to find out its number of examples; training still gets this batch.
 
         Raises:
             UsageError: The generator yields nothing.

@@ -1,9 +1,9 @@
-"""Audit of a training run: checks that, by its log, each planned batch was trained on once.
+"""Audit of a training run: checks in its log that each planned batch was trained on once.
 
 The audit uses the plan and the rows of the log, but not the ledger that assigned the batches: it
 cannot inherit a mistake of the ledger. A row of the log says that a worker trained on a range of
-batches of one shard. All shards are put on one line, one after the other, and the rows above them;
-wherever a row begins or ends, the number of rows above a batch may change:
+batches of one shard. The audit places all shards on one line and counts the rows that cover each
+batch; the count can change only where a row or a shard begins or ends:
 
     shard 0          shard 1
     |----------------|----------------|
@@ -14,8 +14,9 @@ wherever a row begins or ends, the number of rows above a batch may change:
 So the cost is that of sorting the rows, however many batches each of them has.
 
 Where a shard comes from a user's pipeline, only the pipeline knows how many batches it has. Then
-the shard is assumed to end where the last row ends: a batch that was repeated or skipped is found;
-one that is missing at the end is found by `unlogged_steps` if its step had no other batch.
+the audit assumes that the shard ends where its last row ends. It finds any batch before that end
+that was repeated or skipped. If a batch is missing at the end of the shard, only `unlogged_steps`
+can find it, and only if its step had no other batch.
 
 Callers: `engines/audit.py`.
 """
@@ -46,10 +47,10 @@ class AuditFinding(NamedTuple):
 
     Attributes:
         shard: Position in the epoch's order.
-        first: The first of these batches.
+        first: Number of the first of these batches, from 0.
         stop: One past the last of them.
-        times: How often each of them was trained on: 0, or 2 and more. They are all in the same
-            rows of the log.
+        times: Number of log rows that contain each of these batches: 0 if they were skipped, else
+            at least 2.
     """
 
     shard: int
@@ -68,9 +69,11 @@ class EpochAudit:
         ranks: The ranks that took part, sorted.
         num_batches: Batches trained on at least once.
         num_records: Records trained on at least once; None if a pipeline yields the batches.
-        findings: Wrong batches, in the order of the epoch.
-        silent_shards: Shards without a row in the log, in a finished epoch whose batches a pipeline
-            yielded: the pipeline had nothing to yield for them, or they were skipped.
+        findings: The batches that were not trained on exactly once, in the order of the epoch. If
+            the epoch is unfinished, batches that may still follow are not included.
+        silent_shards: Positions of the shards without a row in the log: either the pipeline yielded
+            no batch for them, or they were skipped. Empty if the epoch is unfinished or no pipeline
+            is used.
     """
 
     epoch: int
@@ -99,7 +102,8 @@ def audit(
         plan: Division of the data into shards.
         rows: The logged rows, with the columns of `events.CommittedRow`, in any order.
         finished: Epochs in which every batch should have been trained on.
-        by_record: Whether the plan divides shards into batches; otherwise a pipeline does.
+        by_record: Whether the plan divides shards into batches. Otherwise a user's pipeline does,
+            and a shard is assumed to end with its last row.
 
     Returns:
         An entry for each epoch that is finished or has a row, in order, and the rows that do not
@@ -161,14 +165,17 @@ def audit(
 
 
 def unlogged_steps(steps: Ints, num_batches: Ints) -> Ints:
-    """Return, for each event, how many steps since the previous event lack batches in the log.
+    """Return, for each event, by how much the steps since the last event exceed its batches.
 
     Each step trains on at least one batch, so fewer batches than steps means that some are missing.
-    (On many workers a lost row may hide behind the other rows of its step.)
+    With several workers, a step has several batches, so a lost batch may remain undetected.
 
     Args:
-        steps: Updates made so far, at each event of the history.
-        num_batches: Batches logged with the event.
+        steps: int64 [events], number of updates made so far.
+        num_batches: int64 [events], number of batches logged with each event.
+
+    Returns:
+        int64 [events]; 0 where no batch is known to be missing.
     """
     # Batches that were logged late also count.
     reached = np.maximum.accumulate(steps)
@@ -184,8 +191,8 @@ def _sweep(rows: Ints, num_batches: Ints) -> Ints:
         num_batches: Number of batches in each shard.
 
     Returns:
-        int64 [ranges, 4]: shard, first batch, one past the last batch, and number of rows. All
-        batches of a range are in the same rows.
+        int64 [ranges, 4]: shard, first batch, one past the last batch, and number of rows that
+        cover the range. A new range begins wherever a row or a shard begins or ends.
     """
     base = np.concatenate([[0], np.cumsum(num_batches)])
     starts = base[rows[:, _SHARD]] + rows[:, _FIRST]

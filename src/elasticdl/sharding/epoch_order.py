@@ -42,11 +42,11 @@ class ShardPlan:
         seed: Determines the order of every epoch and shard.
         shuffle: Whether to permute; if not, records keep the order in which they are stored.
         blocks: Lengths of the blocks in stored order, as pairs (records in a block, number of
-            consecutive blocks of this size); they add up to `num_records`. If empty, each record
-            is a block.
+            consecutive blocks of this size); their records sum to `num_records`. If empty, each
+            record is a block.
 
     Raises:
-        ValueError: The blocks do not add up to the records.
+        ValueError: The blocks do not have `num_records` records in total.
 
     Example:
         >>> plan = ShardPlan(6, minibatch_size=2, minibatches_per_shard=1, blocks=((2, 3),))
@@ -103,7 +103,7 @@ class ShardPlan:
             position: Position of the shard in the epoch's order.
 
         Returns:
-            int64 [records of the shard], numbers over all files.
+            int64 [records of the shard]: record numbers, counted from 0 over all files.
         """
         start, stop = self.span(position)
         if not self.shuffle:
@@ -124,7 +124,7 @@ class _BlockOrder:
 
     Args:
         sizes: Number of records in each block, in stored order.
-        key: Selects the permutation.
+        key: Seed of the permutation.
     """
 
     def __init__(self, sizes: Ints, key: int) -> None:
@@ -152,7 +152,7 @@ def _permuted(start: int, stop: int, size: int, key: int) -> Ints:
         start: First position.
         stop: One past the last position.
         size: Number of records.
-        key: Selects the permutation.
+        key: Seed of the permutation.
     """
     first = start // _PLACES_AT_ONCE
     last = (stop - 1) // _PLACES_AT_ONCE

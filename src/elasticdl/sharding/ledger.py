@@ -43,16 +43,16 @@ _MIN_TO_SPLIT = 2
 
 
 class ShardLease(NamedTuple):
-    """The uncommitted rest of a shard, or of a part of one.
+    """The uncommitted batches of a shard, or of a part of one, that are assigned together.
 
     Attributes:
         shard: Position in the epoch's order.
         next_batch: The next batch of the lease; earlier ones are in the model or in another
             rank's lease.
-        stop: The lease ends before this batch, or at the end of the shard if that has fewer
-            batches; 0 means always at the end of the shard.
-        digest: Rolling hash of the committed batches where they come from a pipeline that is
-            replayed; 0 before the first one.
+        stop: The batch before which the lease ends, unless the shard ends earlier; 0 means that the
+            lease ends with the shard.
+        digest: Rolling hash of the shard's committed batches, to verify that a user's pipeline
+            yields the same batches when it is replayed; 0 if there is nothing to verify.
     """
 
     shard: int
@@ -69,7 +69,7 @@ class LeaseUpdate(NamedTuple):
         num_batches: Number of batches committed, from the lease's `next_batch` on.
         finished: Whether the shard has no batch after these. If so, `num_batches` may be 0: the
             shard turned out to have no further batch.
-        digest: Rolling hash after the last of these batches.
+        digest: Rolling hash of the shard's batches up to the last of these; see `ShardLease`.
     """
 
     rank: int
@@ -94,9 +94,10 @@ class Ledger:
         batches_per_shard: Batches in each shard except the last, where a shard can be entered at
             any batch; 0 where a shard can only be replayed from its start.
         epoch: The epoch being trained, from 0.
-        assigned: Number of shards of this epoch's order that have been assigned.
-        left_out: Batches whose records are skipped from the epoch of the batch onward. Such a
-            batch is assigned and committed like any other, but has no example.
+        assigned: Number of shards of this epoch that have been assigned to a rank so far; shards
+            are first assigned in the epoch's order.
+        left_out: Batches whose records are skipped, in the batch's own epoch and all later ones. In
+            its own epoch such a batch is assigned and committed like any other, without examples.
     """
 
     num_shards: int
@@ -127,9 +128,10 @@ class Ledger:
 
     @property
     def leased_table(self) -> Ints:
-        """All current leases as one array: the columns of `ShardLease`, then rank and missed steps.
+        """All current leases as one array, sorted by rank.
 
-        Sorted by rank. The ledger owns the array: do not write to it.
+        The columns are those of `ShardLease`, then the rank, and the number of steps in a row that
+        the rank has missed. The ledger owns the array: do not write to it.
         """
         return self._leased
 
@@ -158,7 +160,7 @@ class Ledger:
     # --- transitions ----------------------------------------------------------------------
 
     def assign(self, ranks: Iterable[int]) -> Ledger:
-        """Return a ledger in which ranks without a lease have one, while batches are left.
+        """Return a ledger in which each rank without a lease gets one, as long as batches are left.
 
         Released leases are assigned first, then shards that no rank has had, then the rear halves
         of the longest leases of other ranks.

@@ -1,4 +1,4 @@
-"""Records left out of training (`--skip_bad_records`), identified by the batch they were first in.
+"""Records left out of training (`--skip_bad_records`), stored as the numbers of their batches.
 
 A batch is identified by three numbers (epoch, shard, batch), from which the plan computes its
 records. So only these numbers are sent between workers and stored in the ledger.

@@ -47,7 +47,7 @@ def permute(places: npt.NDArray[np.int64] | int, size: int, key: int) -> npt.NDA
     Args:
         places: Positions to look up, each in 0 .. size-1; any shape.
         size: Number of elements, at least 1.
-        key: Selects the permutation.
+        key: Seed of the permutation: equal keys and sizes give equal permutations.
 
     Returns:
         int64, of the shape of `places`.

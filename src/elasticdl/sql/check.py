@@ -22,13 +22,8 @@ from elasticdl.data.wording import did_you_mean
 from elasticdl.errors import UsageError
 from elasticdl.sql.columns import features_of
 from elasticdl.sql.error_locations import location_of
-from elasticdl.sql.evaluation import (
-    IMPORTANCES,
-    METRICS,
-    EvaluateRequest,
-    ExplainRequest,
-    check_into,
-)
+from elasticdl.sql.evaluation import METRICS, EvaluateRequest, check_into
+from elasticdl.sql.explanation import IMPORTANCES, ExplainRequest
 from elasticdl.sql.names import matching, written_like
 from elasticdl.sql.prediction import PredictRequest, plan
 from elasticdl.sql.settings import (
@@ -135,7 +130,10 @@ def _line_and_column(program: str, offset: int) -> tuple[int, int]:
 def predict_request(
     statement: Predict, program: str, database: Database, models: Models
 ) -> PredictRequest:
-    """Check a PREDICT statement and convert it to a request; see `train_request`."""
+    """Check a PREDICT statement and convert it to a request.
+
+    `models` holds the trained models; other arguments and errors are as in `train_request`.
+    """
     settings = predict_settings(statement.attributes, program)
     check_trained(statement.using, program, models)
     record = models.current(statement.using.text).record
@@ -171,7 +169,10 @@ def predict_request(
 def evaluate_request(
     statement: Evaluate, program: str, database: Database, models: Models
 ) -> EvaluateRequest:
-    """Check an EVALUATE statement and convert it to a request; see `train_request`."""
+    """Check an EVALUATE statement and convert it to a request.
+
+    `models` holds the trained models; other arguments and errors are as in `train_request`.
+    """
     options = evaluate_options(statement.attributes, program)
     check_trained(statement.model, program, models)
     label = _checked_label(statement, statement.label, program, database, models)
@@ -190,7 +191,10 @@ def evaluate_request(
 def explain_request(
     statement: Explain, program: str, database: Database, models: Models
 ) -> ExplainRequest:
-    """Check an EXPLAIN statement and convert it to a request; see `train_request`."""
+    """Check an EXPLAIN statement and convert it to a request.
+
+    `models` holds the trained models; other arguments and errors are as in `train_request`.
+    """
     options = explain_options(statement.attributes, program)
     check_trained(statement.model, program, models)
     _checked_label(statement, None, program, database, models)
@@ -258,7 +262,7 @@ def _check_into(
 
 
 def _as_trained(schema: pa.Schema, record: ModelRecord, database: Database) -> pa.Schema:
-    """Spell the columns of a SELECT as the training data did, if the database ignores case."""
+    """Return a SELECT's schema, with names spelled as in training if the database ignores case."""
     names = written_like(schema.names, record.details.get("columns", []), database.dialect)
     return schema.empty_table().rename_columns(names).schema
 
@@ -322,7 +326,7 @@ def _columns_of(features: Any) -> Iterator[str]:
 
 
 def _kind(type_: str) -> str:
-    """Classify an Arrow type by its name, as a key of `_KINDS`; empty if none of them fits."""
+    """Return the kind of an Arrow type, given its name: a key of `_KINDS`, or "" for others."""
     return next((kind for kind, pattern in _KINDS.items() if pattern.match(type_)), "")
 
 
@@ -336,7 +340,9 @@ _KINDS = {
 
 
 def _found(name: str, names: Sequence[str], what: str, program: str, span: Span) -> str:
-    """Return the column of a SELECT that a name refers to; its case may differ if that is unique.
+    """Return the column of a SELECT that a name refers to.
+
+    It has the same name, or else is the only column whose name differs just in case.
 
     Args:
         name: The name in the statement.
@@ -361,9 +367,10 @@ def _missing(
     only_case = matching(name, names) if near == "." else None
     if only_case is not None:
         near = f"; did you mean {only_case!r}?"
+    alias = name if name.isidentifier() else f'"{name}"'
     return StatementError(
         f"The SELECT has no column {name!r}{what}{near} It has: {', '.join(names)}."
-        + (f" Name it in the SELECT: the_column AS {name}." if what.startswith(",") else ""),
+        + (f" Name it in the SELECT: the_column AS {alias}." if what.startswith(",") else ""),
         program,
         span,
     )

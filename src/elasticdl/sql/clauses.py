@@ -152,9 +152,12 @@ def _clauses(tokens: _Tokens, verb: str) -> _Clauses:
     while not tokens.is_done:
         clause = tokens.peek().text.upper()
         if clause not in _TAKES[verb]:
-            raise tokens.error(
-                f"{verb} takes the clauses {', '.join(_TAKES[verb])}; found "
-                f"{tokens.peek().text!r}{_hint(clause, verb, seen)}"
+            token, hint = tokens.peek(), _hint(clause, verb, seen)
+            if hint == "." and seen[-1:] == ["LABEL"]:
+                hint = _quoted_label(tokens, words["LABEL"].span.start)
+            raise tokens.error_of(
+                token,
+                f"{verb} takes the clauses {', '.join(_TAKES[verb])}; found {token.text!r}{hint}",
             )
         if clause in seen:
             join = "Merge the two." if clause in _LISTS else "Leave one of them out."
@@ -191,6 +194,17 @@ def _hint(found: str, verb: str, seen: Sequence[str]) -> str:
     return (
         f". In {seen[-1]}, the next entry needs a comma before it." if seen[-1] in _LISTS else "."
     )
+
+
+def _quoted_label(tokens: _Tokens, begin: int) -> str:
+    """Return the end of an error about more than one word after LABEL; consumes these words."""
+    while not tokens.is_done and tokens.peek().text.upper() not in CLAUSES:
+        tokens.take()
+    span = tokens.since(begin)
+    name = tokens.program[span.start : span.stop]
+    if not name.replace(" ", "").isidentifier():
+        return "."
+    return f'. A name with blanks needs to be in double quotes: LABEL "{name}"'
 
 
 _LISTS = ("WITH", "COLUMN")

@@ -61,10 +61,10 @@ def kind_of_values(type_: pa.DataType) -> str:
 
 
 def note_on_times(schema: pa.Schema, trained: Mapping[str, str], model: str) -> str:
-    """Return a note on columns with dates where training had timestamps, or vice versa.
+    """Return a note on columns with dates where training had timestamps, or vice versa; may be "".
 
     Args:
-        schema: Columns of a query, under the names of the model.
+        schema: Columns of a query, with the names that they had in training.
         trained: Column -> its Arrow type when the model was trained.
         model: The model's name.
     """
@@ -83,10 +83,10 @@ def why_unfit(column: str, type_: str, values: str) -> str:
     """Explain why values of a kind cannot be written to a column; empty if they can.
 
     Args:
-        column: Name of the column, for the sentence.
+        column: Name of the column, for the explanation.
         type_: The column's type, as the database writes it; an empty type accepts anything
             (SQLite).
-        values: Kind of the values.
+        values: Kind of the values, as returned by `kind_of_values`.
 
     Example:
         >>> why_unfit("salary", "DOUBLE", "number")

@@ -65,6 +65,10 @@ def features_of(
         program: The whole program, for errors.
         label: The column to predict, which is not allowed as a feature.
 
+    Returns:
+        The features, as the table models' parameter `columns` describes them. A feature that
+        depends on the column's values has an entry `derive` instead, for `features.resolve`.
+
     Raises:
         StatementError: A function or a column is unknown, or an argument is invalid.
     """

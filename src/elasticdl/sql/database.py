@@ -80,11 +80,12 @@ class TableInfo:
     Attributes:
         parts: Parts of its full name, such as schema and table; equal for all spellings of it.
         columns: Name of each column -> its type, as the database writes it.
-        key: Columns or row numbers that identify a row and never change; empty if there are none.
+        key: Columns that identify a row and never change, such as the PRIMARY KEY or the database's
+            own row number (`rowid`); empty if there are none.
         why_no_key: Why `key` is empty and how to fix it, as a part of a sentence.
-        casts: Column of the key -> type to convert it to in a SELECT, for types that would lose
-            digits in transfer.
-        definition: The SQL of a view; empty for a table, or if it is unknown.
+        casts: Column of `key` -> SQL type to cast it to in a SELECT; only for columns that would
+            otherwise lose digits when they are read.
+        definition: The SQL that defines a view; empty for a table, or if it is unknown.
         generated: Columns that the database computes and that cannot be written.
     """
 
@@ -150,8 +151,8 @@ class Database(Protocol):
         """Cancel all statements that other threads run on this object; may be called repeatedly.
 
         Each of them raises a `DatabaseError`. In the main thread, Ctrl-C and SIGTERM have the same
-        effect. They take effect once the database has stopped computing, or after it could not be
-        reached for ten seconds.
+        effect. The error is raised once the database has stopped computing, or after ten seconds in
+        which it could not be reached.
         """
         ...
 
@@ -161,6 +162,10 @@ class Database(Protocol):
 
     def tables(self) -> Sequence[str]:
         """Return the names of all tables, for completion and for suggestions of similar names."""
+        ...
+
+    def schemas(self) -> Sequence[str]:
+        """Return what may precede the dot in a table's name: schemas, or attached databases."""
         ...
 
     def fill(self, table: Name, key: Sequence[str], rows: RowSource) -> int:

@@ -122,7 +122,7 @@ def check_distinct(
     SQLite silently rename such columns.
 
     Args:
-        names: Columns of the query, under the names of the model.
+        names: Columns of the query, with the names that they had in training.
         statement: The statement's text; empty if it is unknown.
         begins_at: Line and column of the statement in its program.
         at: Word to point at; empty points at the second of the two columns.

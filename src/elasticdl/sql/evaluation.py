@@ -1,35 +1,25 @@
-"""Evaluation and explanation of a trained model on the rows of a query.
+"""EVALUATE: metrics of a trained model on the rows of a query.
 
-    EVALUATE  metrics on the rows
-    EXPLAIN   permutation importance: how much the loss grows when the values of one column are
-              shuffled among the rows, which removes their information (Breiman, 2001,
-              https://doi.org/10.1023/A:1010933404324, section 10)
-
-Both skip rows without a label. INTO stores the result together with the model's name, its version
+Rows without a label are skipped. INTO stores the result together with the model's name, its version
 and the time, so that one table can hold the results of many runs.
 
-Used by the programs of `submitter.py`.
+Used by the programs that `submitter.py` generates, and by `explanation.py` to read rows and store
+results.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from elasticdl import api, job_options
+from elasticdl import api
 from elasticdl.data.snapshot import write_snapshot
 from elasticdl.data.wording import did_you_mean, listed
-from elasticdl.definition import Mode
-from elasticdl.engines import inference, progress
-from elasticdl.engines.record_data import open_records
+from elasticdl.engines import progress_bar
 from elasticdl.errors import UsageError
-from elasticdl.evaluation.phase import running_states
 from elasticdl.scratch import TemporaryFolder
 from elasticdl.sql.column_types import note_on_times
 from elasticdl.sql.database import RowSource
@@ -37,7 +27,7 @@ from elasticdl.sql.error_locations import check_distinct
 from elasticdl.sql.label_filter import Labelled
 from elasticdl.sql.names import matching, written_like
 from elasticdl.sql.settings import for_rows
-from elasticdl.sql.target_checks import check_columns
+from elasticdl.sql.target_checks import check_columns, check_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -46,15 +36,12 @@ if TYPE_CHECKING:
     from elasticdl.data.snapshot import FileSnapshot
     from elasticdl.engines.engine import Reporter
     from elasticdl.sql.database import Database
+    from elasticdl.sql.explanation import ExplainRequest
     from elasticdl.sql.models import ModelRecord, Models, ModelVersion
     from elasticdl.sql.names import Name
 
-MAX_EXPLAINED_ROWS = 10_000
-REPEATS = 5
-_SEED = 0
-# Result columns of EVALUATE and EXPLAIN, and the columns that INTO adds to them.
+# Result columns of EVALUATE, and the columns that INTO adds to a result.
 METRICS = ("metric", "value")
-IMPORTANCES = ("column", "importance", "deviation")
 _RUN = ("model", "version", "time")
 
 
@@ -81,29 +68,6 @@ class EvaluateRequest:
     begins_at: tuple[int, int] = (1, 1)
 
 
-@dataclass(frozen=True)
-class ExplainRequest:
-    """An EXPLAIN statement that has passed all checks; the arguments of `explain`.
-
-    Attributes:
-        select: The query; at most `num_rows` of its rows are used.
-        model: Name of the trained model.
-        into: The table for the importances; None only displays them.
-        num_rows: Maximum number of rows, taken from the start of the result.
-        repeats: How many times each column is shuffled.
-        statement: The statement's text, for errors.
-        begins_at: Line and column of the statement in its program.
-    """
-
-    select: str
-    model: str
-    into: Name | None = None
-    num_rows: int = MAX_EXPLAINED_ROWS
-    repeats: int = REPEATS
-    statement: str = ""
-    begins_at: tuple[int, int] = (1, 1)
-
-
 def evaluate(
     request: EvaluateRequest,
     database: Database,
@@ -117,11 +81,13 @@ def evaluate(
     Raises:
         ElasticDLError: The evaluation failed, for any reason.
     """
-    reporter = progress.for_stream() if reporter is None else reporter
+    reporter = progress_bar.for_stream() if reporter is None else reporter
     version = models.current(request.model)
     kept = check_into(request.into, METRICS, database)
     with TemporaryFolder() as folder:
-        stored = _read(request, database, folder, version.record, request.label, note=reporter.note)
+        stored = read_rows(
+            request, database, folder, version.record, request.label, note=reporter.note
+        )
         outcome = api.evaluate(
             trained_model=version.uri,
             data=stored.training,
@@ -130,82 +96,16 @@ def evaluate(
             **for_rows(request.options, stored.num_training),
         )
     table = metrics_table(outcome.metrics)
-    _store(table, request.into, kept, version, database)
+    store_result(table, request.into, kept, version, database)
     return table
-
-
-def explain(
-    request: ExplainRequest,
-    database: Database,
-    models: Models,
-    reporter: Reporter | None = None,
-) -> pa.Table:
-    """Compute the permutation importance of each column for a model's loss.
-
-    The table has the columns `column`, `importance` and `deviation`. The importance is the mean
-    increase of the loss over all repeats, the deviation its standard deviation. The most important
-    column comes first.
-
-    Raises:
-        ElasticDLError: The explanation failed, for any reason.
-    """
-    reporter = progress.for_stream() if reporter is None else reporter
-    version = models.current(request.model)
-    label = version.record.label
-    kept = check_into(request.into, IMPORTANCES, database)
-    with TemporaryFolder() as folder:
-        stored = _read(
-            request,
-            database,
-            folder,
-            version.record,
-            None,
-            request.num_rows,
-            note=reporter.note,
-        )
-        data = stored.training
-        table = pq.read_table(data)
-        options = for_rows({}, stored.num_training)
-        losses = _Losses(
-            job_options.evaluation_job(trained_model=version.uri, data=data, **options)
-        )
-        columns = [name for name in table.column_names if name != label]
-        columns = losses.used(columns)
-        plain = losses.of(data)
-        random = np.random.default_rng(_SEED)
-        found: list[tuple[str, float, float]] = []
-        reporter.started("Explaining", len(columns), "columns")
-        try:
-            for done, name in enumerate(columns, 1):
-                changes = []
-                for _ in range(request.repeats):
-                    shuffled = table.column(name).take(random.permutation(table.num_rows))
-                    at = table.column_names.index(name)
-                    path = str(folder / "shuffled.parquet")
-                    pq.write_table(table.set_column(at, table.schema.field(at), shuffled), path)
-                    changes.append(losses.of(path) - plain)
-                found.append((name, float(np.mean(changes)), float(np.std(changes))))
-                reporter.advanced(done, {})
-        finally:
-            reporter.ended()
-    found.sort(key=lambda each: -each[1])
-    names, importances, deviations = zip(*found, strict=True)
-    result = pa.table(
-        {
-            "column": pa.array(names, pa.string()),
-            "importance": pa.array(importances, pa.float64()),
-            "deviation": pa.array(deviations, pa.float64()),
-        }
-    )
-    _store(result, request.into, kept, version, database)
-    return result
 
 
 def check_into(into: Name | None, found: Sequence[str], database: Database) -> list[str]:
     """Check the table of an INTO clause, and return the columns to write to it.
 
-    A new table gets all of them. An existing table must have the columns of the result; of the
-    others (model, version, time), the ones it has are written.
+    The columns are those of the result, then model, version and time. A new table gets all of them.
+    An existing table must have the columns of the result; the other three are written if it has
+    them.
 
     Args:
         into: The table; None if there is none.
@@ -213,18 +113,21 @@ def check_into(into: Name | None, found: Sequence[str], database: Database) -> l
         database: Where the table is.
 
     Raises:
-        UsageError: The table exists but does not fit such rows.
+        UsageError: The table exists but does not fit such rows, or its schema does not exist.
     """
     columns = [*found, *_RUN]
-    table = None if into is None else database.table(into)
-    if into is None or table is None:
+    if into is None:
+        return columns
+    table = database.table(into)
+    if table is None:
+        check_schema(into, database)
         return columns
     kept = [name for name in columns if name in found or matching(name, table.columns) is not None]
     check_columns(table, into, kept)
     return kept
 
 
-def _store(
+def store_result(
     result: pa.Table,
     into: Name | None,
     kept: Sequence[str],
@@ -265,7 +168,7 @@ def metrics_table(metrics: Mapping[str, Any]) -> pa.Table:
     )
 
 
-def _read(  # noqa: PLR0917 - a query, and how to store its rows
+def read_rows(  # noqa: PLR0917 - a query, and how to store its rows
     request: EvaluateRequest | ExplainRequest,
     database: Database,
     folder: Path,
@@ -332,35 +235,3 @@ def _first(batches: Iterable[pa.RecordBatch], most: int | None) -> Iterator[pa.R
             left -= batch.num_rows
             if left <= 0:
                 return
-
-
-class _Losses:
-    """Computes the loss of a trained model on several sets of rows, loading the model once.
-
-    Args:
-        job: An evaluation job, whose model and options are used for all sets of rows.
-    """
-
-    def __init__(self, job: Any) -> None:
-        self._opened = inference.open_trained(job, Mode.EVALUATION)
-        with self._opened.feed() as feed:
-            first = feed.peek()
-            if first is None:
-                raise self._opened.no_example()
-            self._trainer = self._opened.restored_trainer(first[1])
-
-    def used(self, names: list[str]) -> list[str]:
-        """Return the columns among `names` that the model reads."""
-        schema = getattr(self._opened.definition.input, "schema", None)
-        return names if schema is None else [name for name in names if name in schema.names]
-
-    def of(self, data: str) -> float:
-        """Return the mean loss of the model on the rows stored at a location."""
-        source = open_records(self._opened.definition, data)
-        opened = dataclasses.replace(self._opened, source=source)
-        states: Any = {}
-        with opened.feed() as feed:
-            for _, states in running_states(self._trainer, inference.drain(feed)):  # noqa: B007
-                pass
-        loss: Any = self._trainer.evaluation_metrics.results(states)["loss"]
-        return float(loss)

@@ -3,6 +3,9 @@ r"""Runs the statements of a program, in order.
     program --parse--> statements --check--> requests --submitter--> a separate process
                             \-- a plain statement --> the database, here
 
+The process computes the statement: `training.py`, `prediction.py`, `evaluation.py`,
+`explanation.py`.
+
 A failing statement ends the program: earlier statements are complete, later ones never start.
 
 Used by the shell, the notebook and the server.
@@ -47,6 +50,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from elasticdl.sql.submitter import Request
+
+RESUMES = "Training progress is saved; run the same statement to resume."
 
 RunSubmitter = Callable[[Path, "dict[str, str]"], int]
 
@@ -208,7 +213,13 @@ class Connection:
             environment = {**os.environ, RESULT: str(result)}
             if self._session.database is not None:
                 environment[ENVIRONMENT] = self._session.database
-            code = self._session.run_submitter(path, environment)
+            try:
+                code = self._session.run_submitter(path, environment)
+            except BaseException as error:
+                # The submitter ends with this process, without a message.
+                if isinstance(statement, Train) and not isinstance(error, Exception):
+                    error.add_note(RESUMES)
+                raise
             if code != 0:
                 raise SubmitterError(code)
             return _result(statement, take_over(result))

@@ -22,10 +22,10 @@ _MARKED_KINDS = ("number", "time")
 
 
 def resolve(feature: Mapping[str, Any], columns: Sequence[ColumnSummary]) -> dict[str, Any]:
-    """Complete a feature of a COLUMN clause with what depends on the values of its column.
+    """Complete a feature of a COLUMN clause with facts from the values of its column.
 
     Args:
-        feature: As `columns.features_of` returned it, without a vocabulary for example.
+        feature: As `columns.features_of` returned it; it may lack a vocabulary, for example.
         columns: The columns of the table, with summaries of their values.
 
     Returns:

@@ -86,4 +86,4 @@ class Labelled:
         """Message about the skipped rows; empty if there were none."""
         if not self.num_without:
             return ""
-        return f"{counted(self.num_without, 'row')} without a {self._label} left out."
+        return f"Left out: {counted(self.num_without, 'row')} without a value in {self._label!r}."

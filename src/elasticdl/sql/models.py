@@ -72,7 +72,7 @@ class ModelVersion:
         name: Name of the model.
         number: Number of the version, from 1.
         uri: URI of its TrainedModel.
-        rows: URI of the folder for the table's rows.
+        rows: URI of the folder for the training rows, which are kept until training completes.
         record: Record of how the version was trained.
         is_resumed: Whether an earlier run of the same statement started it but did not complete it.
     """
@@ -125,9 +125,10 @@ class Models:
     def training(
         self, name: str, statement: str, database: str, note: Note = ignore_note
     ) -> Iterator[ModelVersion]:
-        """Lock a model's name for the block, which trains its next version; yield that version.
+        """Context manager that locks a model's name while its next version is trained.
 
-        The version is the incomplete one of an earlier run of the same statement, or a new one.
+        It yields that version: the incomplete one of an earlier run of the same statement, or a new
+        one.
 
         Args:
             name: Name of the model.

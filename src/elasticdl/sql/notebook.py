@@ -160,9 +160,9 @@ def _frame(result: Result) -> Any:
 
 
 def _quietly(do: Callable[[], Any]) -> Any:
-    """Call a function; raise Ctrl-C and its expected errors as an `ElasticDLError`.
+    """Call a function and return its result; convert Ctrl-C and expected errors for notebooks.
 
-    A notebook shows the message of such an error without a traceback.
+    They become an `ElasticDLError`, whose message a notebook shows without a traceback.
     """
     try:
         return do()

@@ -38,6 +38,8 @@ _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE}
 _UNMATCHED = re.compile(r"Missing .* from \d+:(?P<offset>\d+)", re.DOTALL)
 # First words of statements with rows; elsewhere TO is plain SQL (RENAME TO, GRANT ... TO).
 _QUERIES = {"SELECT", "WITH", "FROM", "VALUES", "TABLE"}
+# EXPLAIN begins a statement of the database, too.
+_ONLY_VERBS = {*VERBS} - {"EXPLAIN"}
 _LIKENESS = 0.75
 _QUOTED = {TokenType.STRING, TokenType.IDENTIFIER, TokenType.HEREDOC_STRING}
 
@@ -110,15 +112,16 @@ def _statement(program: str, tokens: Sequence[Token], stop: int) -> Statement:
         shown = parse_show(program, span)
         if shown is not None:
             return shown
-    index = _extension(tokens)
+    index = 0 if _word(tokens, 0) in _ONLY_VERBS else _extension(tokens)
     if index is None:
         _check_verbs(program, tokens)
         return Query(program[span.start : span.stop], span)
     begin = tokens[index].start
     if index == 0:
+        verb = _word(tokens, 1 if _word(tokens, 0) == "TO" else 0)
         raise StatementError(
-            f"There is no SELECT before {tokens[0].text.upper()}. Expected SELECT ... "
-            f"{tokens[0].text.upper()} ...",
+            f"There is no SELECT before {tokens[0].text.upper()}. Expected SELECT ... TO {verb} "
+            "...",
             program,
             Span(begin, tokens[0].end + 1),
         )

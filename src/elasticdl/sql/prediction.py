@@ -6,7 +6,7 @@ If the target is the table in the SELECT, its column is filled, with rows matche
 other target gets the selected columns and the prediction as new rows. The source table is never
 changed except for the named column, and nothing is dropped.
 
-Used by the programs of `submitter.py`.
+Used by the programs that `submitter.py` generates.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from elasticdl import api
 from elasticdl.data.snapshot import NoRowError, write_snapshot
 from elasticdl.data.wording import counted, listed
-from elasticdl.engines import progress
+from elasticdl.engines import progress_bar
 from elasticdl.errors import DataError, UsageError
 from elasticdl.scratch import TemporaryFolder
 from elasticdl.sql.column_types import kind_of_values, note_on_times, why_generated, why_unfit
@@ -54,12 +54,13 @@ class PredictRequest:
 
     Attributes:
         select: The query.
-        table: The table to fill; see `names.py`.
-        column: The column to fill in that table.
+        table: The table to write to; see `names.py`.
+        column: The column of that table for the predictions.
         using: Name of the trained model.
         options: Options of `job_options.prediction_job`.
         probability: Column for the probability of the predicted class; None writes none.
-        output: The model output to write; None means the prediction.
+        output: Name of the model output to write; None means `prediction`, or the first output if
+            the model has none of that name.
         statement: The statement's text, for errors.
         begins_at: Line and column of the statement in its program.
     """
@@ -110,7 +111,7 @@ def predict(
     Raises:
         ElasticDLError: The prediction failed, for any reason; the tables are unchanged.
     """
-    reporter = progress.for_stream() if reporter is None else reporter
+    reporter = progress_bar.for_stream() if reporter is None else reporter
     version = models.current(request.using)
     how = plan(request, database, version.record)
     if how.note:
@@ -147,6 +148,11 @@ def predict(
         + f": {counted(changed, 'row')} {verb}"
         + (f"; {counted(gone, 'row')} of the SELECT deleted in the meantime." if gone > 0 else ".")
     )
+    if database.is_in_memory:
+        reporter.note(
+            f"The database is in memory and ends with this session, {where} with it; "
+            "--database=duckdb:///FILE keeps it."
+        )
     return _result(where, columns, changed)
 
 
@@ -221,10 +227,13 @@ def _as_trained(
 def _made_empty(
     request: PredictRequest, database: Database, schema: pa.Schema, record: ModelRecord
 ) -> str:
-    """Create an empty target table when there are no rows to predict; return a note for the user.
+    """Create an empty target table when there are no rows to predict.
 
     Other programs may expect the table. It is not created if the types of the model's outputs are
     unknown until the model predicts.
+
+    Returns:
+        What was done, as a part of a note to the user; empty if the table exists already.
     """
     if database.table(request.table) is not None:
         return ""
@@ -391,7 +400,7 @@ def _with_predictions(request: PredictRequest, beside: str, predicted: Path) -> 
 
     Args:
         request: The request.
-        beside: Parquet file with the columns to write beside the predictions.
+        beside: Parquet file with the other columns to write: the key, or the selected columns.
         predicted: Folder with the predictions, in the same order.
     """
     source = pq.ParquetFile(beside)

@@ -73,7 +73,8 @@ class PredictSettings:
     Attributes:
         options: Options of `job_options.prediction_job`.
         probability: Column for the probability of the predicted class; None writes none.
-        output: The model output to write; None means the prediction.
+        output: Name of the model output to write; None means `prediction`, or the first output if
+            the model has none of that name.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -103,6 +104,8 @@ def train_settings(
         group, dot, key = name.text.partition(".")
         if not dot or group == "model":
             key = key if dot else name.text
+            if model_params is not None and key not in model_params:
+                _check_not_option(name, key, known, program)
             _check_known(name, key, model_params, "a parameter of the model", program)
             params[key] = value.value
         elif group == "train":
@@ -146,8 +149,8 @@ def measuring_options(
 
     Args:
         attributes: The WITH clause.
-        group: The prefix of their names.
-        known: Name -> function that takes a value and raises a `UsageError`.
+        group: Prefix of the options' names, before the dot: `evaluate` or `explain`.
+        known: Name -> function that checks a value; it raises a `UsageError` for an invalid one.
         program: The whole program, for errors.
 
     Raises:
@@ -171,15 +174,19 @@ def evaluate_options(attributes: Attributes, program: str) -> dict[str, Any]:
 
 
 def explain_options(attributes: Attributes, program: str) -> dict[str, Any]:
-    """Read the options of an EXPLAIN statement, for `evaluation.ExplainRequest`."""
+    """Read the options of an EXPLAIN statement, for `explanation.ExplainRequest`."""
     known = dict.fromkeys(("num_rows", "repeats"), _count)
     return measuring_options(attributes, "explain", known, program)
 
 
 def for_rows(options: Mapping[str, Any], num_rows: int) -> dict[str, Any]:
-    """Add a minibatch size that suits the number of rows to a prediction's or evaluation's options.
+    """Return job options, with a large minibatch size if there are many rows.
 
     Large minibatches are faster for many rows. A size set by the user takes precedence.
+
+    Args:
+        options: Options of a prediction or an evaluation.
+        num_rows: Number of rows to predict or evaluate.
     """
     suited = {"minibatch_size": _LARGE_MINIBATCH} if num_rows > _MANY_ROWS else {}
     return {**suited, **options}
@@ -258,6 +265,15 @@ def _check_known(
         near = did_you_mean(key, known)
         have = "" if near != "." else f" There are: {', '.join(sorted(known))}."
         raise StatementError(f"{key!r} is not {what}{near}{have}", program, name.span)
+
+
+def _check_not_option(name: Word, key: str, options: Collection[str], program: str) -> None:
+    if _ALIASES.get(key, key) in options:
+        raise StatementError(
+            f"{key!r} is not a parameter of the model; did you mean 'train.{key}'?",
+            program,
+            name.span,
+        )
 
 
 def _unknown(name: Word, program: str, groups: tuple[str, ...]) -> StatementError:

@@ -31,7 +31,7 @@ from elasticdl.data.wording import did_you_mean
 from elasticdl.errors import ElasticDLError, UsageError
 from elasticdl.sql.completion import CompletionNames, word_before, words_for
 from elasticdl.sql.database import RowSource
-from elasticdl.sql.execute import Connection, SqlSession, SubmitterError, execute
+from elasticdl.sql.execute import RESUMES, Connection, SqlSession, SubmitterError, execute
 from elasticdl.sql.models import Models
 from elasticdl.sql.names import typed
 from elasticdl.sql.parse import parse
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from prompt_toolkit.document import Document
 
 _CANCELLED = "Cancelled."
-_RESUMES = "Training progress is saved; run the same statement to resume."
 
 _PROMPT = "elasticdl> "
 _HELP = r"""
@@ -159,7 +158,7 @@ class Shell:
 
     def _cancelled(self, text: str) -> str:
         trains = any(isinstance(each, Train) for each in parse(text, self._connection.dialect))
-        return f"{_CANCELLED} {_RESUMES}" if trains else _CANCELLED
+        return f"{_CANCELLED} {RESUMES}" if trains else _CANCELLED
 
     def _command(self, name: str = "", *arguments: str) -> None:
         match name, *arguments:

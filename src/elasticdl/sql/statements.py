@@ -229,12 +229,15 @@ class StatementError(UsageError):
 
 
 def pointed(problem: str, program: str, span: Span) -> tuple[str, int, int]:
-    """Format a message with the line it is about and a caret; return it with line and column.
+    """Format an error message, with the program's line and a caret below the invalid part.
 
     Args:
         problem: What is wrong, as sentences.
         program: The whole program.
         span: The invalid part.
+
+    Returns:
+        The message, and the line and column at which the invalid part starts, from 1.
     """
     start = min(span.start, len(program))
     first = program.rfind("\n", 0, start) + 1

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from elasticdl.sql.database import Database
-    from elasticdl.sql.evaluation import EvaluateRequest, ExplainRequest
+    from elasticdl.sql.evaluation import EvaluateRequest
+    from elasticdl.sql.explanation import ExplainRequest
     from elasticdl.sql.models import Models
     from elasticdl.sql.prediction import PredictRequest
     from elasticdl.sql.training import TrainRequest
@@ -91,7 +92,7 @@ def _literal(value: Any) -> str:
 
 
 def hand_over(result: pa.Table) -> None:
-    """Pass a statement's result on, as the last step of a submitter.
+    """Deliver a statement's result; this is the last step of a submitter.
 
     Writes it to the file named by ELASTICDL_RESULT, which the process that started the submitter
     reads; if the variable is not set, because a user started the submitter, prints it.

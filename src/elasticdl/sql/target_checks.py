@@ -108,8 +108,23 @@ def check_appended(
                 f"{shown(name)} would have two columns {column}: the SELECT has one already. "
                 "Write the prediction into a column of another name, or do not select that one."
             )
-    if table is not None:
+    if table is None:
+        check_schema(name, database)
+    else:
         check_columns(table, name, [*selected, *written])
+
+
+def check_schema(name: Name, database: Database) -> None:
+    """Raise a `UsageError` if a table cannot be created because its schema does not exist."""
+    *schema, _ = parts(name)
+    if not schema:
+        return
+    known = database.schemas()
+    if matching(schema[-1], known) is None:
+        raise UsageError(
+            f"{database.name} has no schema {schema[-1]!r}, so the table {shown(name)} cannot be "
+            f"created; it has {listed(known)}. Create the schema first, or choose another."
+        )
 
 
 def check_columns(table: TableInfo, name: Name, columns: Sequence[str]) -> None:

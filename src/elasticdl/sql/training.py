@@ -6,7 +6,7 @@ r"""Training of a model on the rows of a query.
 The rows are stored once (`data/snapshot.py`); an ordinary training job then reads them. If a
 statement was killed, the same statement resumes from the stored rows and its last checkpoint.
 
-Used by the programs of `submitter.py`.
+Used by the programs that `submitter.py` generates.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from elasticdl import api, zoo
+from elasticdl.data.column_summary import kind_of
 from elasticdl.data.snapshot import FileSnapshot, NoRowError, read_snapshot, write_snapshot
 from elasticdl.data.wording import counted, listed
-from elasticdl.engines import progress
+from elasticdl.engines import progress_bar
 from elasticdl.errors import DataError, ElasticDLError, UsageError
 from elasticdl.job import ModelReference
 from elasticdl.sql.database import RowSource
@@ -35,7 +36,9 @@ from elasticdl.zoo.prebuilt.derived import derive
 from elasticdl.zoo.prebuilt.label_params import (
     MANY_CLASSES,
     Advice,
+    check_class_type,
     check_label,
+    check_number_type,
     classes_of,
     scale_of,
 )
@@ -60,6 +63,9 @@ _ADVICE = Advice(
     as_text=lambda name: f"select CAST({name} AS VARCHAR) AS {name}",
     shifted=lambda name: f"select {name} - the_smallest_value AS {name}",
 )
+
+_CLASSES = {"classes", "num_classes"}
+_SCALE = {"label_mean", "label_scale"}
 
 
 @dataclass(frozen=True)
@@ -117,12 +123,12 @@ def train(
         reporter: Receives the progress; None writes to standard error.
 
     Returns:
-        The metrics, `metric` and `value`.
+        The metrics: a table with the columns `metric` and `value`.
 
     Raises:
         ElasticDLError: Training failed, for any reason; an earlier model of this name is unchanged.
     """
-    reporter = progress.for_stream() if reporter is None else reporter
+    reporter = progress_bar.for_stream() if reporter is None else reporter
     _check_params(request)
     with models.training(request.into, request.statement, database.name, reporter.note) as version:
         outcome = _trained(request, database, models, version, reporter)
@@ -169,7 +175,7 @@ def _prepared(
     version: ModelVersion,
     reporter: Reporter,
 ) -> tuple[FileSnapshot, dict[str, Any]]:
-    """Return the stored training rows, after reading them if necessary, and the model's parameters.
+    """Store the training rows, unless that is done; return them with the model's parameters.
 
     Args:
         request: The request.
@@ -197,7 +203,7 @@ def _check_params(request: TrainRequest) -> None:
     params = dict(request.params)
     if "label" in request.model_params:
         params.setdefault("label", request.label)
-    if not {"classes", "num_classes"} & params.keys():
+    if not _CLASSES & params.keys():
         # The number of classes is known only once the rows are read.
         params.pop("class_counts", None)
     zoo.define(ModelReference(request.model_zoo, request.model, params=params))
@@ -212,6 +218,7 @@ def _snapshot(
     try:
         with database.read(request.select) as rows:
             check_distinct(rows.schema.names, request.statement, request.begins_at)
+            _check_label_type(request, rows.schema)
             labelled = Labelled(rows, request.label)
             held_out, validation = request.validation_fraction, None
             if request.validation_select is not None:
@@ -249,6 +256,29 @@ def _snapshot(
             f"validation.fraction={request.validation_fraction:g}."
         )
     return snapshot
+
+
+def _check_label_type(request: TrainRequest, schema: pa.Schema) -> None:
+    """Check before any row is read whether the model can predict a column of the label's type."""
+    at = schema.get_field_index(request.label)
+    if at < 0:
+        return
+    type_ = schema.field(at).type
+    kind = kind_of(type_)
+    with _at_label(request):
+        if _derives_classes(request):
+            check_class_type(request.label, type_, kind, _ADVICE)
+        # A column that is always NULL is reported with its rows.
+        if _derives_scale(request) and kind != "empty":
+            check_number_type(request.label, type_, kind, request.model, _ADVICE)
+
+
+def _derives_classes(request: TrainRequest) -> bool:
+    return "classes" in request.model_params and not _CLASSES & request.params.keys()
+
+
+def _derives_scale(request: TrainRequest) -> bool:
+    return set(request.model_params) >= _SCALE and not _SCALE & request.params.keys()
 
 
 def _no_row(request: TrainRequest, error: NoRowError) -> DataError:
@@ -298,14 +328,13 @@ def _params(request: TrainRequest, snapshot: FileSnapshot, reporter: Reporter) -
     with _at_label(request):
         label = snapshot.column(request.label)
         check_label(label, _ADVICE)
-        if "classes" in takes and "num_classes" not in params and "classes" not in params:
+        if _derives_classes(request):
             params["classes"], note = classes_of(label, request.model, _ADVICE)
             if note:
                 reporter.note(note)
             _check_counts(params, request)
             _note_rare(label, snapshot, request, reporter)
-        scale = {"label_mean", "label_scale"}
-        if scale <= takes and not scale & params.keys():
+        if _derives_scale(request):
             params |= scale_of(label, request.model, _ADVICE)
     if "label" in takes:
         params.setdefault("label", request.label)

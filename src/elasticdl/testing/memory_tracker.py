@@ -16,7 +16,7 @@ class MemoryRun:
     Attributes:
         status: `RUNNING`, or the status of the last attempt's end.
         error: The error of that attempt.
-        points: The recorded points, by kind and step or epoch.
+        points: The recorded points, by kind and number: the epoch for `Kind.EPOCH`, else the step.
         said: Value of each tag, by tag name.
         files: The artifacts: path and folder of each.
     """

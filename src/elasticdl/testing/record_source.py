@@ -39,7 +39,7 @@ _MAX_POSITIONS = 16
 
 
 def check_record_source(source: RecordSource, expected_bytes: Sequence[bytes]) -> None:
-    """Check that a reader returns the expected records for any range, thread or pickled copy.
+    """Check that a reader returns the expected records for any range, in threads and when pickled.
 
     Args:
         source: A reader that was just opened.
@@ -97,15 +97,15 @@ def check_decoding(source: RecordSource, schema: Schema | None = None) -> None:
 
 
 def check_gathering(source: RecordSource, schema: Schema | None = None) -> None:
-    """Check that records gathered in any order equal those read in stored order.
+    """Check that records read in any order (`UnitReader.gather`) equal those in stored order.
 
     Args:
         source: A reader of files whose records are `tf.Example`s or rows of a table.
         schema: The schema for decoding; None decodes each record by its own types.
 
     Raises:
-        AssertionError: A unit (a group of records that the reader reads at once) is miscounted, or
-            a record differs.
+        AssertionError: A record differs, or the units (groups of records that the reader reads at
+            once) do not have `num_records` records in total.
     """
     count = source.num_records
     expected = source.read_records(0, count, schema)
@@ -141,19 +141,20 @@ def check_damage_is_found(
     folder: Path,
     offsets: Iterable[int] | None = None,
 ) -> None:
-    """Check that damage to any single byte of a file is detected when the whole file is read.
+    """Check that damage to a byte raises a `CorruptDataError`, unless all records are still right.
 
     Only for formats with checksums: a text table cannot detect damage.
 
     Args:
-        open_source: Opens files.
-        content: A file of the format.
-        expected_bytes: Its records.
+        open_source: Returns a reader of the files at some paths.
+        content: Content of an undamaged file.
+        expected_bytes: The records in that file, in order.
         folder: Folder for the damaged copies.
         offsets: The bytes to damage; all by default.
 
     Raises:
-        AssertionError: A damaged file was read without an error, and returned other records.
+        AssertionError: A damaged file was read without an error and returned other records, or the
+            error does not name the file and an offset in it.
     """
     path = folder / "damaged"
     for offset in range(len(content)) if offsets is None else offsets:

@@ -1,10 +1,10 @@
 """Contract checks of `tracking.tracker.Tracker`, for any implementation.
 
-    check_tracker(lambda: MyRecordedRun(new_folder()))
+    check_tracker(lambda: MyTrackingBackend(new_folder()))
 
-`MyRecordedRun` implements `RecordedRun`: it opens trackers on one output, one after the other as
-the attempts of a job do, and reads back what the tracking service displays. The checks do not
-depend on how a tracker names its curves, only on whether each recorded value is displayed once.
+`MyTrackingBackend` implements `TrackingBackend`: it opens trackers on one output, one after the
+other as the attempts of a job do, and reads back what the tracking service displays. The checks do
+not depend on how a tracker names its curves, only on whether each recorded value is displayed once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Shown:
     status: str | None = None
 
 
-class RecordedRun(Protocol):
+class TrackingBackend(Protocol):
     """Backend in which the tracker under test records a run, such as a folder or a server."""
 
     def open(self) -> Tracker:
@@ -46,11 +46,11 @@ class RecordedRun(Protocol):
         ...
 
 
-def check_tracker(new_place: Callable[[], RecordedRun]) -> None:
+def check_tracker(new_place: Callable[[], TrackingBackend]) -> None:
     """Check that a tracker keeps the contract in the docstring of `Tracker`.
 
     Args:
-        new_place: Creates an empty backend.
+        new_place: Returns a new, empty backend; called for each check.
 
     Raises:
         AssertionError: The tracker breaks the contract; the message says how.
@@ -63,8 +63,8 @@ def check_tracker(new_place: Callable[[], RecordedRun]) -> None:
     check_another_job_is_another_run(new_place())
 
 
-def check_attempts_are_one_run(place: RecordedRun) -> None:
-    """Check that a job that was killed, resumed, failed and resumed is one run without gaps."""
+def check_attempts_are_one_run(place: TrackingBackend) -> None:
+    """Check that three attempts of a job, one killed and one failed, are one run without gaps."""
     first = _started(place, 1)
     first.point(_epoch(0))
     # Killed: the tracker is not notified.
@@ -79,8 +79,8 @@ def check_attempts_are_one_run(place: RecordedRun) -> None:
     _require_values(shown, [1.0, 0.5, 0.25])
 
 
-def check_repeated_points_are_stored_once(place: RecordedRun) -> None:
-    """Check that repeated points of every kind are dropped, in the same or a later attempt."""
+def check_repeated_points_are_stored_once(place: TrackingBackend) -> None:
+    """Check that points sent again, in the same or a later attempt, are not stored twice."""
     points = [
         MetricPoint(Kind.STEPS, 4, 0, 4.0, training={"loss": 9.0, "records_per_s": 100.0}),
         MetricPoint(Kind.EVALUATION, 5, 0, 5.0, validation={"loss": 7.0}),
@@ -98,8 +98,8 @@ def check_repeated_points_are_stored_once(place: RecordedRun) -> None:
     _require_values(shown, [9.0, 100.0, 7.0, 1.0, 0.5, 0.25])
 
 
-def check_metrics_stay_apart(place: RecordedRun) -> None:
-    """Check that metric names that a backend must rewrite get distinct curves in every attempt."""
+def check_metrics_stay_apart(place: TrackingBackend) -> None:
+    """Check that each metric has its own curve in all attempts, even if its name is changed."""
     names = ["dice@0.5", "dice_0.5", "dice%0.5", "acc (macro)", "../acc", "epoch", "é", "x" * 300]
     values = [float(10 + number) for number in range(len(names))]
     first = _started(place, 1)
@@ -120,7 +120,7 @@ def check_metrics_stay_apart(place: RecordedRun) -> None:
         _require(homes[one] != homes[other], f"{names[one]!r} and {names[other]!r} became one")
 
 
-def check_status_is_that_of_the_last_attempt(place: RecordedRun) -> None:
+def check_status_is_that_of_the_last_attempt(place: TrackingBackend) -> None:
     """Check that each attempt's status is "running" until `end` sets another."""
     for number, status in enumerate(
         [RunStatus.KILLED, RunStatus.FAILED, RunStatus.FINISHED], start=1
@@ -135,7 +135,7 @@ def check_status_is_that_of_the_last_attempt(place: RecordedRun) -> None:
             _require(shown == status.value, f"After `end({status})` the status is {shown}")
 
 
-def check_non_finite_values_are_accepted(place: RecordedRun) -> None:
+def check_non_finite_values_are_accepted(place: TrackingBackend) -> None:
     """Check that NaN and infinities neither raise nor keep the next epoch from being recorded."""
     tracker = _started(place, 1)
     tracker.point(_named(0, {"a": math.nan, "b": math.inf, "c": -math.inf, "d": 3.0}))
@@ -146,7 +146,7 @@ def check_non_finite_values_are_accepted(place: RecordedRun) -> None:
     _require(not missing, f"{sorted(missing)} were lost, logged together with NaN and infinity")
 
 
-def check_another_job_is_another_run(place: RecordedRun) -> None:
+def check_another_job_is_another_run(place: TrackingBackend) -> None:
     """Check that a job that takes over an output does not continue the previous job's run."""
     tracker = _started(place, 1)
     tracker.point(_epoch(0))
@@ -161,7 +161,7 @@ def check_another_job_is_another_run(place: RecordedRun) -> None:
     _require_values(shown, [0.125])
 
 
-def _started(place: RecordedRun, number: int) -> Tracker:
+def _started(place: TrackingBackend, number: int) -> Tracker:
     tracker = place.open()
     tracker.start(TrackedAttempt(number=number, job_id="train-1", run_name="a run"))
     return tracker

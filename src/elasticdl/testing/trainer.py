@@ -20,7 +20,8 @@ def check_trainer(create: Callable[[int], Trainer], batches: Sequence[Batch]) ->
 
     Args:
         create: Returns a new trainer for a rank; equal trainers for equal ranks.
-        batches: Four or more of equal size and structure, then a smaller one.
+        batches: At least five batches of equal structure: all but the last of equal size, and the
+            last one smaller.
 
     Raises:
         AssertionError: The trainer breaks the contract; the message says how.
@@ -31,7 +32,7 @@ def check_trainer(create: Callable[[int], Trainer], batches: Sequence[Batch]) ->
     check_contributions_add_up(create, batches[0])
     check_nothing_to_add_is_no_update(create, batches[0])
     check_state_restores_everything(create, batches)
-    check_finishing_is_beside_the_state(create, batches)
+    check_finish_can_be_undone(create, batches)
     check_ranks_draw_differently(create, batches[0])
 
 
@@ -98,7 +99,7 @@ def check_examples_are_those_of_the_batch(trainer: Any, batch: Batch) -> None:
 
 
 def check_contributions_add_up(create: Callable[[int], Trainer], batch: Batch) -> None:
-    """Check that doubling gradient sum and number of examples does not change the update."""
+    """Check that an update stays the same if gradient sum and number of examples are doubled."""
     once, twice = create(0), create(0)
     contribution, _ = once.gradients(batch)
     once.apply(contribution)
@@ -166,7 +167,7 @@ def check_nothing_to_add_is_no_update(create: Callable[[int], Trainer], batch: B
 def check_state_restores_everything(
     create: Callable[[int], Trainer], batches: Sequence[Batch]
 ) -> None:
-    """Check that a trainer with another's loaded state continues bit-identically."""
+    """Check that a trainer that loads another's state continues bit for bit like the other."""
     first, second = create(0), create(0)
     for batch in batches:
         first.train_steps([batch])
@@ -178,10 +179,11 @@ def check_state_restores_everything(
     _same_bits(first.state(), second.state(), "A restored trainer continues differently")
 
 
-def check_finishing_is_beside_the_state(
-    create: Callable[[int], Trainer], batches: Sequence[Batch]
-) -> None:
-    """Check that training continues unchanged after `finish`, once a state is loaded again."""
+def check_finish_can_be_undone(create: Callable[[int], Trainer], batches: Sequence[Batch]) -> None:
+    """Check that `finish` can be undone by loading the state from before it.
+
+    A trainer that does so must continue bit for bit like one that was never finished.
+    """
     finished, other = create(0), create(0)
     for batch in batches:
         finished.train_steps([batch])
@@ -197,7 +199,10 @@ def check_finishing_is_beside_the_state(
 
 
 def check_ranks_draw_differently(create: Callable[[int], Trainer], batch: Batch) -> None:
-    """Check that random layers draw differently on each rank; requires a model with such layers."""
+    """Check that random layers draw other numbers on another rank, and the same ones if repeated.
+
+    Requires a model with such layers.
+    """
     same, other = create(0), create(1)
     mine, _ = same.gradients(batch)
     again, _ = same.gradients(batch)

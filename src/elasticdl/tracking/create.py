@@ -42,7 +42,8 @@ def follow_job(
         job: The job that starts.
         folder: The job's output, which this process has locked.
         about: Description of this start for the trackers; see `attempt_of`.
-        step: The step that the job resumes from; later events are sent when they happen again.
+        step: The step that the job resumes from. Later events are not sent now, because the job
+            repeats these steps and sends the new events.
 
     Raises:
         MissingExtraError: A package is not installed.
@@ -56,7 +57,7 @@ def follow_job(
 def follow_finished_job(
     events: FollowedLog, job: Job, folder: OutputFolder, attempt: int, step: int
 ) -> None:
-    """Send a job that finished earlier to its trackers, unless they already have it.
+    """Send the events of a job that finished earlier to its trackers, unless they have them.
 
     This never makes the job fail: if a tracker is unreachable, only a note is shown.
 
@@ -118,8 +119,8 @@ def attempt_of(
     Args:
         job: The job that starts.
         number: Number of this start of the job, from 1.
-        definition: The trained model; None if it was not loaded.
-        versions: Package -> version.
+        definition: Definition of the job's model; None if it was not loaded.
+        versions: Name of a package -> its version, for the tags; None adds none.
     """
     tracking = job.tracking if job.tracking is not None else Tracking()
     output = job.output if job.output is not None else ""
@@ -141,7 +142,7 @@ def attempt_of(
 
 
 def params_of(job: Job) -> dict[str, str]:
-    """Convert the options of a job to name -> string, for comparing runs.
+    """Return the options of a job, name -> value as a string, for comparing runs in a tracker.
 
     Example:
         >>> from elasticdl.job import Job, ModelReference

@@ -8,7 +8,7 @@ dropped. Either is reported in a single note, and neither stops training: the ev
 everything, and the next start of the job sends it again. Only `track`, before training begins,
 raises errors.
 
-Callers: `engines/run.py`, and sessions, which add tags and artifacts.
+Callers: `engines/attempt.py`, and sessions, which add tags and artifacts.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class FollowedLog:
     Args:
         log: Receives each event first, in the caller's thread.
         note: Shows a message to the user; may be called from another thread.
-        drain_s: How long `close` waits for pending events.
-        retry_s: Pause before a tracker that failed is tried again.
+        drain_s: Longest time in seconds that `close` waits for pending events.
+        retry_s: Pause in seconds before an event is sent again to a tracker that failed.
 
     Attributes:
         note: Shows a message to the user.
@@ -158,7 +158,7 @@ class FollowedLog:
     def artifact(self, path: Path, folder: str = "") -> None:
         """Send a file or folder to the trackers in the background.
 
-        It must not change until `close`.
+        The file or folder must not change until `close` has returned.
         """
         self._send(lambda tracker: tracker.artifact(path, folder))
 

@@ -20,11 +20,11 @@ class MetricNames:
     """Two-way mapping between metric names and their names in the tracker.
 
     Args:
-        known: Name in the tracker -> original, the `renamed` of earlier attempts.
+        known: Name in the tracker -> original name, from `renamed` of earlier attempts.
         kept: Reserved names, which are never assigned.
 
     Attributes:
-        renamed: Name in the tracker -> original, for names that differ.
+        renamed: Name in the tracker -> original name, for names that differ.
 
     Example:
         >>> names = MetricNames()
@@ -40,7 +40,7 @@ class MetricNames:
         self._taken = {*self.renamed, *kept}
 
     def of(self, originals: Iterable[str]) -> dict[str, str]:
-        """Map each metric to a tracker name; valid names are assigned first and stay unchanged."""
+        """Return each metric's name -> its name in the tracker; valid names take precedence."""
         originals = list(originals)
         for original in sorted(originals, key=lambda name: allowed(name) != name):
             if original not in self._names:

@@ -1,6 +1,6 @@
 """Converts events to points (`MetricPoint`: metrics at one moment), which trackers record.
 
-Pure: the only clock is that of the events.
+All times are those of the events; the clock is never read.
 
 EpochFinished -> a point with the training metrics (and the latest validation metrics)
 Evaluated     -> a point with the validation metrics
@@ -37,7 +37,7 @@ class Points:
     """Converts events to points, in order.
 
     Args:
-        interval_s: Steps within this time are combined into one point, by the events' times.
+        interval_s: Steps whose events lie within this number of seconds become one point.
 
     Example:
         >>> Points().take(Evaluated(step=8, epoch=1, metrics={"loss": 0.5}, time=2.0))

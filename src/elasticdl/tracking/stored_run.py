@@ -26,7 +26,7 @@ class StoredRun:
         uri: The MLflow store, without a password.
         experiment: Name of the experiment.
         run_id: MLflow's id of the run; empty until it is known.
-        mark: A tag of the run, to find it while its id is unknown.
+        mark: Unique tag of the run, by which an attempt finds the run if `run_id` is empty.
         status: How the job ended, once MLflow knows; empty until then.
     """
 

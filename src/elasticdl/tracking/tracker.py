@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 
 class RunStatus(enum.Enum):
-    """How an attempt ended; a killed attempt that could not report its end stays running."""
+    """How an attempt ended; without a report of its end, a run continues to be shown as running."""
 
     FINISHED = "FINISHED"
     FAILED = "FAILED"

@@ -36,11 +36,20 @@ _TIMES: dict[str, Any] = {"date": date, "datetime": datetime, "time": time}
 
 
 class CannotKeepError(Exception):
-    """Raised for a value that cannot be stored in a checkpoint; the message names its type."""
+    """Raised for a value that cannot be stored in a checkpoint.
+
+    Args:
+        what: The type of the value.
+        way_out: Advice to the user for this type of value; empty if there is none.
+    """
+
+    def __init__(self, what: str, way_out: str = "") -> None:
+        super().__init__(what)
+        self.way_out = way_out
 
 
 class CallbackValues:
-    """Converts values to JSON and arrays, and back."""
+    """Converts attribute values of callbacks to JSON and arrays, and back."""
 
     def encode(  # noqa: C901, PLR0911 - one line a type
         self, value: Any, path: str, arrays: Arrays
@@ -49,8 +58,8 @@ class CallbackValues:
 
         Args:
             value: The value to store.
-            path: Prefix of its keys in `arrays`.
-            arrays: Receives its arrays.
+            path: Prefix of the keys in `arrays` under which its arrays are stored.
+            arrays: Receives the arrays in the value, by key.
 
         Raises:
             CannotKeepError: The value, or a value in it, cannot be stored.
@@ -89,8 +98,8 @@ class CallbackValues:
 
         Args:
             value: The value to store.
-            path: Prefix of its keys in `arrays`.
-            arrays: Receives its arrays.
+            path: Prefix of the keys in `arrays` under which its arrays are stored.
+            arrays: Receives the arrays in the value, by key.
 
         Raises:
             CannotKeepError: The value cannot be stored.
@@ -107,7 +116,7 @@ class CallbackValues:
             kept: The JSON that `encode` returned.
             current: The present value; generators, and objects created by a framework or the user,
                 are changed in place and returned.
-            arrays: At least those that `encode` stored.
+            arrays: The arrays that `encode` stored, by key; may contain others.
         """
         if isinstance(kept, list):
             return self._decode_each(kept, current, arrays)

@@ -1,4 +1,4 @@
-"""Rejects complex weights where contributions are summed; they train in one process only.
+"""Rejects complex weights where gradients or weights are summed over batches, workers or parties.
 
 A `Contribution` is one float32 buffer, and the weights of a federation's parties are averaged in
 float64: both would drop the imaginary parts.

@@ -91,7 +91,7 @@ def quiet_frameworks() -> None:
 
 
 def limit_threads(count: int) -> None:
-    """Limit frameworks to `count` threads, which share the processors with other processes.
+    """Limit frameworks to `count` threads, in a process that shares its machine with others.
 
     Called before any framework is imported.
     """
@@ -118,9 +118,9 @@ def prepare_to_fork(framework: str) -> bool:
     """Import the modules for training, so that processes forked from this one share them.
 
     Returns:
-        Whether forked processes can train at all; if not, nothing may have been imported.
-        TensorFlow starts threads at its first operation, which may be in the user's file. Threads
-        do not survive a fork; neither does CUDA.
+        Whether forked processes can train. They cannot with TensorFlow, for which nothing is
+        imported: it starts threads at its first operation, which may be in the user's file, and
+        threads do not survive a fork. Neither does CUDA, so with a GPU the result is False, too.
     """
     if framework != "torch":
         return False

@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 def where_raised(
     error: BaseException, definition: ModelDefinition, parts: Mapping[str, str]
 ) -> str:
-    """Return `file:line` of the user's line that raised, or else of the function that was called.
+    """Return `file:line` of the user's line that raised.
+
+    If no line of the user's raised, return that of the user's loss, metrics or model instead,
+    whichever was being called.
 
     Args:
         error: An exception of the model, its loss or its metrics.
         definition: The model's definition.
-        parts: File of this library -> the part of the definition that it calls, such as `loss`; all
-            other files call the model.
+        parts: Path of a source file of ElasticDL -> the part of the definition that it calls, such
+            as `loss`. All other files call the model.
     """
     files = reversed(tracebacks.files_of(error))
     part = next((parts[file] for file in files if file in parts), "model")

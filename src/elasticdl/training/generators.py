@@ -68,7 +68,10 @@ class Generators:
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
-        """Make this thread draw from these generators in the block."""
+        """Context manager in whose block `random` and `numpy.random` draw from these generators.
+
+        Other threads are not affected.
+        """
         before = _thread.generators
         _thread.generators = self
         try:
@@ -96,7 +99,9 @@ class Generators:
         return self._python
 
     def take(self, address: int) -> None:
-        """Save the state of the process' NumPy generator here; the caller must hold its lock.
+        """Copy the state of the process' NumPy generator into this object.
+
+        The caller must hold the generator's lock.
 
         Args:
             address: Address of the generator's state in memory.
@@ -104,9 +109,10 @@ class Generators:
         self._numpy.take(address)
 
     def put(self, address: int) -> None:
-        """Set the process' NumPy generator to the state saved here; the caller must hold its lock.
+        """Set the process' NumPy generator to the state that `take` saved in this object.
 
-        After a call of `seed`, the process' generator is seeded instead.
+        The first call after `seed` seeds the process' generator instead. The caller must hold the
+        generator's lock.
 
         Args:
             address: Address of the generator's state in memory.
@@ -208,7 +214,7 @@ class MT19937(np.random.MT19937):
 
     @property
     def state(self) -> Any:
-        """State as in NumPy; without the bits while `_Lock` swaps states: it copies them itself."""
+        """The state dict of NumPy's MT19937; without the bits while `_Lock` copies them itself."""
         with self._exchanging:
             return {**_NO_BITS} if self._exchanging.is_exchanging else super().state
 
@@ -276,10 +282,10 @@ class _Python(random.Random):
 
 @contextlib.contextmanager
 def making_batch() -> Iterator[None]:
-    """Mark this thread as preparing a batch in the block, in which unseeded generators get a seed.
+    """Context manager for preparing a batch: new NumPy generators without a seed get one.
 
-    `np.random.default_rng()` then draws its seed from the process' generators, which the caller has
-    seeded and locked for this thread.
+    In the block, `np.random.default_rng()` in this thread draws its seed from the process'
+    generators, which the caller has seeded and locked for this thread.
     """
     before = _thread.makes_batch
     _thread.makes_batch = True

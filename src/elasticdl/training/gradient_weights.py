@@ -1,7 +1,7 @@
 """Checks that mean gradients can be averaged with their numbers of examples as weights.
 
-That is not so if the loss was divided by something else, such as the time steps that are not
-masked.
+They cannot if the loss was divided by something other than the number of examples, such as the
+number of time steps that are not masked.
 
 Callers: the trainers' `by_name`.
 """
@@ -21,13 +21,14 @@ def check_divides_by_examples(divisor: float, num_examples: int, origin: Origin)
     """Check that a mean loss was divided by its number of examples, or by a multiple of it.
 
     Args:
-        divisor: The divisor of the mean loss, summed over batches.
+        divisor: Number by which the sum of losses was divided to get a batch's mean loss, summed
+            over batches.
         num_examples: Number of examples in these batches.
         origin: Origin of the model, for the error message.
 
     Raises:
-        DefinitionError: The loss has another divisor: the number of time steps that are not masked
-            or of targets that are not ignored, or class weights.
+        DefinitionError: The loss was divided by another number: of time steps that are not masked,
+            of targets that are not ignored, or the sum of class weights.
     """
     # A mean over all output values has the same number of values for each example.
     times = max(1, round(divisor / num_examples)) if num_examples else 1

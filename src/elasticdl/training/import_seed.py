@@ -1,5 +1,7 @@
 """Import seed: seeds the random numbers that a user's file draws at its top level.
 
+Keras' automatic layer names also restart for the file's import, so each process gets the same ones.
+
     FEATURES = np.random.normal(size=(8, 16))       a matrix that the input function uses
 
 Each process imports the file for itself: after a kill, on a worker, when the trained model is
@@ -7,7 +9,11 @@ evaluated. Without a seed, each would draw different values. Frameworks that the
 seeded as soon as they are loaded (`create.quiet_frameworks`). Afterwards the state of Python's and
 NumPy's generators is restored.
 
-Callers: `engines/`, around the import of a model file.
+    hidden = keras.layers.Dense(8)              "dense" in each process
+    def custom_model(): ... Dense(1)            "dense_1", as in a script
+
+Callers: `engines/`, around the import of a model file; `keras/trainer.py` and
+`dialects/keras_class.py` for the layer names.
 """
 
 from __future__ import annotations
@@ -15,25 +21,30 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-# Keras has no public name for it.
+# Keras has no public names for them.
+_KERAS_STATE = "keras.src.backend.common.global_state"
 _KERAS_GENERATOR = "global_seed_generator"
+_KERAS_NAMES = "object_name_uids"
 
 _seeds: list[int] = []
+# Names that Keras gave to the layers at the top level of the last file: prefix -> how many.
+_names: dict[str, int] = {}
 
 
 @contextlib.contextmanager
 def seeded_import(seed: int) -> Iterator[None]:
-    """Seed the global random generators for a file that is imported in the block.
+    """Context manager that seeds the global random generators for importing a file in its block.
 
     Args:
         seed: The training job's seed; a process that uses its trained model passes the same seed.
     """
-    with kept_state(), _seeding_keras():
+    with kept_state(), _seeding_keras(), _naming_layers():
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002 - users call np.random.*
         _seeds.append(seed)
@@ -47,9 +58,10 @@ def seeded_import(seed: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept_state() -> Iterator[None]:
-    """Restore the state of the generators of Python and NumPy after the block.
+    """Context manager that restores the random generators of Python and NumPy after its block.
 
-    Frameworks draw random numbers while they are loaded, and only some processes load them here.
+    For loading a framework. Frameworks draw random numbers while they are loaded, but a process
+    that has loaded its framework earlier must draw the same numbers afterwards.
     """
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - as above
     try:
@@ -75,7 +87,7 @@ def seed_loaded(framework: str) -> None:
 @contextlib.contextmanager
 def _seeding_keras() -> Iterator[None]:
     """Let Keras recreate its global generator, with a seed drawn from Python's generator."""
-    attributes: Any = sys.modules.get("keras.src.backend.common.global_state")
+    attributes: Any = sys.modules.get(_KERAS_STATE)
     if attributes is None:
         yield
         return
@@ -85,3 +97,45 @@ def _seeding_keras() -> Iterator[None]:
         yield
     finally:
         attributes.set_global_attribute(_KERAS_GENERATOR, before)
+
+
+@contextlib.contextmanager
+def _naming_layers() -> Iterator[None]:
+    """Restart Keras' automatic layer names, and record those that are given in the block."""
+    attributes: Any = sys.modules.get(_KERAS_STATE)
+    before = None if attributes is None else attributes.get_global_attribute(_KERAS_NAMES)
+    if attributes is not None:
+        attributes.set_global_attribute(_KERAS_NAMES, None)
+    _names.clear()
+    try:
+        yield
+    finally:
+        # The file may have imported Keras.
+        attributes = sys.modules.get(_KERAS_STATE)
+        if attributes is not None:
+            _names.update(attributes.get_global_attribute(_KERAS_NAMES) or {})
+            attributes.set_global_attribute(_KERAS_NAMES, before)
+
+
+@contextlib.contextmanager
+def without_counting_layers() -> Iterator[None]:
+    """Context manager that restores Keras' counters for automatic layer names after its block.
+
+    For a model that is created only for inspection, so that the model to be trained, created
+    later, gets the same layer names.
+    """
+    attributes: Any = sys.modules[_KERAS_STATE]
+    before = dict(attributes.get_global_attribute(_KERAS_NAMES) or {})
+    try:
+        yield
+    finally:
+        attributes.set_global_attribute(_KERAS_NAMES, defaultdict(int, before))
+
+
+def continue_layer_names() -> None:
+    """Set Keras' counters for automatic layer names to their values after the user's file ran.
+
+    A model that is created next gets the names that it would get in a script with the file's code.
+    """
+    attributes: Any = sys.modules[_KERAS_STATE]
+    attributes.set_global_attribute(_KERAS_NAMES, defaultdict(int, _names))

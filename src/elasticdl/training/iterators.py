@@ -2,7 +2,7 @@
 
     a generator               where it waits, its variables, and the iterators of its loops
     of Python and itertools   what their `__reduce__` returns
-    any other                 unknown; `RecordedIterator` counts how often it was advanced
+    any other                 unknown; `CountingIterator` counts how often it was advanced
 
 Callers: `torch/untracked_state.py`, `keras/attributes.py`.
 """
@@ -19,20 +19,20 @@ from typing import Any
 _OF_PYTHON = {"builtins", "itertools", "_collections"}
 
 
-class RecordedIterator:
-    """An iterator that cannot be copied, and the number of times that it was advanced.
+class CountingIterator:
+    """Wraps an iterator that cannot be copied, and counts how often it is advanced.
 
     Args:
         inner: The iterator.
 
     Attributes:
-        num_calls: Number of items taken so far.
+        num_calls: Number of calls of `next` so far.
     """
 
     def __init__(self, inner: Iterator[Any]) -> None:
         self._inner, self.num_calls = inner, 0
 
-    def __iter__(self) -> RecordedIterator:
+    def __iter__(self) -> CountingIterator:
         """Return itself."""
         return self
 
@@ -49,7 +49,10 @@ class RecordedIterator:
 
 
 def position_of(iterator: Iterator[Any]) -> Iterator[Any]:
-    """Yield the values that determine the next items of an iterator, without advancing it."""
+    """Yield the values that determine the next items of an iterator, without advancing it.
+
+    Yields nothing for an iterator whose position cannot be read.
+    """
     if isinstance(iterator, GeneratorType):
         yield iterator.gi_frame.f_lasti if iterator.gi_frame else None
         # Its local variables, and the iterators of loops that it is in.
@@ -66,6 +69,6 @@ def position_of(iterator: Iterator[Any]) -> Iterator[Any]:
 
 
 def is_readable(iterator: Iterator[Any]) -> bool:
-    """Return whether `position_of` knows the position of an iterator that is not a generator."""
+    """Return whether `position_of` can read an iterator of this type; False for generators."""
     kind = type(iterator)
     return kind.__module__ in _OF_PYTHON and kind.__reduce__ is not object.__reduce__

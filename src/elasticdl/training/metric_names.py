@@ -20,12 +20,12 @@ _STAGES = {
 
 
 def check_names(names: Iterable[str], where: str, *, taken: Iterable[str] = ("loss",)) -> None:
-    """Check that no metric has the name of another metric, or of the loss.
+    """Check that no metric has the name of another metric, or a reserved name.
 
     Args:
-        names: Names as reported, of one mode.
+        names: The names of all metrics of the training, or of all metrics of the evaluation.
         where: The user's `file:line`, for errors.
-        taken: Reserved names.
+        taken: Reserved names. Names that begin with `val_` are always reserved.
 
     Raises:
         DefinitionError: Two metrics have the same name, or a name is reserved.

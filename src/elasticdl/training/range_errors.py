@@ -83,8 +83,8 @@ def _integers(arrays: Arrays) -> Iterator[np.ndarray[Any, Any]]:
             yield values
 
 
-def num_scores(outputs: Sequence[int], labels: Arrays) -> int:
-    """Return the number of scores from which an example's label selects one; 0 if unclear.
+def num_classes(outputs: Sequence[int], labels: Arrays) -> int:
+    """Return the number of classes among which a label selects one; 0 if the shapes do not fit.
 
     Args:
         outputs: Shape of the model's outputs, examples first. Scores are the last axis or, as

@@ -1,9 +1,9 @@
-"""Repeats a check of the first batches before later updates, where a failure is a warning.
+"""Decides when the checks of the first batches are repeated later in a job.
 
-Models that compare the examples of a batch are refused before the first update. A model may start
-to do so later: a callback raises a weight from zero, or the weight is learned. By then the job has
-been running, and the difference may come from rounding (a maximum that flips), so a warning is
-logged and training continues.
+Before the first update, a model is rejected if its result for an example depends on the other
+examples of the batch. A model may start to do so later: a callback raises a weight from zero, or
+the weight is learned. By then the job has been running, and the difference may come from rounding
+(a maximum that flips), so a check that fails later only logs a warning, and training continues.
 
 Used by the trainers, where gradients are summed.
 """
@@ -11,9 +11,9 @@ Used by the trainers, where gradients are summed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from elasticdl.errors import DefinitionError
 
@@ -34,7 +34,11 @@ _MAX_EPOCHS = 8
 
 
 class RepeatedChecks:
-    """Decides before which updates a check is repeated, and logs its first failure."""
+    """Decides before which updates a check is repeated, and logs its first failure as a warning.
+
+    Args:
+        origin: Prefix of the warning.
+    """
 
     def __init__(self, origin: Origin) -> None:
         self._origin = origin
@@ -64,6 +68,20 @@ class RepeatedChecks:
             return False
         self._checked_step = step
         return True
+
+    def state(self) -> dict[str, Any]:
+        """Return which checks were made, as a JSON value that another worker can load."""
+        return {
+            "step": self._checked_step,
+            "epochs": sorted(self._epochs),
+            "has_warned": self._has_warned,
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Skip the checks that another worker has made, according to its `state`."""
+        self._checked_step = state["step"]
+        self._epochs = set(state["epochs"])
+        self._has_warned = state["has_warned"]
 
     @contextmanager
     def reported(self, step: int) -> Iterator[None]:

@@ -30,7 +30,7 @@ _TOLERANCE = 1e-3
 
 
 def scores_by_loss(loss: LossOfArrays, shape: tuple[int, ...]) -> Scores | None:
-    """Return the kind of outputs that a loss expects; None if it is not a cross-entropy.
+    """Return the outputs that a loss expects, such as "logits"; None if not a cross-entropy.
 
     Args:
         loss: The loss.

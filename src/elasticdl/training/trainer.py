@@ -66,7 +66,7 @@ class Contribution:
     Attributes:
         buffer: 1-D float32: the divisor of the loss, the gradients multiplied by it, and weighted
             changes of statistics. Only the trainer knows the layout; other code only adds.
-        num_examples: Number of examples that it sums over.
+        num_examples: Number of examples of all batches that it sums over.
     """
 
     buffer: np.ndarray[Any, Any]
@@ -173,7 +173,7 @@ class Hooks(Protocol):
         Args:
             leads: Whether this process is the one that writes the callbacks' files from now on. If
                 the process that did so before has died, this one also writes the files for events
-                since the last commit. Before the first call, each process counts as this one.
+                since the last commit. Before the first call, each process writes the files.
         """
         ...
 
@@ -220,7 +220,7 @@ class Hooks(Protocol):
         ...
 
     def epoch_end(self, epoch: int, logs: Mapping[str, Any]) -> None:
-        """Tell the callbacks that an epoch has ended."""
+        """Report that an epoch has ended, including its validation."""
         ...
 
     def train_end(self, logs: Mapping[str, Any]) -> str:
@@ -282,20 +282,22 @@ class Trainer(Protocol):
 
         Args:
             batches: One or more batches of equal size and structure.
-            so_far: Metric states of this epoch so far. Only those of metrics in `Metrics.ordered`
-                are used, whose states are carried from batch to batch. None starts from empty
-                states.
+            so_far: Metric states of this epoch so far, from which metrics in `Metrics.ordered`
+                continue; other metrics do not use them. None starts from empty states.
         """
         ...
 
     def gradients(
         self, batch: Batch, so_far: MetricStates | None = None
     ) -> tuple[Contribution, StepResult]:
-        """Compute the batch's contribution to the next update, without applying it.
+        """Compute the contribution of a batch to the next update, without applying it.
 
         Args:
             batch: The batch.
             so_far: As for `train_steps`.
+
+        Returns:
+            The contribution, and the loss and metrics of this one step.
 
         Raises:
             DefinitionError: The loss is not a mean over the batch, so a sum over workers would not
@@ -304,11 +306,15 @@ class Trainer(Protocol):
         ...
 
     def apply(self, total: Contribution) -> None:
-        """Apply one update from summed contributions."""
+        """Apply one update.
+
+        Args:
+            total: The sum of the contributions of all batches of the update.
+        """
         ...
 
     def evaluate(self, batch: Batch, so_far: MetricStates | None = None) -> MetricStates:
-        """Return the batch's additive metric states, including the loss.
+        """Return the batch's metric states (arrays that add up over batches), including the loss.
 
         Args:
             batch: The batch.
@@ -337,8 +343,9 @@ class Trainer(Protocol):
     def finish(self) -> None:
         """Turn the trained weights into the weights to publish, once after the last step.
 
-        Averages of the weights, if any, replace the weights. A checkpoint contains the state from
-        before this call, so training more epochs later equals one longer run.
+        Averages of the weights, if any, replace the weights. Checkpoints contain the state from
+        before this call, so a run that continues from one, with more epochs, gives the same weights
+        as a single longer run.
         """
         ...
 
@@ -349,11 +356,11 @@ class Trainer(Protocol):
 
     @property
     def measures_averages(self) -> bool:
-        """Whether `evaluate` uses averages of the weights, which `finish` puts in their place."""
+        """Whether `evaluate` uses averages of the weights (EMA, SWA) instead of the weights."""
         ...
 
     def state(self) -> State:
-        """Return copies of all weights, statistics and optimizer slots."""
+        """Return copies of all weights, statistics and variables of the optimizer."""
         ...
 
     def load_state(self, state: State) -> None:
@@ -446,7 +453,7 @@ class Exporter(Protocol):
 class SupportsWarmup(Protocol):
     """A trainer that can compile its update without applying one."""
 
-    def rehearse(self, contribution: Contribution) -> None:
+    def warm_up(self, contribution: Contribution) -> None:
         """Compile `apply`, and restore the state from before the contribution was computed.
 
         For a trainer without this method, a worker compiles the update by applying an example's
@@ -454,6 +461,26 @@ class SupportsWarmup(Protocol):
 
         Args:
             contribution: The contribution of an example, as `gradients` returned it.
+        """
+        ...
+
+
+@runtime_checkable
+class SharesChecks(Protocol):
+    """A trainer that checks batches, and need not repeat the checks of another worker.
+
+    A check takes several forward passes, and all other workers wait for the worker that makes it.
+    """
+
+    def checks_done(self) -> dict[str, Any]:
+        """Return which checks of batches were made, as a JSON value."""
+        ...
+
+    def take_over_checks(self, done: Mapping[str, Any]) -> None:
+        """Skip the checks that another worker of the job has made.
+
+        Args:
+            done: What `checks_done` of that worker returned.
         """
         ...
 
@@ -472,7 +499,9 @@ class ScoresProbe(Protocol):
     """A trainer that can distinguish probabilities, their logarithms and logits."""
 
     def scores(self, shape: tuple[int, ...]) -> Scores | None:
-        """Return the kind of the model's outputs; None if unknown or not a classifier.
+        """Return whether outputs are probabilities, their logarithms or logits; None if unknown.
+
+        Also None if the model is not a classifier.
 
         Args:
             shape: Shape of the outputs for one example: `(classes,)`, `(1,)` or `()`.

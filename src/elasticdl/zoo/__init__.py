@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl import dialects
 from elasticdl.dialects import preparation as _preparation
+from elasticdl.zoo.code_files import code_files
 from elasticdl.zoo.folder import PREBUILT, Zoo, open_zoo
 from elasticdl.zoo.load_model_code import OVERRIDES, load, load_symbol
 from elasticdl.zoo.params import parse_params
@@ -25,6 +26,7 @@ __all__ = [
     "OVERRIDES",
     "PREBUILT",
     "Zoo",
+    "code_files",
     "copy_model",
     "define",
     "load",
@@ -48,7 +50,8 @@ def define(
         model: Zoo, dotted name, dialect, params and overrides.
         context: Values for a spec's constructor that differ from those of a single process:
             `worker_id`, `world_size`, `job_id`, `mode`.
-        opened: The zoo, if it is already open: a branch of a repository may have moved since.
+        opened: The model's zoo, if the caller has opened it before. Opening it again could give
+            another commit, if a branch of its repository has moved since. None opens it here.
 
     Raises:
         UsageError: The zoo, a file, a symbol or a param is missing or does not fit.

@@ -26,6 +26,10 @@ from elasticdl.zoo import git
 PREBUILT = Path(__file__).parent / "prebuilt"
 """Folder of the models in this package."""
 
+_NO_CODE = frozenset({"__pycache__", "__pypackages__", "node_modules", "site-packages"})
+# Files that show what kind of folder they are in; every output of a job has `.generation`.
+_MARKS = ("pyvenv.cfg", "trained_model.pb", ".generation")
+
 
 @dataclass(frozen=True)
 class Zoo:
@@ -137,6 +141,15 @@ def find(zoo: Zoo, dotted: str, flag: str = "--model_def") -> ZooLocation:
     return place
 
 
+def may_hold_code(folder: Path) -> bool:
+    """Return whether a folder may have user code: no cache, environment or output of a job."""
+    return (
+        folder.name not in _NO_CODE
+        and not folder.name.endswith(".egg-info")
+        and not any((folder / mark).exists() for mark in _MARKS)
+    )
+
+
 def near_names(zoo: Zoo, parts: list[str]) -> list[str]:
     """Return dotted names of the zoo that are similar to one that was not found."""
     known = [
@@ -175,7 +188,8 @@ def _places(root: Path, parts: list[str]) -> Iterator[ZooLocation]:
     if not module:
         return
     file = root.joinpath(*parts[:-1]).with_suffix(".py")
-    if file.is_file() and (whole is None or symbol in top_level_names(file)):
+    may_be_symbol = whole is None and symbol != "py"
+    if file.is_file() and (may_be_symbol or symbol in top_level_names(file)):
         yield ZooLocation(module, file, symbol)
     folder = root.joinpath(*parts[:-1])
     if not folder.is_dir():
@@ -206,7 +220,11 @@ def _not_found(zoo: Zoo, parts: list[str], flag: str) -> str:
     dotted = ".".join(parts)
     near = near_names(zoo, parts)
     suggestion = f" Did you mean {' or '.join(near)}?" if near else ""
+    suggestion = prebuilt_hint(zoo, dotted) or suggestion
     file = _file_of(zoo.folder, parts[:-1]) if parts[:-1] else None
+    if file is not None and parts[-1] == "py":
+        as_name = ".".join(parts[:-1])
+        return f"{flag}={dotted} is a file; expected a dotted name: {flag}={as_name}"
     if file is not None:
         names = ", ".join(public_names(file)) or "nothing"
         return (
@@ -218,6 +236,8 @@ def _not_found(zoo: Zoo, parts: list[str], flag: str) -> str:
         own = "To use your own model, pass its folder with --model_zoo."
         for here in filter(None, (_file_of(Path.cwd(), each) for each in named)):
             own = f"For a model of your own in {shown_path(here)}, add its folder: --model_zoo=."
+            if parts[-1] == "py":
+                own += f" {flag}={here.stem}"
             break
         return (
             f"{flag}={dotted}: no prebuilt model has this name.{suggestion} `elasticdl zoo list` "
@@ -227,12 +247,24 @@ def _not_found(zoo: Zoo, parts: list[str], flag: str) -> str:
     while depth < len(parts) and zoo.folder.joinpath(*parts[: depth + 1]).is_dir():
         depth += 1
     inside = zoo.folder.joinpath(*parts[:depth])
-    there = ", ".join(sorted({*_folders(inside), *(file.name for file in inside.glob("*.py"))}))
+    found = sorted({*_folders(inside), *(file.name for file in inside.glob("*.py"))})
+    listed = " and ".join(part for part in (", ".join(found[:-1]), *found[-1:]) if part)
+    are = "are" if len(found) > 1 else "is"
     missing = parts[min(depth, len(parts) - 1)]
     return (
         f"{flag}={dotted}: there is neither a folder nor a file {missing!r} in "
-        f"{shown_path(inside)}; there is {there or 'no Python file'}.{suggestion}"
+        f"{shown_path(inside)}; there {are} {listed or 'no Python file'}.{suggestion}"
     )
+
+
+def prebuilt_hint(zoo: Zoo, dotted: str) -> str:
+    """Return a sentence for an error about a name that is a prebuilt model's; empty for others."""
+    # Only for an error; and the catalogue imports this module.
+    from elasticdl.zoo.catalogue import entries  # noqa: PLC0415
+
+    if zoo.is_prebuilt or all(entry.name != dotted for entry in entries()):
+        return ""
+    return f" {dotted} is a prebuilt model: leave out --model_zoo."
 
 
 def _modules(root: Path, prefix: str, depth: int = 0) -> Iterator[str]:
@@ -247,6 +279,10 @@ def _modules(root: Path, prefix: str, depth: int = 0) -> Iterator[str]:
 
 def _folders(folder: Path) -> list[str]:
     try:
-        return sorted(p.name for p in folder.iterdir() if p.name.isidentifier() and p.is_dir())
+        return sorted(
+            path.name
+            for path in folder.iterdir()
+            if path.name.isidentifier() and path.is_dir() and may_hold_code(path)
+        )
     except OSError:
         return []

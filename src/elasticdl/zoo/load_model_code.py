@@ -15,7 +15,14 @@ from elasticdl.dialects.reference import Reference, Symbol, symbol_of
 from elasticdl.errors import UsageError
 from elasticdl.training.create import quiet_frameworks
 from elasticdl.zoo import imports, specs
-from elasticdl.zoo.folder import Zoo, ZooLocation, find, open_zoo, public_names
+from elasticdl.zoo.folder import (
+    Zoo,
+    ZooLocation,
+    find,
+    open_zoo,
+    prebuilt_hint,
+    public_names,
+)
 
 if TYPE_CHECKING:
     from elasticdl.job import ModelReference
@@ -37,7 +44,7 @@ def load(
     context: Mapping[str, Any] | None = None,
     opened: Zoo | None = None,
 ) -> Reference:
-    """Import the object that a model reference names, and the functions that override its own.
+    """Import the object that a model reference names, and the functions named by its overrides.
 
     Args:
         model: Zoo, dotted name, params and overrides.
@@ -73,7 +80,7 @@ def _load(zoo: Zoo, model: ModelReference, context: Mapping[str, Any]) -> Refere
         return _load_spec(zoo, model, context)
     place = find(zoo, model.model_def, _flag(model, "model_def"))
     module = imports.import_file(zoo, place)
-    symbol = _in_module(module, place, _flag(model, "model_def"), model.model_def)
+    symbol = _in_module(zoo, module, place, _flag(model, "model_def"), model.model_def)
     modules = [module]
     home = sys.modules.get(getattr(symbol.value, "__module__", None) or module.__name__)
     if home is not None and home is not module and imports.is_of(zoo, home):
@@ -161,17 +168,17 @@ def _symbol(
         if (symbol := _installed(dotted)) is not None:
             return symbol
         raise not_in_zoo from None
-    return _in_module(imports.import_file(zoo, place), place, flag, dotted)
+    return _in_module(zoo, imports.import_file(zoo, place), place, flag, dotted)
 
 
-def _in_module(module: ModuleType, place: ZooLocation, flag: str, dotted: str) -> Symbol:
+def _in_module(zoo: Zoo, module: ModuleType, place: ZooLocation, flag: str, dotted: str) -> Symbol:
     if place.symbol is None:
         return symbol_of(dotted, module, module)
     if not hasattr(module, place.symbol):
         names = public_names(place.file) or [n for n in vars(module) if not n.startswith("_")]
         raise UsageError(
             f"{flag}={dotted}: {symbol_of(dotted, module, module).file} has no {place.symbol!r}; "
-            f"it defines {', '.join(names) or 'nothing'}."
+            f"it defines {', '.join(names) or 'nothing'}.{prebuilt_hint(zoo, dotted)}"
         )
     return symbol_of(place.symbol, getattr(module, place.symbol), module)
 

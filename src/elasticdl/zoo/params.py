@@ -167,7 +167,11 @@ def _bare_word(source: str) -> tuple[int, str] | None:
 
 def _unquoted(text: str, at: int, word: str, name: str) -> UsageError:
     literal = _WORDS.get(word.lower())
-    way_out = f"In Python this is {literal}." if literal else f'Put a string in quotes: "{word}"'
+    way_out = (
+        f"In Python this is {literal}."
+        if literal
+        else f'Expected a number, or a string in quotes: "{word}"'
+    )
     return _refused(text, at, at + len(word), f"{word} is not a value of {name}", way_out)
 
 

@@ -2,8 +2,8 @@
 
 Sources and small files are copied. Hidden folders, caches, virtual environments, logs, outputs of
 jobs and links out of the zoo are not, because they are not user code; nor are private keys and
-key stores, because a trained model is given to others. Files that are too large to be code are
-left out and listed, so that the user notices.
+key stores, because users share trained models. Files that are too large to be code are left out
+and listed, so that the user notices.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elasticdl.zoo import specs
+from elasticdl.zoo.folder import may_hold_code
 
 if TYPE_CHECKING:
     from elasticdl.job import ModelReference
@@ -27,14 +28,11 @@ MAX_FILES = 20_000
 _SOURCES = frozenset(
     {".py", ".pyi", ".txt", ".toml", ".cfg", ".ini", ".yaml", ".yml", ".json", ".md"}
 )
-_NO_CODE = frozenset({"__pycache__", "__pypackages__", "node_modules", "site-packages"})
 # A log may be that of the job itself, and grow.
 _NOT_BY_USERS = (".pyc", ".pyo", ".log")
 _KEYS = (".pem", ".key", ".p12", ".pfx", ".jks", ".keystore", ".kdbx", ".ppk")
 # Private keys of SSH and of cloud accounts, by their usual names.
 _KEY_NAMES = frozenset({"id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "credentials.json"})
-# Files that show what kind of folder they are in; every output of a job has `.generation`.
-_MARKS = ("pyvenv.cfg", "trained_model.pb", ".generation")
 
 
 def copy_model(model: ModelReference, zoo: Zoo, destination: Path) -> list[str]:
@@ -121,7 +119,7 @@ def _files(root: Path, no_code: Collection[Path]) -> Iterator[tuple[str, int]]:
                 if entry.name.startswith(".") or not path.resolve().is_relative_to(root):
                     continue
                 if entry.is_dir():
-                    if not entry.is_symlink() and _may_hold_code(path, no_code):
+                    if not entry.is_symlink() and path not in no_code and may_hold_code(path):
                         inner.append(path)
                 elif entry.is_file() and _may_be_code(entry.name):
                     yield str(path.relative_to(root)), entry.stat().st_size
@@ -130,12 +128,3 @@ def _files(root: Path, no_code: Collection[Path]) -> Iterator[tuple[str, int]]:
 
 def _may_be_code(name: str) -> bool:
     return name not in _KEY_NAMES and not name.lower().endswith((*_NOT_BY_USERS, *_KEYS))
-
-
-def _may_hold_code(folder: Path, no_code: Collection[Path]) -> bool:
-    return (
-        folder.name not in _NO_CODE
-        and not folder.name.endswith(".egg-info")
-        and folder not in no_code
-        and not any((folder / mark).exists() for mark in _MARKS)
-    )

@@ -23,7 +23,7 @@ from elasticdl.engines.elastic.event_buffer import CommitId, EventBuffer, Snapsh
 from elasticdl.engines.elastic.timeouts import Timeouts
 from elasticdl.engines.feed import TrainingBatch
 from elasticdl.engines.loop import Loop
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.engines.train_progress import TrainProgress
 from elasticdl.job import TrainingOptions
 from elasticdl.sharding.ledger import Ledger

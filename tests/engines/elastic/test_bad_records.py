@@ -14,7 +14,7 @@ from tests.engines.elastic.training import (
 )
 
 import elasticdl
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(400)]
 

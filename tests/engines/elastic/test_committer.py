@@ -479,7 +479,7 @@ def test_metric_states_of_any_shape_keep_their_places():
     read = layout.read(buffer)
 
     assert layout.size == 10
-    assert read.keys() == states.keys()
+    assert list(read) == ["matrix", "a"], "in the order in which users read them"
     for name, arrays in states.items():
         for mine, other in zip(read[name], arrays, strict=True):
             assert mine.dtype == np.float64
@@ -492,7 +492,7 @@ def test_a_metric_that_is_missing_adds_nothing_and_one_without_room_is_refused()
 
     layout.write({"loss": (np.float64(5), np.float64(6))}, buffer)
 
-    assert [float(x) for arrays in layout.read(buffer).values() for x in arrays] == [0, 0, 5, 6]
+    assert [float(x) for arrays in layout.read(buffer).values() for x in arrays] == [5, 6, 0, 0]
     with pytest.raises(DefinitionError, match="'accuracy' is reported on some batches but not"):
         layout.write({"accuracy": (np.float64(5), np.float64(6))}, buffer)
 

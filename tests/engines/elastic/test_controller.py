@@ -146,3 +146,53 @@ def test_who_is_prepared_while_nobody_waits_gives_way(numbers, tmp_path):
     usual = os.getpriority(os.PRIO_PROCESS, 0)
     assert set(first.values()) == {usual}
     assert [last[pid] for pid in last if pid not in first] == [usual + 10]
+
+
+TELLS_ITS_CHECKS = """
+import os
+from pathlib import Path
+
+from elasticdl.training.repeated_checks import RepeatedChecks
+from elasticdl.training.torch.part_checks import PartCheck
+
+checked = PartCheck.check
+
+
+def check_and_tell(self, batch, update_size):
+    checked(self, batch, update_size)
+    with Path({folder!r}, str(os.getpid())).open("a") as file:
+        file.write(".")
+
+
+PartCheck.check = check_and_tell
+RepeatedChecks.is_due = lambda *_, **__: False
+"""
+
+
+def test_a_replacement_does_not_repeat_the_checks_of_the_others(numbers, tmp_path):
+    """All others would wait for it."""
+    folder = tmp_path / "checks"
+    folder.mkdir()
+    model = counting_and(tmp_path, TELLS_ITS_CHECKS.format(folder=str(folder)))
+    endlessly = arguments(numbers, "--num_epochs=1000", "--num_spare_workers=1")
+
+    def has_trained(step):
+        return [e for e in training.events("step_committed") if e["step"] > step]
+
+    with Training(tmp_path / "out", endlessly, model=model) as training:
+        training.wait_for_workers(2)
+        training.wait_for(lambda: len(list(folder.iterdir())) >= 3, "a spare worker")
+        training.wait_for(lambda: has_trained(10), "some steps")
+        first = training.workers()
+        os.kill(first[0], signal.SIGKILL)
+        training.wait_for(
+            lambda: training.workers().get(0) not in (None, first[0]), "the replacement"
+        )
+        step = training.events("step_committed")[-1]["step"]
+        training.wait_for(lambda: has_trained(step + 20), "more steps")
+        counts = {int(file.name): len(file.read_text()) for file in folder.iterdir()}
+        replacement = training.workers()[0]
+
+    # One on the example in preparation, and of the first workers on their first batches.
+    assert counts[replacement] == 1
+    assert counts[first[1]] > 1

@@ -202,3 +202,35 @@ def test_an_epoch_is_one_line_with_the_metrics_of_its_evaluation(run):
         "epoch 1/1: loss 0.75, val_loss 0.5",
         "epoch 2/1: loss 0.75",
     ]
+
+
+def test_held_steps_are_written_with_the_checkpoint_that_contains_them(run):
+    journal = EventWriter(run)
+    finished = EpochFinished(epoch=0, step=6, metrics={})
+
+    journal.take(report(1, 3))
+    journal.hold()
+    journal.take(report(4, 6, finished))
+    journal.take(report(7, 9))
+    journal.write_steps(now=True)
+    assert [event.step for event in run.written] == [3]
+    assert journal.save(snapshot(7))
+    journal.release(drop=True)
+    journal.write_steps(now=True)
+
+    # A resumed run repeats steps 8 and 9.
+    written = [(type(event), event.step) for event in run.written[1:]]
+    assert written == [
+        (StepCommitted, 6), (EpochFinished, 6), (StepCommitted, 7), (Checkpointed, 7),
+    ]  # fmt: skip
+
+
+def test_held_steps_are_written_if_no_checkpoint_comes(run):
+    journal = EventWriter(run)
+
+    journal.hold()
+    journal.take(report(1, 3))
+    journal.release(drop=False)
+    journal.write_steps(now=True)
+
+    assert [event.step for event in run.written] == [3]

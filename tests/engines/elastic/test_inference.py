@@ -34,7 +34,7 @@ from elasticdl.engines.elastic.inference_worker import (
     model_files,
 )
 from elasticdl.engines.elastic.worker import Identity, WorkerFailure
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.errors import OutputError, SchemaError
 from elasticdl.prediction.parts import PredictionParts
 

@@ -17,7 +17,7 @@ from tests.engines.test_in_process import weights
 import elasticdl
 from elasticdl.artifacts.checkpoint_store import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
 

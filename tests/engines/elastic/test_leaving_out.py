@@ -8,10 +8,10 @@ from tests.engines.conftest import MODEL, write_records
 
 from elasticdl import job_options
 from elasticdl.artifacts.checkpoint_store import Checkpoint
+from elasticdl.engines.elastic.bad_records import BadRecords
 from elasticdl.engines.elastic.controller import _timeouts_of
 from elasticdl.engines.elastic.crash_note import BatchInWork
-from elasticdl.engines.elastic.crashing_batches import BadRecords
-from elasticdl.engines.elastic.failure_policy import RepeatedFailure
+from elasticdl.engines.elastic.repeated_failures import RepeatedFailure
 from elasticdl.engines.elastic.worker import Assignment, Worker
 from elasticdl.engines.training_context import open_context
 from elasticdl.errors import TrainingError, UsageError

@@ -11,7 +11,7 @@ from tests.sessions.conftest import in_this_process  # noqa: F401 - a fixture
 from elasticdl import api, job_options
 from elasticdl.artifacts.checkpoint_store import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.event_file import read_events
 from elasticdl.events import Evaluated, WorkerJoined, WorkerLeft
 from elasticdl.sessions import run as sessions_run

@@ -11,7 +11,7 @@ from tests.engines.conftest import MODEL, write_records
 from elasticdl.engines.federated.simulation import simulate
 from elasticdl.engines.federated.simulation.simulate import SimulatedMember
 from elasticdl.engines.federated.strategies.updates import PartyUpdate
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.job import Federation, Job, ModelReference, TrainingOptions
 
 if TYPE_CHECKING:

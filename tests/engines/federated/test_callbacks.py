@@ -11,7 +11,7 @@ from elasticdl import api
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.engines.federated.simulation import simulate
 from elasticdl.engines.federated.simulation.simulate import SimulatedMember
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.event_file import read_events
 from elasticdl.events import EpochFinished, RoundFinished
 from elasticdl.job import Federation, Job, ModelReference, TrainingOptions

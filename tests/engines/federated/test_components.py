@@ -10,7 +10,7 @@ import yaml
 from elasticdl import api, federated
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.engines.federated.config.reading import read_aggregator, read_party
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.errors import DataError, DefinitionError, UsageError, UserCodeError
 from elasticdl.job import Job
 

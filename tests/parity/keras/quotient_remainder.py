@@ -58,6 +58,10 @@ def plain(data):
     model = custom_model()
     model.compile(optimizer(), loss)
     history = model.fit(
-        batches(data.train), epochs=data.epochs, validation_data=batches(data.validation), verbose=0
+        batches(data.train),
+        validation_data=batches(data.validation),
+        epochs=data.epochs,
+        verbose=0,
+        shuffle=False,
     )
     return history.history, model

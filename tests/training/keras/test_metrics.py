@@ -407,6 +407,26 @@ def test_a_state_in_a_variable_of_tensorflow_is_refused():
         trainer_of(definition_of(InTensorFlow(name="tf")))
 
 
+def test_a_metric_of_one_output_that_gets_all_is_refused_with_a_way_to_select(keras):
+    def create():
+        inputs = keras.Input((3,))
+        outputs = {name: keras.layers.Dense(1, name=name)(inputs) for name in ("a", "b")}
+        return keras.Model(inputs, outputs)
+
+    metric = keras.metrics.MeanSquaredError(name="error")
+    labels = {name: np.ones((4, 1), np.float32) for name in ("a", "b")}
+    batch = Batch(np.ones((4, 3), np.float32), labels, 4)
+    definition = dataclasses.replace(
+        definition_of(metric, create=create),
+        loss=lambda outputs, labels: keras.ops.mean((outputs["a"] - labels["a"]) ** 2, axis=-1),
+    )
+
+    with pytest.raises(
+        DefinitionError, match=r"'error' gets labels as a dict \(a, b\) and outputs .*labels\['a'\]"
+    ):
+        trainer_of(definition, batch).evaluate(batch)
+
+
 def test_a_metric_of_tf_keras_is_refused():
     tf_keras = pytest.importorskip("tf_keras")
 

@@ -5,6 +5,7 @@ import pytest
 from tests.training.keras.test_random_draws import batch_of, definition_of, same_bits
 
 from elasticdl.errors import DefinitionError
+from elasticdl.training.trainer import Contribution
 
 
 def trainer_of(change, **layers):
@@ -62,6 +63,79 @@ def test_what_the_weight_alone_decides_is_trained_and_tried_without_a_trace():
 
     for path, array in whole.state().items():
         np.testing.assert_allclose(split.state()[path], array, rtol=1e-5, atol=1e-6)
+
+
+def shrunk(scale, x):
+    return 0.9 * scale
+
+
+def test_gradients_leave_the_weights_and_each_update_changes_them_once():
+    whole, split, idle = (trainer_of(shrunk) for _ in range(3))
+    whole.train_steps([batch_of()])
+    begun = split.state()
+
+    # As in a rehearsal, for two minibatches of an update, and after a quorum that failed.
+    first = split.gradients(batch_of())[0]
+    again = split.gradients(batch_of())[0]
+    assert same_bits(split.state(), begun)
+    np.testing.assert_array_equal(first.buffer, again.buffer)
+    total = Contribution(first.buffer + again.buffer, 2 * first.num_examples)
+    # A worker that has no batch has rehearsed, and applies what the others sum.
+    idle.gradients(batch_of(5))
+    for trainer in (split, idle):
+        trainer.apply(total)
+
+    assert same_bits(split.state(), idle.state())
+    for path, array in whole.state().items():
+        np.testing.assert_allclose(split.state()[path], array, rtol=1e-5, atol=1e-6)
+
+
+def at_times(scale, x):
+    import tensorflow as tf
+
+    return tf.cond(
+        tf.reduce_sum(x) > 1e6, lambda: tf.identity(0.9 * scale), lambda: tf.identity(scale)
+    )
+
+
+def test_a_change_that_is_not_made_in_every_call_is_sent_too():
+    trainer = trainer_of(at_times)
+    begun = trainer.state()
+
+    trainer.apply(trainer.gradients(batch_of())[0])
+
+    # Adam has changed it, the call has not.
+    path = next(path for path in begun if path.startswith("model/") and "scale" in path)
+    assert np.abs(trainer.state()[path] - begun[path]).max() < 0.05
+
+
+def test_an_assignment_in_a_branch_not_taken_at_first_is_refused_where_gradients_are_summed():
+    import keras
+    import tensorflow as tf
+
+    class Sometimes(keras.layers.Layer):
+        def build(self, shape):
+            self.scale = self.add_weight(name="scale", shape=(shape[-1],), initializer="ones")
+
+        def call(self, x, training=False):
+            if training:
+                tf.cond(
+                    tf.reduce_sum(x) > 1e6,
+                    lambda: tf.identity(self.scale.assign(self.scale * 0.9)),
+                    lambda: tf.identity(self.scale),
+                )
+            return x * self.scale
+
+    def create():
+        return keras.Sequential([keras.Input((4,)), Sometimes(), keras.layers.Dense(1)])
+
+    from elasticdl.training.keras import KerasTrainer
+
+    trainer = KerasTrainer(definition_of(create), batch_of(), minibatch_size=8)
+    trainer.train_steps([batch_of()])
+
+    with pytest.raises(DefinitionError, match=r"changes its weight \S*scale in some calls"):
+        trainer.gradients(batch_of())
 
 
 def test_workers_that_looked_at_other_batches_hold_the_same_weights():

@@ -1,11 +1,15 @@
 """Where gradients are summed, a model must treat each example alone."""
 
+import json
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 
 from elasticdl.data.batch import Batch, repeated
 from elasticdl.definition import ModelDefinition, Origin, RecordInput
 from elasticdl.errors import DefinitionError
+from elasticdl.training.trainer import Contribution
 
 ORIGIN = Origin("elasticdl_module", "model.py", 1, "model", "zoo")
 DEPENDS = r"model\.py:1: the model's outputs for an example depend on the other examples"
@@ -80,6 +84,21 @@ def test_it_is_seen_in_the_second_batch_if_the_first_has_one_record_many_times()
 
     with pytest.raises(DefinitionError, match=DEPENDS):
         trainer.gradients(batch_of(8))
+
+
+def test_a_worker_that_joins_does_not_repeat_the_checks_of_the_others():
+    import keras
+
+    first = trainer_of(list)
+    joining = trainer_of(layer_of(lambda x: x - keras.ops.mean(x, axis=0)))
+    for _ in range(2):
+        first.gradients(batch_of())
+
+    joining.gradients(repeated(batch_of(1), 8))
+    joining.take_over_checks(json.loads(json.dumps(first.checks_done())))
+
+    # Which it would refuse.
+    joining.gradients(batch_of(8))
 
 
 def test_a_deviation_of_the_batch_trains_in_one_process():
@@ -172,6 +191,27 @@ def test_a_mean_over_the_batch_in_training_is_refused_beside_random_draws(size):
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_small_batch_has_parts_too(size):
     trainer_of(normalizing).gradients(batch_of(size))
+
+
+def limited_to(capacity):
+    """Return what creates a layer that passes on the first rows only, as an expert does."""
+    import keras
+
+    def call(x):
+        is_served = keras.ops.arange(keras.ops.shape(x)[0]) < capacity
+        return x * keras.ops.cast(is_served, x.dtype)[:, None]
+
+    return layer_of(call)
+
+
+@pytest.mark.parametrize(("capacity", "is_refused"), [(17, True), (18, False)])
+def test_a_limit_that_only_a_whole_update_reaches_is_refused(capacity, is_refused):
+    trainer = trainer_of(limited_to(capacity))
+    contribution, _ = trainer.gradients(batch_of())
+    trainer.apply(Contribution(2 * contribution.buffer, 18))
+
+    with pytest.raises(DefinitionError, match=DEPENDS) if is_refused else nullcontext():
+        trainer.gradients(batch_of())
 
 
 def test_a_layer_that_begins_to_look_at_its_batch_later_is_reported_once(caplog) -> None:

@@ -88,7 +88,7 @@ class InNumpy(Looping):
     [
         (Gated, r"conftest.py:\d+: forward\(\) depends on the value of a tensor"),
         (Packed, r"test_export.py:\d+: sequences packed by pack_padded_sequence\(\) cannot be"),
-        (Looping, r"serving: forward\(\) works for one number of examples only"),
+        (Looping, r"serving: the exported forward\(\) works for one number of examples only"),
         (InNumpy, r"test_export.py:\d+: torch.export raised RuntimeError: .* subclasses\. Train"),
     ],
 )

@@ -10,7 +10,7 @@ from tests.engines.conftest import write_records
 
 import elasticdl
 from elasticdl.data.sources import open_source
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.errors import DefinitionError
 
 MODEL = textwrap.dedent(

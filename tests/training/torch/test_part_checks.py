@@ -1,6 +1,8 @@
 """A model whose outputs for an example depend on the rest of its batch is refused."""
 
+import json
 import random
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from torch.nn import functional
 
 from elasticdl.data.batch import repeated
 from elasticdl.errors import DefinitionError
+from elasticdl.training.trainer import Contribution
 
 DEPENDS = "depend on the other examples of its batch"
 
@@ -35,6 +38,10 @@ def gradients_of(function, batch=None, **create):
     trainer = trainer_of(definition_of(create_model))
     for each in [batch_of(8), batch_of(8, 1)] if batch is None else [batch]:
         trainer.gradients(each)
+
+
+def alone(self, x):
+    return x
 
 
 def centered(self, x):
@@ -281,3 +288,30 @@ def test_as_many_numbers_as_examples_are_not_taken_for_rows(size):
     trainer = trainer_of(definition_of(Tasks, loss=loss), batch_of(size))
     for each in (size, size, 2):
         trainer.gradients(batch_of(each))
+
+
+@pytest.mark.parametrize(("capacity", "is_refused"), [(15, True), (16, False)])
+def test_a_limit_that_only_a_whole_update_reaches_is_refused(capacity, is_refused):
+    def served(self, x):
+        """Pass on the first rows only, as an expert with a capacity does."""
+        return x * (torch.arange(len(x)) < capacity)[:, None]
+
+    trainer = trainer_of(definition_of(lambda: Model(served)))
+    for seed in (0, 1):
+        contribution, _ = trainer.gradients(batch_of(8, seed))
+    trainer.apply(Contribution(2 * contribution.buffer, 16))
+
+    with pytest.raises(DefinitionError, match=DEPENDS) if is_refused else nullcontext():
+        trainer.gradients(batch_of(8))
+
+
+def test_a_worker_that_joins_does_not_repeat_the_checks_of_the_others():
+    first = trainer_of(definition_of(lambda: Model(alone)))
+    joining = trainer_of(definition_of(lambda: Model(centered)))
+    for seed in (0, 1):
+        first.gradients(batch_of(8, seed))
+
+    joining.take_over_checks(json.loads(json.dumps(first.checks_done())))
+
+    # Which it would refuse.
+    joining.gradients(batch_of(8))

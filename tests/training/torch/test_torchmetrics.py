@@ -7,7 +7,7 @@ import torchmetrics
 from tests.training.torch.conftest import batch_of, definition_of, small_model, trainer_of
 from tests.training.torch.plain import cut
 from torch import nn
-from torchmetrics import classification
+from torchmetrics import classification, wrappers
 
 from elasticdl.definition import MetricFunctions, Mode, NamedMetric
 from elasticdl.engines.train_progress import states_from_json, states_to_json
@@ -94,12 +94,23 @@ class Hides(Share):
         super().update(preds, target)
 
 
+class HidesPrivately(Share):
+    def __init__(self):
+        super().__init__()
+        self._seen = 0
+
+    def update(self, preds, target):
+        self._seen += 1
+        super().update(preds, target)
+
+
 SUMS = {
     "accuracy": lambda: classification.MulticlassAccuracy(3),
     "f1": lambda: classification.MulticlassF1Score(3),
     "of_each_class": lambda: classification.MulticlassRecall(3, average=None),
     "auroc": lambda: classification.MulticlassAUROC(3, thresholds=20),
     "own": Share,
+    "rounded": lambda: Rounded(Share()),
     "sum_of_two": lambda: (
         classification.MulticlassAccuracy(3) + classification.MulticlassF1Score(3)
     ),
@@ -159,11 +170,45 @@ def test_a_sum_that_is_none_is_found_out_on_workers_and_right_in_one_process():
         trainer.evaluate(BATCHES[0])
 
 
-def test_what_a_metric_keeps_beside_its_states_is_refused():
-    with pytest.raises(DefinitionError, match=r"'hides' \(Hides\) keeps .* in self.seen"):
-        measuring(hides=Hides).evaluate(BATCHES[0])
-    with pytest.raises(DefinitionError, match=r"\(MinMaxMetric\) is a wrapper that keeps values"):
-        measuring(least=lambda: torchmetrics.MinMaxMetric(Share()))
+def test_a_sum_that_is_none_is_found_out_before_training_if_it_was_tested_before_workers():
+    trainer = measuring(last=Last)
+    trainer.check_evaluation(BATCHES[0])
+
+    with pytest.raises(DefinitionError, match=r"'last' \(Last\) declares \"sum\" for its states"):
+        trainer.require_sums("several workers")
+
+
+@pytest.mark.parametrize(("create", "attribute"), [(Hides, "seen"), (HidesPrivately, "_seen")])
+def test_what_a_metric_keeps_beside_its_states_is_refused(create, attribute):
+    with pytest.raises(DefinitionError, match=rf"'hides' .* keeps .* in self.{attribute}"):
+        measuring(hides=create).evaluate(BATCHES[0])
+
+
+class Recent(torchmetrics.RunningMean):
+    def update(self, preds, target):
+        super().update((preds.max(1).values - target).abs())
+
+
+class Rounded(wrappers.transformations.MetricInputTransformer):
+    def transform_pred(self, pred):
+        return pred.round()
+
+
+WRAPPERS = {
+    "recent": (lambda: Recent(window=2), r"\(Recent\) is a wrapper \(Running\).*\(MeanMetric\)"),
+    "least": (
+        lambda: torchmetrics.MinMaxMetric(Share()),
+        r"\(MinMaxMetric\) is a wrapper .*\(Share\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_a_wrapper_that_keeps_values_outside_its_states_is_refused(name):
+    create, why = WRAPPERS[name]
+
+    with pytest.raises(DefinitionError, match=rf"the metric '{name}' {why}"):
+        measuring(**{name: create})
 
 
 def test_a_metric_that_gives_no_number_is_refused_before_training():

@@ -37,25 +37,6 @@ def test_a_column_makes_the_feature_of_its_kind(values, feature) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "reason"),
-    [
-        (
-            ["1", "2.5", "?", "1", "2.5"] + ["3"] * 5,
-            (
-                "1 of its 10 values is not a number ('?'), so it is text. If it has numbers, leave "
-                "these cells empty"
-            ),
-        ),
-        (["1"] * 9 + ["a"] * 3, None),
-        (["01", "02", "02"], None),
-        ([1, 2], None),
-    ],
-)
-def test_numbers_with_a_few_other_values_are_reported(values, reason) -> None:
-    assert derive([summary("x", values)], "y").doubtful == ({"x": reason} if reason else {})
-
-
-@pytest.mark.parametrize(
     ("type_", "cycles"),
     [
         (pa.timestamp("s"), {}),

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from elasticdl.data.column_summary import Summarizer
-from elasticdl.errors import DataError, ElasticDLError
+from elasticdl.errors import DataError, UsageError
 from elasticdl.zoo.prebuilt.table_params import classifier_completion, regressor_completion
 
 X = [0.5, 1.5, 2.5, 3.5]
@@ -52,7 +52,7 @@ def test_the_other_columns_become_features() -> None:
 
 
 def test_what_the_user_gives_is_kept() -> None:
-    given = [{"kind": "number", "column": "z"}]
+    given = [{"kind": "number", "column": "x"}]
 
     assert completed(["a", "b", "a", "b"], columns=given)["columns"] == given
     assert completed([0, 1, 0, 1], classes=[1, 0])["classes"] == [1, 0]
@@ -92,23 +92,36 @@ def test_a_column_that_is_no_feature_is_reported() -> None:
 @pytest.mark.parametrize(
     ("label", "params", "problem"),
     [
-        (
-            [1, 0, 1, 0],
-            {"label": "Y"},
-            r"no column 'Y', the label; it has 'x', 'y'.*NAME",
-        ),
         ([1, None, 1, 0], {}, "'y', the label, has no value in 1 row of 4. Leave"),
         ([None] * 4, {}, "'y' has no values at all"),
         ([1, 1, 1, 1], {}, "'y' is 1 in every row, so .*--params='label"),
         ([0.5, 1, 2, 1], {}, "'y' is a number with fractions, such as 0.5 .*Use a regressor"),
         ([{"a": 1}, {"a": 2}] * 2, {}, "'y' holds structs, which cannot be classes"),
         ([1, 0, 1, 0], {"ignore": ["x"]}, "No column is left to predict 'y' from"),
-        ([1, 0, 1, 0], {"ignore": ["X"]}, "ignore has 'X', which is not a column"),
     ],
 )
 def test_a_table_that_cannot_be_learned_is_refused(label, params, problem) -> None:
-    with pytest.raises(ElasticDLError, match=problem):
+    with pytest.raises(DataError, match=problem):
         completed(label, **params)
+
+
+@pytest.mark.parametrize(
+    ("params", "problem"),
+    [
+        ({"label": "Y"}, r"no column 'Y', the label; it has 'x', 'y'.*NAME"),
+        ({"ignore": ["X"]}, "ignore has 'X', which is not a column"),
+        ({"columns": [{"kind": "number", "column": "X"}]}, "columns has 'X', which is not a col"),
+        (
+            {"columns": [{"kind": "cross", "of": ["x", {"kind": "number", "column": "z"}]}]},
+            "columns has 'z', which is not a column",
+        ),
+    ],
+)
+def test_a_param_with_a_column_that_is_not_there_is_a_mistake_of_the_command(
+    params, problem
+) -> None:
+    with pytest.raises(UsageError, match=problem):
+        completed([1, 0, 1, 0], **params)
 
 
 def test_a_regressor_refuses_words() -> None:

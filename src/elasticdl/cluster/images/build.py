@@ -73,7 +73,7 @@ def build_image(
     """Build and push the image of a model zoo.
 
     Args:
-        zoo: As for `zoo.open_zoo`; None for the prebuilt models.
+        zoo: Folder or git URL of the model zoo; None for the prebuilt models.
         options: The build options.
         engine: The engine that builds and pushes it.
         print_fn: Called with progress lines for the user.

@@ -43,10 +43,10 @@ _GONE = ("manifest unknown", "name unknown", "no such manifest")
 
 @dataclass(frozen=True)
 class ImageRequest:
-    """What an image was built from, for error messages.
+    """What an image is built from, so that errors of the build can name the faulty part.
 
     Attributes:
-        base_image: As in the options.
+        base_image: The image to build on, as in `ImageOptions`.
         index_url: Package index; None means pip's own.
         requirements: Requirements files: path in the zoo -> content.
     """

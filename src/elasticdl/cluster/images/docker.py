@@ -66,7 +66,7 @@ class DockerEngine:
         settings.setdefault("base_url", _address())
         where = settings["base_url"]
         try:
-            _knock(where)
+            _check_connection(where)
             # Not the client's own version check, which leaks a connection on failure.
             with contextlib.closing(
                 docker.APIClient(version=_ANY_VERSION, timeout=_ANSWERS_WITHIN_S, **settings)
@@ -100,12 +100,12 @@ class DockerEngine:
         image, although a trained model may refer to it.
 
         Args:
-            context: The tar file, with its Dockerfile.
+            context: The build context as a tar file, which contains the Dockerfile.
             repository: Repository in the image's name.
-            arguments: Build arguments.
+            arguments: Build arguments, for package indexes and proxies: name -> value.
             platform: Platform of the image.
             network: Network of the build commands; None uses the engine's default.
-            wanted: The parts of the image, for errors.
+            wanted: What the image is built from, for error messages.
             print_fn: Called with progress lines for the user.
 
         Raises:
@@ -169,8 +169,8 @@ class DockerEngine:
     def check_is_there(self, name: str) -> None:
         """Raise `UsageError` if the registry reports that it does not have the image.
 
-        An inconclusive answer is ignored, and the cluster decides: the engine may be unable to
-        query the registry, and the cluster may have other credentials or another network.
+        An inconclusive answer is ignored: the engine may be unable to query the registry, and
+        the cluster, which has to pull the image, may have other credentials or another network.
 
         Raises:
             UsageError: The image was deleted, or never pushed.
@@ -195,11 +195,11 @@ class DockerEngine:
 
 
 class _Steps:
-    """Parses the output of a build: reports each step as it starts, and keeps its output.
+    """Parses the output of a build: reports each step as it starts, for a progress display.
 
     Attributes:
-        number: Number of the current step; 0 before the first one.
-        said: Output of the current step, as lines.
+        number: Number of the current step in the Dockerfile; 0 before the first one.
+        said: Output lines of the current step so far, for the error if it fails.
     """
 
     def __init__(self, print_fn: Tell) -> None:
@@ -228,7 +228,7 @@ class _Steps:
 
 
 class _Layers:
-    """Upload progress of an image: bytes pushed and to push, summed over its layers."""
+    """Progress of pushing an image, from the messages of the engine about its layers."""
 
     def __init__(self) -> None:
         self._layers: dict[str, tuple[int, int]] = {}
@@ -262,7 +262,7 @@ def _address() -> str:
     return f"unix://{chosen}"
 
 
-def _knock(where: str) -> None:
+def _check_connection(where: str) -> None:
     """Raise an `OSError` if an engine's address is a local socket on which nothing listens."""
     if where.startswith("unix://"):
         with socket.socket(socket.AF_UNIX) as knocking:

@@ -9,7 +9,7 @@
 Pure. It does not need BuildKit, so every engine with the Docker API can build it. It contains no
 value of a build argument: pip reads index and proxy from its own environment variables.
 
-Callers: `context.py`.
+Callers: `build.py`.
 """
 
 from __future__ import annotations

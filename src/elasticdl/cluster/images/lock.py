@@ -37,7 +37,8 @@ class DependencyLock:
     Attributes:
         requirements: Direct dependencies of ElasticDL, one per line.
         constraints: Version of each package, one per line.
-        unknown: Packages that are not installed here, so that their version is unknown.
+        unknown: Names of required packages that are not installed here, such as those that only the
+            image's platform needs; their versions are not pinned.
         extra_indexes: Additional indexes that some versions require.
     """
 

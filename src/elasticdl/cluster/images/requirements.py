@@ -115,7 +115,8 @@ def line_of(files: Mapping[str, str], requirement: str) -> Line | None:
 
     Args:
         files: As returned by `requirement_files`.
-        requirement: A line's text, or a package's name with or without a version.
+        requirement: What to look for: the text of a line, or the name of a package, with or without
+            a version.
     """
     name = _OWN_NAME.match(requirement)
     for file, text in files.items():

@@ -58,8 +58,9 @@ class ZooFiles:
     """The files of a zoo that belong in an image.
 
     Attributes:
-        entries: Sorted by path.
-        keys: Files that were excluded because they are or contain keys.
+        entries: The files and links, sorted by path.
+        keys: Paths of the files that were excluded because they are, or contain, private keys or
+            credentials.
     """
 
     entries: tuple[ZooFile, ...] = ()

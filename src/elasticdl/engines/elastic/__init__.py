@@ -5,7 +5,7 @@ Ray places the processes, torchft forms the quorums, and the training loop is El
 scaling_policy.py    which workers to start, assign, replace or abandon         (pure)
 commit_decision.py   decides on a step from the workers' votes                  (pure)
 inference_ranges.py  assigns ranges of records, and decides when to give up     (pure)
-failure_policy.py    ends a job whose workers keep dying at the same batch      (pure)
+repeated_failures.py    ends a job whose workers keep dying at the same batch      (pure)
 controller.py        the driver: starts and watches workers, writes their events
 worker.py            a worker: prepares, runs the loop, reports to the controller
 worker_process.py    runs a worker in a separate process, for Ray's actor
@@ -18,7 +18,7 @@ lighthouse.py        keeps the Lighthouse's process running
 state_transfer.py    sends a state from one worker to another
 encryption.py        encrypts that state
 crash_note.py        records which batches a process was working on when it died
-crashing_batches.py  skips the records of batches that kill workers
+bad_records.py  skips the records of batches that kill workers
 event_buffer.py      a worker's events and checkpoints until the driver has fetched them
 event_writer.py      writes them to the log and the output, in the driver
 timeouts.py          timeouts of a run

@@ -93,8 +93,9 @@ class Quorum:
         device: `cpu`, or `cuda` if the buffers are on a GPU.
 
     Attributes:
-        slowest_s: The longest time that a step took, set by the owner. An all-reduce may wait ten
-            times as long.
+        slowest_s: The longest time in seconds that a batch or an all-reduce has taken on this
+            worker. Its owner sets it at first to the longest time of a batch. An all-reduce may
+            take ten times as long before it fails.
 
     Raises:
         TimeoutError: There is no Lighthouse at that address.
@@ -212,7 +213,11 @@ class Quorum:
         self._found_s = time.monotonic()
 
     def _wait_for_search(self) -> bool:
-        """Wait for the quorum; return False if forming it failed or the Lighthouse was replaced."""
+        """Wait until the quorum is formed, forming it fails, or there is a new Lighthouse.
+
+        Returns:
+            Whether the quorum is formed.
+        """
         with self._moved:
             self._search.add_done_callback(lambda _: self._wake())
             self._moved.wait_for(lambda: self._search.done() or self._next_lighthouse is not None)
@@ -247,7 +252,7 @@ class Quorum:
 
     @property
     def is_old(self) -> bool:
-        """Whether the quorum has expired, so that a new one can admit joining workers."""
+        """Whether it is time for a new quorum, because only a new one admits joining workers."""
         return time.monotonic() - self._found_s >= self._timeouts.quorum_interval_s
 
     def sum(self, buffer: npt.NDArray[np.float32]) -> bool:
@@ -282,10 +287,13 @@ class Quorum:
         return False
 
     def vote(self, *, commit: bool) -> bool:
-        """End the step on this worker; return whether it is committed here.
+        """End the step on this worker.
 
         Args:
             commit: Whether this worker agrees to commit the step.
+
+        Returns:
+            Whether the step is committed on this worker.
         """
         if commit and not self._has_failed:
             # torchft votes among the ranks of a replica. This replica has a single rank, whose own
@@ -304,7 +312,7 @@ class Quorum:
         self._manager.load_state_dict({"step": 0, "batches_committed": 0})
 
     def close(self) -> None:
-        """Leave the quorum; the others continue when the heartbeats stop."""
+        """Leave the quorum; the other workers continue once this worker's heartbeats stop."""
         self._watch.close()
         _close(self._manager, self._thread)
 

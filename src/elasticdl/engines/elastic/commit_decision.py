@@ -11,10 +11,10 @@ draws the same conclusion from the same sum, without any further message:
     the weights differ                      the job ends with `DriftError`
     otherwise                               commit
 
-**Lineage.** torchft's commit is local: a worker whose all-reduce succeeded while that of the
-others failed commits alone. If it then misses a quorum, the others commit the same step number
-without it. The numbers agree, the weights do not. Therefore each state carries a hash chained over
-all commits that led to it: equal lineages mean equal histories.
+**Lineage.** torchft's commit is local: a worker whose all-reduce succeeded while those
+of the other workers failed commits alone. If it then misses a quorum, they commit the same step
+number without it. The step numbers agree, the weights do not. Therefore each state carries a hash
+chained over all commits that led to it: equal lineages mean equal histories.
 
 All numbers are integers, split into limbs of 16 bits, because float32 represents those exactly. A
 sum of one such limb and zeros is exact in any order.
@@ -66,19 +66,21 @@ _STARTS = np.cumsum([0, *_LIMBS.values()])[:-1]
 class Vote:
     """One worker's vote on a step: its row in the table that is summed over all workers.
 
+    A lease is the batches of a shard that are assigned to the worker's rank.
+
     Attributes:
         incarnation: Number, from 1, of the process that holds the rank; higher is younger.
         num_examples: Number of examples that its gradients are summed over.
-        num_batches: Number of batches of its lease that they come from.
+        num_batches: Number of batches of its lease that this step completes.
         finished: Whether its lease has no further batch.
         stop: Whether its callbacks request the end of training.
         requests_quorum: Whether it requests a new quorum before the next step.
-        digest: Rolling hash of the lease's batches up to these; see `ledger.LeaseUpdate`.
+        digest: Rolling hash of its lease's batches through this step; see `ledger.LeaseUpdate`.
         lost: A rank whose worker is dead according to the controller, plus 1; 0 for none.
         bad_epoch: Epoch, plus 1, of a batch whose records all workers should skip; 0 for none.
         bad_shard: Shard of that batch.
         bad_batch: Number of that batch in the shard.
-        num_left_out: Records that are missing from its batches because they are skipped.
+        num_left_out: Number of records that are missing from its batches because they are skipped.
         lineage: Hash of the history of its state.
         fingerprint: Hash of its weights; 0 in steps without a fingerprint.
     """
@@ -130,14 +132,15 @@ class Decision:
         heal: Whether this worker must take over a peer's state because its lineage differs.
         drifted: Ranks whose weights differ from those of the lowest rank.
         ranks: Ranks that took part, lowest first.
-        rows: Update of the lease of each rank that had a batch or finished its lease.
-        lost: Ranks whose worker is dead and that did not take part.
-        stop: Whether the run ends before this step, which is then not applied.
-        num_examples: Examples of all workers.
+        rows: Update of the lease of each rank that had a batch or finished its lease; empty if
+            `stop`.
+        lost: Ranks whose worker is reported dead and that did not take part.
+        stop: Whether training ends here; the batches of this step are then not applied.
+        num_examples: Number of examples that the summed gradients of all workers are based on.
         requests_quorum: Whether a worker requests a new quorum. After a step that does not commit,
             a new one is formed in any case.
         left_out: Batches whose records are skipped from here on.
-        num_left_out: Skipped records that are missing from the batches of all workers.
+        num_left_out: Number of records missing from this step's batches because they are skipped.
     """
 
     commits: bool
@@ -155,12 +158,15 @@ class Decision:
 
 
 def decide_commit(table: npt.NDArray[np.float32], rank: int, mine: Vote) -> Decision:
-    """Decide on a step from the votes of all workers; every worker reaches the same decision.
+    """Decide on a step from the votes of all workers.
+
+    All workers call this with the same table and reach the same decision, except for what only one
+    of them has to do (`leave`, `heal`).
 
     Args:
-        table: float32[ranks, NUM_LIMBS], summed over all workers.
+        table: float32[ranks, NUM_LIMBS], the sum of the workers' tables; `encode` fills a table.
         rank: This worker's rank.
-        mine: This worker's row.
+        mine: This worker's vote.
     """
     columns = _decode(table)
     present = columns["present"]
@@ -215,7 +221,7 @@ def chain(lineage: int, verdict: Decision) -> int:
 
     Args:
         lineage: The lineage before the step.
-        verdict: The decision to commit the step.
+        verdict: The decision on the step, which commits it.
     """
     rows, left_out = ([tuple(row) for row in some] for some in (verdict.rows, verdict.left_out))
     return _hash(repr((lineage, verdict.ranks, rows, verdict.lost, left_out)))

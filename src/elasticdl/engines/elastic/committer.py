@@ -63,16 +63,23 @@ class Layout:
 
     Args:
         states: Example states; only their names and shapes matter.
+
+    Attributes:
+        size: Number of float32 values that all states together take in the buffer.
     """
 
     def __init__(self, states: MetricStates) -> None:
+        # In this order users read them; the buffer has the same order on all workers.
+        self._names = tuple(states)
         self._shapes = {
             name: [np.shape(array) for array in arrays] for name, arrays in sorted(states.items())
         }
         self.size = sum(math.prod(s) for shapes in self._shapes.values() for s in shapes)
 
     def write(self, states: MetricStates, buffer: np.ndarray[Any, Any]) -> None:
-        """Write states into a buffer of `size` numbers; missing metrics are skipped.
+        """Write states into a buffer of `size` numbers.
+
+        The part of a metric that is not in `states` is left unchanged.
 
         Raises:
             DefinitionError: A metric is not in the layout.
@@ -101,13 +108,13 @@ class Layout:
                 arrays.append(buffer[at : at + size].astype(np.float64).reshape(shape))
                 at += size
             states[name] = tuple(arrays)
-        return states
+        return {name: states[name] for name in self._names}
 
 
-def _rehearse(trainer: Trainer, contribution: Contribution) -> None:
-    """Apply gradients and undo it, so that the trainer compiles its update before it is needed."""
+def _warm_up(trainer: Trainer, contribution: Contribution) -> None:
+    """Apply gradients and restore the state, so that the trainer compiles its update beforehand."""
     if isinstance(trainer, SupportsWarmup):
-        trainer.rehearse(contribution)
+        trainer.warm_up(contribution)
         return
     before = trainer.state()
     trainer.apply(contribution)
@@ -119,15 +126,15 @@ class ElasticCommitter:
 
     Args:
         trainer: The model and its optimizer.
-        example: An example of a training batch. Everything is traced on it before the first quorum,
-            so that other workers do not wait for that.
+        example: An example of a training batch. The step is compiled with it in the constructor, so
+            that other workers do not wait for the compilation.
         evaluated: An example of a validation batch; None if there is no validation data.
         num_ranks: Maximum number of workers.
         accumulator: Sums commits into one update; None if each commit is an update.
         note: Records what this process is computing, to be read after its death.
 
     Attributes:
-        slowest_s: The longest time that a batch took on this worker.
+        slowest_s: The longest time in seconds that a batch took on this worker.
     """
 
     max_group_steps = 1
@@ -151,7 +158,7 @@ class ElasticCommitter:
         self.slowest_s = time.monotonic() - started_s
         self._training = Layout(result.metrics)
         self._evaluation = Layout({} if evaluated is None else trainer.evaluate(evaluated))
-        _rehearse(trainer, contribution)
+        _warm_up(trainer, contribution)
         sizes = [
             contribution.buffer.size,
             self._training.size,
@@ -190,7 +197,7 @@ class ElasticCommitter:
             history: This worker's buffer of events, which also records the commits.
             rank: The rank.
             incarnation: Number of this process among those of the job, from 1; higher is younger.
-            take_over: Loads a peer's state.
+            take_over: Takes a peer's state, as bytes, and continues from it.
         """
         self._quorum, self._history = quorum, history
         self._rank, self._incarnation = rank, incarnation
@@ -198,9 +205,10 @@ class ElasticCommitter:
         quorum.slowest_s = self.slowest_s
 
     def state_for_a_peer(self, save: Callable[[], bytes]) -> bytes:
-        """Call `save` while no gradient is computed, and return the encoded state for a peer.
+        """Return the result of `save`, this worker's encoded state, which is sent to a peer.
 
-        Computing gradients temporarily changes the model's statistics, which must not be sent.
+        `save` is called while no gradients are computed, because that temporarily changes the
+        model's statistics, and the changed ones must not be sent.
         """
         with self._model_in_use:
             return save()
@@ -228,9 +236,11 @@ class ElasticCommitter:
     # --- loop.Committer ---------------------------------------------------------------------
 
     def begin(self, *, ahead: bool) -> None:
-        """Start forming a quorum (the workers of the next step), and wait for it if necessary.
+        """Start forming a quorum (the workers of the next step), unless the last one is valid.
 
-        A joining worker waits, and so does one that may not compute `ahead` of the agreement.
+        Args:
+            ahead: Whether `commit` may compute gradients while the quorum is being formed. If not,
+                or if this worker is joining the run, the call waits for the quorum.
         """
         if self._has_quorum:
             return
@@ -253,7 +263,7 @@ class ElasticCommitter:
     def commit(
         self, batches: Sequence[TrainingBatch], progress: TrainProgress, *, stop: bool
     ) -> Commit | None:
-        """Train on the first batch together with all workers.
+        """Train on `batches[0]` together with all workers; see `interfaces.Committer`.
 
         Returns:
             The commit; None if the step was not committed, or if this worker took over a peer's
@@ -292,7 +302,15 @@ class ElasticCommitter:
         return self._entered(decision, metrics)
 
     def commit_evaluation(self, states: MetricStates, row: LeaseUpdate | None) -> Commit | None:
-        """Sum the metric states of all workers; None if the step is not committed."""
+        """Sum the metric states of all workers; see `interfaces.Committer`.
+
+        Args:
+            states: This worker's states.
+            row: Update of this worker's lease of the validation data; None if it has no lease.
+
+        Returns:
+            The commit, with the summed states; None if the step is not committed.
+        """
         self._buffer[:] = 0
         self._evaluation.write(states, self._measured)
         decision = self._agree(Vote(self._incarnation, finished=row is not None))
@@ -307,8 +325,11 @@ class ElasticCommitter:
     def _contribution_of(self, fed: TrainingBatch, batch: Batch) -> tuple[Contribution, StepResult]:
         """Return the gradients of a batch and the result of its step.
 
-        They are computed once; if the step is retried with the same batch and weights, the same
-        values are returned.
+        If a step is retried with the same batch and weights, the earlier result is returned.
+
+        Args:
+            fed: The training batch, with its epoch, shard and number.
+            batch: The arrays of `fed`.
         """
         if self._computed is None or self._computed[0] is not fed:
             self._busy(f"computing on shard {fed.shard}, batch {fed.number}")

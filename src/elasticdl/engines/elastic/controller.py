@@ -33,15 +33,10 @@ import ray.exceptions
 
 from elasticdl.engines import run as training_run
 from elasticdl.engines.elastic import worker_warnings
-from elasticdl.engines.elastic.crashing_batches import BadRecords
+from elasticdl.engines.elastic.bad_records import BadRecords
 from elasticdl.engines.elastic.encryption import KEY_BYTES
 from elasticdl.engines.elastic.event_buffer import WAITING, StateSnapshot, WorkerReport
 from elasticdl.engines.elastic.event_writer import EventWriter
-from elasticdl.engines.elastic.failure_policy import (
-    MAX_MEMORY_LOSSES_A_WORKER,
-    FailureCounter,
-    MemoryFailures,
-)
 from elasticdl.engines.elastic.index_transfer import send
 from elasticdl.engines.elastic.job_registry import Preemption
 from elasticdl.engines.elastic.lighthouse import WatchedLighthouse
@@ -53,17 +48,22 @@ from elasticdl.engines.elastic.placement import (
     leaving_machines,
 )
 from elasticdl.engines.elastic.ray_cluster import RayLostError
+from elasticdl.engines.elastic.repeated_failures import (
+    MAX_MEMORY_LOSSES_A_WORKER,
+    FailureCounter,
+    MemoryFailures,
+)
 from elasticdl.engines.elastic.scaling_policy import (
     Action,
     AssignRank,
     ClusterState,
     FailJob,
     KillWorker,
+    StartWorkers,
     WorkerState,
     WorkerStatus,
     decide,
 )
-from elasticdl.engines.elastic.scaling_policy import StartWorkers as StartProcesses
 from elasticdl.engines.elastic.timeouts import Timeouts
 from elasticdl.engines.elastic.worker import (
     Assignment,
@@ -100,6 +100,7 @@ _MAX_RAYS_LOST = 3
 # A worker that is silent for this long while others commit steps is not part of those steps.
 _LEFT_OUT_S = 10.0
 _PATIENCE_AT_THE_END_S = 60.0
+_LAST_CHECKPOINT_S = 15.0
 # A worker answers within a poll, and on a busy machine within seconds.
 _SILENCE_AT_THE_END_S = 5.0
 
@@ -122,6 +123,8 @@ def _train(run: Run) -> TrainResult:
     workers = run.context.job.workers
     assert workers is not None  # noqa: S101 - an elastic job
     controller = _Controller(run, workers, _timeouts_of(workers))
+    which = "a worker" if workers.max == 1 else f"{workers.max} workers"
+    without_recording(run.reporter).note(f"Starting {which}, which takes some seconds.")
     num_lost, furthest_step = 0, -1
     with Interrupts() as interrupts:
         while True:
@@ -155,7 +158,26 @@ def _timeouts_of(workers: Workers) -> Timeouts:
 
 @dataclass(eq=False)
 class _Process:
-    """The controller's record of a worker process: Ray actor, state and last report."""
+    """The controller's record of a worker process.
+
+    Times are in seconds of `time.monotonic()`.
+
+    Attributes:
+        incarnation: Number of the process in this job, from 1.
+        actor: Handle of its Ray actor.
+        state: What the process is doing.
+        rank: Its rank; None until it is assigned one.
+        identity: The machine and process that it reported when it was ready; None before.
+        work: Pending call that prepares or trains; None if there is none.
+        request: Pending call that requests a report; None if there is none.
+        requested_events: Whether the last request also fetches events.
+        requested_s: When a report was last requested.
+        is_placed: Whether Ray has found room for it on a machine.
+        started_s: When it was started.
+        answered_s: When it last answered a call; its silence is measured from then.
+        report: Its last report; None before the first.
+        report_of_s: When that report was requested.
+    """
 
     incarnation: int
     actor: Any
@@ -307,10 +329,10 @@ class _Controller:
                 raise
 
     def _writes_files(self, finished: Sequence[_Process]) -> bool:
-        """Whether the lowest rank may still be writing files of callbacks after the last step.
+        """Return whether the lowest rank's callbacks may still be writing files.
 
-        The job must not end before. A worker that waits for the others to form a quorum has missed
-        the end of training and writes nothing.
+        The job must not end before they have finished. A worker that waits for a quorum with the
+        others has missed the end of training, so it writes nothing.
 
         Args:
             finished: The workers that have finished; at least one.
@@ -333,7 +355,7 @@ class _Controller:
 
     def _act(self, action: Action) -> None:
         match action:
-            case StartProcesses(count):
+            case StartWorkers(count):
                 for _ in range(count):
                     self._start()
             case AssignRank(incarnation, rank):
@@ -647,7 +669,10 @@ class _Controller:
                 process.work, process.state = None, WorkerState.FINISHED
 
     def _publisher(self) -> _Process | None:
-        """Return the worker to fetch events from: the lowest rank without a pending request."""
+        """Return the worker to fetch events from: the lowest rank without a pending request.
+
+        None if there is no such worker that is in training.
+        """
         training = [p for p in self._training() if p.request is None]
         return min(training, key=lambda p: p.rank or 0, default=None)
 
@@ -723,17 +748,20 @@ class _Controller:
             return
         # Poll faster: the user is waiting.
         self._report_interval_s = _POLL_S
+        # A checkpoint that was already on its way may be older.
+        step = self._journal.step
+        self._journal.hold()
         with contextlib.suppress(ray.exceptions.RayError):
             ray.get(call(publisher.actor, "request_snapshot"), timeout=5)
-            deadline = time.monotonic() + 15
-            before = self._run.store.steps()
-            while time.monotonic() < deadline and self._run.store.steps() == before:
+            deadline = time.monotonic() + _LAST_CHECKPOINT_S
+            while time.monotonic() < deadline and self._newest_step() < step:
                 # After the death of a raylet its actors are silent, and Ray reports it only late.
                 if all(
                     p.silent_s(time.monotonic()) > _SILENCE_AT_THE_END_S for p in self._training()
                 ):
-                    return
+                    break
                 self._listen()
+        self._journal.release(drop=self._newest_step() >= step)
 
 
 def _kill(process: _Process) -> None:

@@ -1,13 +1,15 @@
 """Crash note: records which batches a process is working on, readable after its death.
 
-    the process that trains   with note.working("making", epoch, shard, batch): ...
-    its actor, after its death   note.read() -> the batches it prepared, computed or evaluated
+    the process that trains          with note.working("making", epoch, shard, batch): ...
+    the process that started it,     note.read() -> the batches that the dead process
+    after its death                  was preparing, computing or evaluating
 
 A segmentation fault or the kernel's out-of-memory killer leaves no time for a message, so the note
 is a file that both processes map into memory. Writing costs about a microsecond.
 
-One thread prepares batches while another computes. At batches where workers died before, only one
-of the two threads works at a time, so that the note names the batch that causes the crash.
+One thread prepares batches while another computes, so the note usually names two batches. In shards
+in which workers have died before, only one of the two threads works at a time, so that the note
+names only the batch that causes the crash.
 
 Callers: `worker_process.py` creates and reads it, `worker.py` and `committer.py` write.
 """
@@ -35,11 +37,12 @@ class BatchInWork:
     """A batch that a process was working on.
 
     Attributes:
-        work: Activity of the process. When evaluating, only the shard of the validation data is
-            recorded, not the batch.
-        epoch: Epoch, from 0; 0 when evaluating.
-        shard: Position of the shard in the epoch's order.
-        batch: Number of the batch in the shard, from 0.
+        work: What the process was doing with the batch: one of the values of `Work`.
+        epoch: Epoch, from 0; 0 for "evaluating".
+        shard: Position of the shard in the epoch's order; for "evaluating", the shard of the
+            validation data.
+        batch: Number of the batch in the shard, from 0; always 0 for "evaluating", where only the
+            shard is recorded.
     """
 
     work: Work
@@ -58,11 +61,12 @@ class CrashNote:
     """Record of the batches that a process is working on; see the module.
 
     Args:
-        path: The file, created if it does not exist. None keeps the note in this process.
+        path: The file that holds the note, created if it does not exist. None keeps the note in
+            memory, where no other process can read it.
 
     Attributes:
-        suspects: (epoch, shard) at which workers died. There, only one thread may work at a time,
-            so that the note names the batch that causes a death.
+        suspects: (epoch, shard) of each shard in which workers have died. In these shards only one
+            thread may work at a time, so that the note names the batch that causes a death.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -79,10 +83,11 @@ class CrashNote:
     def working(self, work: Work, epoch: int, shard: int, batch: int = 0) -> Iterator[None]:
         """Record the batch that this process works on while the block runs.
 
-        At suspect batches, the block first waits until the process's other thread is done.
+        If the batch's shard is in `suspects`, wait first until no other thread of this process
+        works on a batch of such a shard.
 
         Args:
-            work: What is done to the batch.
+            work: What the block does with the batch.
             epoch: Epoch, from 0.
             shard: Position of the shard in the epoch's order.
             batch: Number of the batch in the shard, from 0.
@@ -96,7 +101,7 @@ class CrashNote:
                 _ENTRY.pack_into(self._memory, _offset(work), False, 0, 0, 0)
 
     def read(self) -> Sequence[BatchInWork]:
-        """Return the batches that the process was working on."""
+        """Return the batches that the writing process works on, or worked on when it died."""
         found = []
         for work in _KINDS:
             is_working, epoch, shard, batch = _ENTRY.unpack_from(self._memory, _offset(work))

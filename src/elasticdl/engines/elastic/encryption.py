@@ -36,7 +36,10 @@ def encrypt(data: bytes, key: bytes, step: int, *, chunk_bytes: int = _CHUNK_BYT
         data: The state.
         key: The run's key, `KEY_BYTES` long.
         step: The step of the state.
-        chunk_bytes: Size of a chunk.
+        chunk_bytes: Number of bytes of `data` that are encrypted as one chunk.
+
+    Returns:
+        The encrypted state, to be passed to `decrypt`.
     """
     cipher, view = AESGCM(key), memoryview(data)
     # A prefix must never be reused; each state that a run sends gets a random one of 2^64.

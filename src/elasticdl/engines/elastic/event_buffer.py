@@ -1,8 +1,9 @@
 """Buffer of a worker's events and checkpoints until the controller has fetched them.
 
-Every worker keeps the events that the controller does not have yet, no matter which worker they
-are fetched from. So if that worker dies, another one continues where it stopped. An event is handed
-out when its commit is confirmed, that is, when a later quorum had the same lineage.
+Every worker logs the same events, but the controller fetches them from only one worker at a time.
+All workers keep the events that it has not fetched yet, so that it can fetch them from another
+worker if that one dies. An event is handed out only once its commit is confirmed: that is the case
+as soon as the worker has made another commit after it.
 
 Callers: `worker.py`; the loop writes into it.
 """
@@ -31,8 +32,9 @@ class CommitId:
     """Identifies a commit in the history of a run, by its number and a hash of all commits so far.
 
     Attributes:
-        num_commits: Commits since the workers were started.
-        lineage: Hash of the history of commits.
+        num_commits: Number of commits since the workers were started.
+        lineage: Hash of all commits up to and including this one. Two workers with the same lineage
+            have made the same commits.
     """
 
     num_commits: int
@@ -44,17 +46,18 @@ class WorkerReport:
     """A worker's progress report to the controller.
 
     Attributes:
-        point: The commit (`CommitId`) that led to its current state.
-        confirmed: The last commit up to which its history is final.
-        continues: Whether its history contains the commit that the controller sent.
-        events: Events after that commit, up to `confirmed`, each with its commit.
-        ranks: Ranks that took part in its last commit.
+        point: The worker's last commit.
+        confirmed: The last commit that is final; `point`, if it is later, may still be undone.
+        continues: Whether the worker's history contains the commit whose ID the controller sent
+            with its request.
+        events: Events after that commit and up to `confirmed`, each with its commit.
+        ranks: Ranks that took part in the worker's last commit.
         step: Number of updates in its model.
         has_snapshot: Whether a checkpoint is ready to be fetched.
-        doing: Current activity of the worker.
-        doing_s: Seconds since the activity began.
-        slowest_s: The longest time that a batch took on this worker.
-        warnings: Its warnings so far.
+        doing: Description of what the worker does now.
+        doing_s: Seconds since it began to do so.
+        slowest_s: Longest time that a batch took on this worker, in seconds.
+        warnings: Texts of the distinct warnings that were logged in its process so far.
     """
 
     point: CommitId
@@ -85,7 +88,7 @@ class EventBuffer:
         self._finished = False
 
     def write(self, event: Event) -> None:
-        """Add an event that belongs to the latest commit."""
+        """Add an event, and record that it belongs to the worker's latest commit."""
         with self._lock:
             self._events.append((self._points[-1], event))
 
@@ -93,7 +96,7 @@ class EventBuffer:
         """Do nothing, because the controller fetches the events."""
 
     def committed(self, point: CommitId) -> None:
-        """Record a commit, whose id is `point`."""
+        """Record that this worker has made a commit with the ID `point`."""
         with self._lock:
             self._points.append(point)
 
@@ -172,9 +175,10 @@ class EventBuffer:
 class SnapshotBuffer:
     """Keeps a worker's checkpoints until the controller fetches them; a `CheckpointSink`.
 
-    A newer checkpoint replaces one that was not fetched, except the best one. The last confirmed
-    one is also kept until a newer one is confirmed, because with a checkpoint at every commit the
-    newest is never confirmed.
+    A new checkpoint replaces the older ones, with two exceptions. The best one is kept until it is
+    fetched or a better one is saved. The last confirmed one is kept until a newer one is confirmed:
+    only confirmed checkpoints can be fetched, and if one is saved at every commit, the newest is
+    never confirmed.
     """
 
     history: EventBuffer
@@ -197,10 +201,11 @@ class SnapshotBuffer:
         """Do nothing, because the controller writes the checkpoints."""
 
     def take_saved(self) -> list[SavedCheckpoint]:
-        """Return an entry for each checkpoint kept since the last call, which the loop logs.
+        """Return an entry for each checkpoint kept since the last call, for the loop to log.
 
-        No step event may span a checkpoint. The sizes are unknown here: the controller reports the
-        size of the file when it is written.
+        The loop writes an event for each, so that no step event contains steps from both before
+        and after a checkpoint. Sizes and times are 0 here; the controller logs the real ones when
+        it writes the files.
         """
         with self._lock:
             taken, self._taken = self._taken, []
@@ -235,14 +240,14 @@ class SnapshotBuffer:
 
 @dataclass(frozen=True, eq=False)
 class StateSnapshot:
-    """A checkpoint in memory, with the commit that it contains last.
+    """A checkpoint in memory, with the ID of the last commit that it contains.
 
     Attributes:
         point: The last commit in the checkpoint.
         checkpoint: The checkpoint, a copy of the worker's state.
-        best: Whether it is the best so far.
-        published: Tensors that get other values when the model is published, such as averages of
-            the weights.
+        best: Whether its model is the best so far.
+        published: Path -> tensor, for those tensors of the trained model to publish that differ
+            from the checkpoint's, such as averaged weights; empty before the end of training.
     """
 
     point: CommitId

@@ -3,10 +3,11 @@
 Step events are collected for a second and written as one event. Any other event is written after
 the steps that precede it. The event of a checkpoint is written after the checkpoint is saved.
 
-A job that resumes from a checkpoint voids all events after it, so no event may span a checkpoint.
-Only the worker that copies its state knows where it did so, and the events may come from another
-worker. Therefore events end at each step with a checkpoint by number. If a requested checkpoint
-falls within an event, it is discarded; another one will follow.
+A job that resumes from a checkpoint voids all events after it. So an event must not contain steps
+from both before and after a checkpoint. The driver cannot always know at which step a worker saves
+a checkpoint, because it may fetch the events from another worker. Therefore, if `checkpoint_steps`
+is set, an event ends at each multiple of it. A checkpoint at a step in the middle of an event that
+is already written is discarded; another one will follow.
 
 Callers: `controller.py`, which fetches the reports.
 """
@@ -18,7 +19,7 @@ import time
 from typing import TYPE_CHECKING
 
 from elasticdl.engines.job_messages import without_recording
-from elasticdl.engines.progress import epoch_in_words, metrics_in_words
+from elasticdl.engines.progress_bar import epoch_in_words, metrics_in_words
 from elasticdl.engines.step_events import joined_rows
 from elasticdl.events import (
     Checkpointed,
@@ -46,10 +47,10 @@ class EventWriter:
         run: The run, with its log and its checkpoints.
 
     Attributes:
-        known: The last commit whose events are written; None before the first report of a
-            round.
-        step: The last step that was reported.
-        details: Further values shown by the progress bar.
+        known: The last commit whose events this object has received; None before the first report
+            of a round.
+        step: The highest step that a worker has reported.
+        details: Further values for the progress bar, by name.
         left_out: Batches whose records all workers have agreed to skip.
     """
 
@@ -69,17 +70,41 @@ class EventWriter:
         self._evaluated_step = -1
         # First and last step of each event written since the last checkpoint.
         self._written: list[tuple[int, int]] = []
+        # Events that wait for the last checkpoint; None before it is requested.
+        self._held: list[tuple[CommitId, Event]] | None = None
         self._seen = self._run.records_done(checkpoint)
 
     def take(self, report: WorkerReport) -> None:
-        """Write the events of a report, except those that an earlier report had already."""
+        """Write the events of a report, except those that an earlier report already contained."""
         for point, event in report.events:
             if self.known is None or point > self.known:
-                self._collect(event)
+                if self._held is not None:
+                    self._held.append((point, event))
+                else:
+                    self._collect(event)
         if self.known is None or report.confirmed > self.known:
             # Never go back: after a delayed report, events would be written twice.
             self.known = report.confirmed
         self.step = max(self.step, report.step)
+
+    def hold(self) -> None:
+        """Write further events only together with a checkpoint that contains their steps.
+
+        Called when a run is interrupted and has requested a last checkpoint. The workers continue
+        until it arrives. The next run repeats the steps after it, so they must not be in the log.
+        """
+        self._held = []
+
+    def release(self, *, drop: bool) -> None:
+        """End the effect of `hold`, and write or discard the events that were held back.
+
+        Args:
+            drop: True discards them, because the last saved checkpoint does not contain their
+                steps; False writes them.
+        """
+        held, self._held = self._held or [], None
+        for _, event in [] if drop else held:
+            self._collect(event)
 
     def write_steps(self, *, now: bool = False) -> None:
         """Show the progress and write the collected steps, at most once a second unless `now`."""
@@ -132,6 +157,11 @@ class EventWriter:
         step = snapshot.checkpoint.step
         if any(first <= step < last for first, last in self._written):
             return False
+        if self._held is not None:
+            contained = [event for point, event in self._held if point <= snapshot.point]
+            self._held = self._held[len(contained) :]
+            for event in contained:
+                self._collect(event)
         led_to_it = [event for event in self._steps if event.step <= step]
         if led_to_it:
             self._steps = self._steps[len(led_to_it) :]

@@ -1,7 +1,7 @@
 """Fork server: imports the frameworks once and is forked for each new worker process.
 
-    server = connect(folder, modules)           the machine's server, started by the first caller
-    fork(server, function, *arguments)          the connection now belongs to the new process
+    server = connect(folder, modules)           start the server of this machine, or connect to it
+    fork(server, function, *arguments)          from now on, `server` connects to the new process
 
 Importing TensorFlow and PyTorch takes over six seconds of CPU time, which each replacement would
 take away from the workers that train; forking takes 0.02 s. The server imports modules and does
@@ -9,8 +9,9 @@ nothing else: it has no session, no device and no Python threads, none of which 
 fork. (Python's own `multiprocessing.forkserver` serves the processes of one parent, but the parents
 here may die.)
 
-The caller reads end-of-file once its process is gone. The kernel kills the process once
-the caller's end is closed, even if the process is stopped or stuck.
+Once the forked process is gone, the caller of `fork` reads end-of-file from the connection. Once
+the caller's end of the connection is closed, the kernel kills the forked process, even if it is
+stopped or stuck.
 
 Linux only, like the rest of the elastic engine. Callers: `worker_process.py`.
 """
@@ -86,7 +87,8 @@ def connect(folder: Path, modules: Sequence[str], *, linger_s: float = _LINGER_S
         folder: Contains the socket and the temporary folders of the server's processes; removed
             when the server ends.
         modules: Modules that the server imports. A missing module is skipped.
-        linger_s: Seconds after the end of its last process at which the server ends.
+        linger_s: Seconds for which the server keeps running after its last forked process has
+            ended; used only if this call starts the server.
 
     Raises:
         OSError, subprocess.SubprocessError: The server cannot be started.

@@ -33,8 +33,9 @@ class WatchedGloo(ProcessGroupGloo):  # type: ignore[misc]  # torchft has no typ
     connections.
 
     Args:
-        host: Address under which others reach this worker.
-        silence_s: A host that has not answered for this long is considered lost.
+        host: Address under which others reach this worker; unused if the environment variable
+            GLOO_SOCKET_IFNAME names a network interface.
+        silence_s: A host that has not answered for this many seconds is considered lost.
 
     Attributes:
         manager: Address of this worker's torchft server.

@@ -1,10 +1,11 @@
-"""Sends indexes of data from the driver to workers and their replacements.
+"""Sends data indexes (positions of the records in files) from the driver to the workers.
 
     driver   indexes_of --send--> Assignment, Instructions --receive--> open_records   worker
 
-Indexes are part of a worker's start arguments, because these reach every machine; an output may be
-a local folder of the driver. Workers on the driver's machine get large indexes as a file,
-because Ray sends start arguments again for each worker.
+A worker receives the indexes with its start arguments, because these reach every machine, unlike
+files in the output, which may be a local folder of the driver. Ray sends start arguments again for
+each worker. So if all workers are on the driver's machine, a large index is written to a file
+there, and the start arguments contain only its path.
 
 Does not depend on Ray.
 
@@ -36,8 +37,11 @@ def send(indexes: Mapping[str, DataIndex], *, same_machine: bool) -> SentIndexes
     """Encode indexes for workers; large ones become files if all workers are on this machine.
 
     Args:
-        indexes: Names of the data -> index.
+        indexes: Location of data, such as the value of the job's `data` -> the index of its files.
         same_machine: Whether all workers are on this machine.
+
+    Returns:
+        The same keys -> the encoded index, or the path of a file that contains it.
     """
     sent: dict[str, bytes | Path] = {}
     for data, index in indexes.items():

@@ -8,9 +8,9 @@ The ranges of a prediction are the parts of its output. A part is the same no ma
 writes it and how often, so a worker's death costs only the range it was working on. When all parts
 exist, the driver publishes them, as in one process.
 
-Tasks are retried here and not by Ray, which would neither report it nor ever stop when the records
-themselves kill each worker. Metric states are added up in the order of the records, so that the sum
-does not depend on the order in which workers finish.
+Tasks are retried here and not by Ray: Ray would not report the retries, and would never give up
+on a range whose records kill each worker. Metric states are summed in the order of the records, so
+that the sum does not depend on the order in which workers finish.
 
 Callers: `api.py`.
 """
@@ -206,7 +206,7 @@ class _Task:
     Attributes:
         range_: The range.
         worker_id: Number of the worker, unique among the running ones.
-        identity: Machine and process of the worker; None before it has the model.
+        identity: Machine and process of the worker; None until it has loaded the model.
         finished: The result; None before the range is done.
     """
 

@@ -3,7 +3,7 @@
     queued --take--> assigned --finished--> done
       ^                |
       +----- lost -----+   (to the end of the queue: a range that kills every worker must not
-                            hold up the others)
+                            delay the other ranges)
 
 A death has no lasting effect: a range is assigned again any number of times, unless it kills one
 worker after another at the same position. Times are passed in and Ray is not used, so a unit test
@@ -85,10 +85,10 @@ class RangeQueue:
     """Queue of a job's ranges of records; see the module. All times are seconds of one clock.
 
     Args:
-        ranges: The ranges, by index.
-        num_workers: Number of workers that share them.
-        give_up_after_s: Give up when no worker has made progress for this long.
-        now_s: Start time.
+        ranges: All ranges, in the order of their `index`.
+        num_workers: Number of workers that share them, and thus of ranges assigned at one time.
+        give_up_after_s: Give up when no worker has made progress for this many seconds.
+        now_s: The current time.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class RangeQueue:
         return self._done_records + sum(self._in_hand.values())
 
     def take(self) -> Range | None:
-        """Assign and return the next range; None if all are assigned or all workers have one."""
+        """Return the next range, now assigned; None if none is queued or every worker has one."""
         if not self._to_do or len(self._in_hand) >= self._num_workers:
             return None
         range_ = self._to_do.popleft()
@@ -125,12 +125,12 @@ class RangeQueue:
         return range_
 
     def begun(self, now_s: float) -> None:
-        """Record that a worker has loaded the model and starts on its range."""
+        """Record that some worker has loaded the model and starts on its range."""
         self._heard_s = now_s
         self._fruitless = 0
 
     def advanced(self, range_: Range, num_records: int, now_s: float) -> None:
-        """Record how many records of a range are done."""
+        """Record that `num_records` records, counted from the start of a range, are done."""
         self._in_hand[range_.index] = num_records
         if num_records > self._furthest.get(range_.index, 0):
             self._furthest[range_.index] = num_records

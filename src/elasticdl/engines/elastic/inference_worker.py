@@ -4,7 +4,10 @@ The model is opened with the first range and kept for the following ones, becaus
 framework and building a model takes seconds, which may be longer than a range. The worker yields
 its messages as plain values:
 
-    Identity, then int ... int, then Finished      or at any time WorkerFailure, which ends the job
+    Identity        the model is loaded, and the range begins
+    int             number of records of the range done so far; sent from time to time
+    Finished        the range is done
+    WorkerFailure   in place of any of these: an error that ends the job
 
 Does not depend on Ray. Callers: `inference.py`, whose task runs in the worker's process.
 """
@@ -56,9 +59,9 @@ class Instructions:
         mode: Evaluation or prediction.
         model: The trained model's files: path within it -> content; None if every worker can read
             them from their original location.
-        files: Files of the records as the driver sees them; empty if there is an index.
+        files: The files of the records as the driver found them; empty if `indexes` has them.
         staging: Folder to which each worker writes its parts of a prediction.
-        records_per_part: Number of records in a part.
+        records_per_part: Number of records in a part of the prediction.
         num_workers: Number of workers that share the records.
         num_threads: Compute threads of a worker.
         indexes: Indexes that the driver found when it opened the records. Data that has no index
@@ -124,7 +127,8 @@ class InferenceWorker:
 
         Args:
             range_: The records.
-            worker_id: Passed to a spec and an outputs processor as the worker's number.
+            worker_id: Number of this worker; the user's `ElasticDLSpec` and
+                `PredictionOutputsProcessor` receive it.
 
         Yields:
             Messages; see the module.
@@ -147,7 +151,11 @@ class InferenceWorker:
 
         Args:
             states: Metric states summed over all ranges.
-            range_: A range with an example, to build the model from if it is not built here yet.
+            range_: A range with at least one example. If this worker has not built the model yet,
+                the range's first batch is used to build it.
+
+        Returns:
+            Metric name -> value; a `WorkerFailure` if that is not possible.
         """
         try:
             opened = self._open(0)

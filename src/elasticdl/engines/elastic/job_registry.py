@@ -1,7 +1,7 @@
 """Registry of the jobs that share a cluster, to make room for jobs of higher priority.
 
-    every driver:  my job, its priority, how many workers it waits for  -->  registry
-                   workers that jobs of higher priority wait for        <--
+    driver  -- name and priority of its job, number of workers the job waits for -->  registry
+    driver  <-- number of workers that jobs of higher priority wait for ------------  registry
 
 The registry is an actor that drivers find by name. The first driver that needs it starts it, and it
 ends with that driver; then the next driver that needs it starts another one. It only stores
@@ -20,7 +20,7 @@ import ray.exceptions
 
 from elasticdl.job import Priority
 
-_NAME = "elasticdl-board"
+_NAME = "elasticdl-job-registry"
 _INTERVAL_S = 1.0
 # If a driver has not posted for this long, it is assumed to be gone and its entry expires.
 _TIMEOUT_S = 5.0
@@ -31,7 +31,7 @@ _PRIORITIES = get_args(Priority)
 class JobRegistry:
     """Ray actor that stores how many workers each job on a cluster still waits for.
 
-    Entries expire after a timeout.
+    A job whose driver has not called `post` for some seconds is forgotten.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class JobRegistry:
         return sum(missing for _, other, missing in self._posts.values() if other > rank)
 
 
-_BoardActor: Any = ray.remote(num_cpus=0, max_restarts=0)(JobRegistry)
+_RegistryActor: Any = ray.remote(num_cpus=0, max_restarts=0)(JobRegistry)
 
 
 class Preemption:
@@ -58,19 +58,27 @@ class Preemption:
     Args:
         job: Unique name of this job.
         priority: Priority of this job.
+
+    Attributes:
+        wait: Whether a job of higher priority waits for workers, by the registry's last answer;
+            False before the first one.
     """
 
     def __init__(self, job: str, priority: Priority) -> None:
         self._job, self._priority = job, priority
-        self._board: Any = None
+        self._registry: Any = None
         self._answer: Any = None
         self._asked_s = 0.0
         self.wait = False
 
     def report_missing(self, num_missing: int) -> None:
-        """Send to the registry how many workers this job waits for, and update `wait`.
+        """Send the registry the number of workers that this job waits for, and update `wait`.
 
-        `wait` is True if a job of higher priority waits for workers.
+        Does not block and sends at most once a second, so call it regularly: an answer is read by a
+        later call.
+
+        Args:
+            num_missing: Number of workers that this job waits for.
         """
         if self._answer is not None:
             done, _ = ray.wait([self._answer], timeout=0)
@@ -80,16 +88,16 @@ class Preemption:
                 self.wait = ray.get(self._answer) > 0
             except ray.exceptions.RayError:
                 # The registry ended together with the driver that had started it.
-                self._board = None
+                self._registry = None
             self._answer = None
         now = time.monotonic()
         if now - self._asked_s < _INTERVAL_S:
             return
         self._asked_s = now
         try:
-            if self._board is None:
-                self._board = _BoardActor.options(name=_NAME, get_if_exists=True).remote()
-            self._answer = self._board.post.remote(self._job, self._priority, num_missing)
+            if self._registry is None:
+                self._registry = _RegistryActor.options(name=_NAME, get_if_exists=True).remote()
+            self._answer = self._registry.post.remote(self._job, self._priority, num_missing)
         except (ray.exceptions.RayError, ValueError):
             # The registry was ending while this driver looked it up.
-            self._board = None
+            self._registry = None

@@ -21,9 +21,10 @@ _T = TypeVar("_T")
 def low_priority(function: Callable[[], _T]) -> _T:
     """Call a function in a thread of low priority and return its result.
 
-    A thread is used because Linux has a priority per thread, and raising a lowered priority needs
-    privileges. Threads that the function starts keep the low priority, so start threads that
-    compute later before calling this.
+    The function runs in a thread of its own, because a thread that has lowered its priority needs
+    privileges to raise it again. Threads that the function starts inherit the low priority and keep
+    it. If threads, such as a framework's pool, are to compute at normal priority later, start them
+    before calling `low_priority`.
     """
     with ThreadPoolExecutor(1, "elasticdl-nicely", _give_way) as thread:
         return thread.submit(function).result()

@@ -40,8 +40,9 @@ class PeerWatch:
     """A thread that watches the peers this worker is waiting for.
 
     Args:
-        silence_s: After waiting this long, it sends requests to the peers. A peer that fails to
-            answer within this time twice is considered frozen.
+        silence_s: Seconds that a wait lasts before the thread sends requests to the peers, and
+            seconds within which a peer must answer one. A peer that misses two requests in a row is
+            considered frozen.
         is_answering: (Address, seconds) -> whether the peer answers a request within that time.
     """
 

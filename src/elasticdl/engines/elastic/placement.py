@@ -53,7 +53,10 @@ class PlacedWorker(WorkerProcess):
         super().__init__(assignment, f"{run_id}-{self._node[:8]}")
 
     def prepare(self, *, in_background: bool = False) -> Identity | WorkerFailure | Died:
-        """Start and prepare the worker; return its identity with the ID of its Ray node."""
+        """Start and prepare the worker; see `WorkerProcess.prepare`.
+
+        The returned `Identity` also has the ID of the actor's Ray node.
+        """
         made = super().prepare(in_background=in_background)
         return replace(made, node=self._node) if isinstance(made, Identity) else made
 
@@ -72,7 +75,7 @@ def here() -> Any:
 
 
 def call(actor: Any, method: str, *args: Any, **named: Any) -> Any:
-    """Call a method of a `PlacedWorker` actor's worker while the worker trains.
+    """Call a method of the worker that a `PlacedWorker` actor has started, even while it trains.
 
     Args:
         actor: The actor.

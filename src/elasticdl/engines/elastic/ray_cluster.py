@@ -98,8 +98,8 @@ def local_ray(num_cpus: int) -> Iterator[ConnectedRay]:
     """Start Ray on this machine for this run, and stop it when the block ends.
 
     Args:
-        num_cpus: Number of logical cores, which limits how many actors that request a core run at
-            the same time.
+        num_cpus: Number of cores that Ray assumes this machine to have. It limits how many actors
+            that request a core run at the same time.
 
     Raises:
         UnavailableError: Ray did not start in several attempts.

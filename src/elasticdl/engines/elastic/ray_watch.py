@@ -36,7 +36,7 @@ _FORK_SERVER = "elasticdl.engines.elastic.fork_server"
 
 
 class RayWatch:
-    """Kills Ray processes that stay stopped, and finds dead ones, while its block runs.
+    """Context manager that kills Ray processes which stay stopped, and detects dead ones.
 
     Args:
         processes: Ray's name for a kind of process -> the started processes of this kind.

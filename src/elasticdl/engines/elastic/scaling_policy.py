@@ -64,15 +64,17 @@ class ClusterState:
 
     Attributes:
         min_workers: Minimum number of workers to train with.
-        max_workers: Number of ranks.
+        max_workers: Maximum number of workers to train with, which is the number of ranks.
         num_spares: Number of further processes to keep ready.
         members: The living processes.
         begun: Whether any worker has trained since this driver started.
         idle_s: Seconds since a worker last trained.
         fruitless_starts: Number of processes in a row that died before they ever trained.
-        give_up_after_s: See `job.Workers`.
-        hang_timeout_s: A worker that is silent, or on one batch, for this long is considered hung.
-        make_room: Whether a job of higher priority waits for workers.
+        give_up_after_s: The job fails if too few workers have been available for this many seconds.
+        hang_timeout_s: A worker that is silent, or on one batch, for this many seconds is
+            considered hung and is replaced.
+        make_room: Whether a job of higher priority waits for workers, so that this one shrinks to
+            `min_workers`.
     """
 
     min_workers: int

@@ -7,7 +7,7 @@ The path contains a random secret, and the bytes are encrypted and authenticated
 (`encryption.py`), which every worker receives from the driver. Nothing in the bytes is executed:
 `decode` reads tensors and JSON values.
 
-Callers: `allreduce.py` passes on the addresses.
+Callers: `worker.py` encodes and decodes; `allreduce.py` passes on the addresses.
 """
 
 from __future__ import annotations
@@ -47,6 +47,10 @@ def encode(checkpoint: Checkpoint) -> bytes:
 def decode(data: bytes, where: str) -> Checkpoint:
     """Decode a checkpoint from the bytes that `encode` returned.
 
+    Args:
+        data: The bytes.
+        where: Where the bytes are from, for error messages.
+
     Raises:
         OutputError: The bytes were not written by `encode`.
     """
@@ -67,8 +71,8 @@ class StateServer:
 
     Args:
         host: Name or address under which others reach this machine.
-        timeout_s: Longest time that a connection may make no progress.
-        key: Key of the run.
+        timeout_s: A connection that makes no progress for this many seconds is closed.
+        key: The run's key, which encrypts the states.
     """
 
     def __init__(self, host: str, timeout_s: float, key: bytes) -> None:
@@ -141,8 +145,8 @@ class Fetch:
     Args:
         address: Address of the peer's `StateServer`.
         step: The step.
-        timeout_s: How long the transfer may make no progress.
-        key: Key of the run.
+        timeout_s: The transfer fails if nothing has arrived for this many seconds.
+        key: The run's key, which decrypts the state.
 
     Raises:
         TransportError: The address is not that of a worker.

@@ -17,17 +17,21 @@ class Timeouts:
 
     Attributes:
         heartbeat_s: Interval of a worker's heartbeats.
-        heartbeat_timeout_s: A worker that is silent for this long is no longer waited for.
-        join_timeout_s: How long a quorum waits for a living worker that is late; more than a step.
+        heartbeat_timeout_s: The other workers stop waiting for a worker that has sent no heartbeat
+            for this long.
+        join_timeout_s: How long the workers that are ready for a step wait for one that is alive
+            but late. It should exceed the duration of a step.
         batch_timeout_s: A worker that spends this long on one batch is considered hung. Like
-            `sum_timeout_s`, it is a minimum: a batch or a sum may take ten times the slowest one
-            so far.
-        sum_timeout_s: How long a sum may wait for living workers.
-        transfer_timeout_s: How long the transfer of a state may make no progress.
-        quorum_timeout_s: How long to wait for a Lighthouse before the driver is considered gone.
-        quorum_interval_s: How long a quorum stays valid while nothing fails, and therefore how long
-            a joining worker may have to wait for the others to form a new one. With 0, each step
-            has its own quorum.
+            `sum_timeout_s`, it is a minimum: a batch or a sum may take ten times as long as the
+            slowest one so far.
+        sum_timeout_s: How long a sum over the workers (all-reduce) may wait for living workers.
+        transfer_timeout_s: The transfer of a state to a joining worker is abandoned if nothing has
+            arrived for this long.
+        quorum_timeout_s: How long a worker waits for a Lighthouse before it considers the driver
+            gone.
+        quorum_interval_s: How long the workers keep the same quorum (the set of workers that take
+            part in a step) while nothing fails. A joining worker may have to wait this long for the
+            next one. With 0, each step has its own quorum.
     """
 
     heartbeat_s: float = 0.1

@@ -1,7 +1,7 @@
 """Worker of an elastic run: prepares, waits for a rank, trains, and reports to the controller.
 
     prepare()   create the model, compile every step on an example: no other worker waits for it
-    run(...)    take a rank, join the others, train to the end
+    run(...)    take a rank, join the other workers, train to the end
     report(...) answer the controller from a second thread, even while the first one is busy
 
 Errors are returned instead of raised, because many exceptions cannot be pickled between processes.
@@ -40,12 +40,13 @@ from elasticdl.engines.elastic.peer_watch import limit_of
 from elasticdl.engines.elastic.worker_warnings import WarningLog
 from elasticdl.engines.feed import TrainingBatch, training_batches
 from elasticdl.engines.loop import Loop
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.engines.training_context import TrainingContext, open_context
 from elasticdl.engines.user_calls import overdue
 from elasticdl.errors import ElasticDLError, TrainingError, ended_by_user, kind_of
 from elasticdl.sharding.left_out import BatchId
 from elasticdl.training.create import limit_threads, quiet_frameworks, start_threads
+from elasticdl.training.trainer import SharesChecks
 
 if TYPE_CHECKING:
     from elasticdl.artifacts.checkpoint_store import Checkpoint
@@ -103,9 +104,9 @@ class InitialState:
             the next step.
         checkpoint: Checkpoint to resume from; None for a new run.
         left_out: Batches whose records the round skips from its start.
-        bad: Batches that killed workers, but whose skipping is not agreed on by all workers yet.
-        suspects: (epoch, shard) of batches at which workers died. There, a worker prepares and
-            computes batches one at a time.
+        bad: Batches that killed workers and are to be skipped once all workers have agreed on that.
+        suspects: (epoch, shard) of each shard in which workers have died. A worker prepares and
+            computes the batches of these shards one at a time, to find the one that kills it.
     """
 
     rank: int
@@ -222,6 +223,9 @@ class Worker:
 
         Args:
             in_background: Whether to work at low priority, because all ranks are already taken.
+
+        Returns:
+            The worker's machine and process; a `WorkerFailure` if the model cannot be created.
         """
         try:
             if in_background:
@@ -235,6 +239,9 @@ class Worker:
 
     def run(self, start: InitialState) -> WorkerFailure | WorkerExit | None:
         """Train under a rank to the end of the job.
+
+        Args:
+            start: The rank, and the state to start in if no other worker can send a newer one.
 
         Returns:
             `WorkerFailure` for an error that ends the job; `WorkerExit` if a newer process has the
@@ -257,7 +264,7 @@ class Worker:
 
         Args:
             known: The last commit whose events the controller has; None if it has none.
-            with_events: Whether to include the events after it.
+            with_events: Whether the report includes the events after `known`.
 
         Returns:
             The report; None before the worker has a rank; a `WorkerFailure`, which ends the job, if
@@ -302,16 +309,21 @@ class Worker:
         return None if self._snapshots is None else self._snapshots.take(confirmed)
 
     def final(self) -> StateSnapshot:
-        """Return the state after the last step."""
+        """Return the state after the last step; call this only after `run` has returned None."""
         assert self._final is not None  # noqa: S101 - `run` has returned
         return self._final
 
     def lost(self, rank: int) -> None:
-        """Record that the worker of a rank is dead, to report it to the others."""
+        """Record that the worker of another rank is dead, to report it with the next commit."""
         self._ranks_lost.append(rank)
 
     def leave_out(self, bad: Sequence[BatchId], suspects: Collection[tuple[int, int]]) -> None:
-        """Record bad batches and suspect shards while the worker runs; see `InitialState`."""
+        """Add bad batches and replace the suspect shards while the worker runs.
+
+        Args:
+            bad: See `InitialState.bad`.
+            suspects: See `InitialState.suspects`.
+        """
         # Takes effect before the next batch is prepared, in the thread that prepares batches.
         self._bad += [batch for batch in bad if batch not in self._bad]
         self._note.suspects = suspects
@@ -379,14 +391,17 @@ class Worker:
 
         def save() -> bytes:
             checkpoint = loop.checkpoint()
+            of_run = {"history": history.to_json(), "checks": self._checks_done()}
             return state_transfer.encode(
-                replace(checkpoint, metadata={**checkpoint.metadata, "history": history.to_json()})
+                replace(checkpoint, metadata={**checkpoint.metadata, **of_run})
             )
 
         def take_over(data: bytes) -> None:
             checkpoint = state_transfer.decode(data, "a state received from a peer")
             loop.join(checkpoint)
             history.take_over(checkpoint.metadata["history"])
+            if isinstance(self._trainer, SharesChecks):
+                self._trainer.take_over_checks(checkpoint.metadata["checks"])
             # That state may not contain batches that this worker had agreed with others to skip.
             committer.leave_out(self._bad)
 
@@ -421,6 +436,9 @@ class Worker:
         self._final = StateSnapshot(history.point, checkpoint, loop.is_best, published)
         history.finish()
 
+    def _checks_done(self) -> dict[str, Any]:
+        return self._trainer.checks_done() if isinstance(self._trainer, SharesChecks) else {}
+
     def _noted_batches(
         self, left_out: Collection[BatchId], epoch: int, lease: ShardLease
     ) -> Iterator[TrainingBatch]:
@@ -454,7 +472,7 @@ class Worker:
             yield fed
 
     def _holds_back(self, batch: BatchId, left_out: Collection[BatchId]) -> bool:
-        """Whether a batch must not be prepared yet because workers died while working on it."""
+        """Whether a batch must not be prepared yet, because it or its shard has killed workers."""
         if batch in self._bad and batch not in left_out:
             # Wait until all workers have agreed to skip it.
             return True

@@ -70,6 +70,10 @@ class WorkerProcess:
 
         Args:
             in_background: Whether to work at low priority; see `Worker.prepare`.
+
+        Returns:
+            The worker's machine and process; a `WorkerFailure` if the process cannot be started or
+            the model cannot be created; `Died` if the process has died.
         """
         assignment = self._assignment
         # Set here, so that the server inherits the limits before it imports the frameworks.

@@ -19,7 +19,7 @@ _MAX_KEPT = 100
 
 
 class WarningLog(logging.Filter):
-    """Collects ElasticDL's warnings in this process; drops repeated ones and those after 100.
+    """Collects the first 100 distinct warnings that ElasticDL logs in this process; drops others.
 
     It is a filter, because a handler would keep Python from printing warnings in a program that has
     not configured its logging.

@@ -93,7 +93,7 @@ def train(
             return Outcome(folder.uri, step, checkpoint.metadata["metrics"], already_done=True)
         verbs = AggregatorCommands(begun, followed, serves, address)
         with open_control(verbs.at_once) as verbs.orders:
-            code_sha256 = copy_code(job, begun.scratch, checkpoint, begun.reporter)
+            code_files = copy_code(job, begun.scratch, checkpoint, begun.reporter)
             opened = zoo.open_zoo(job.model.zoo)
             with seeded_import(job.training.seed):
                 definition = zoo.define(job.model, context_of(job, Mode.TRAINING), opened)
@@ -107,7 +107,7 @@ def train(
                     begun,
                     parties,
                     lambda example: make(job, definition, example),
-                    {"code_sha256": code_sha256},
+                    {"code_files": code_files},
                     _measure(job, definition),
                     verbs.between_rounds,
                 )

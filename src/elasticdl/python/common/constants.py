@@ -8,7 +8,7 @@ __all__ = ["Mode", "ODPSConfig"]
 
 
 class ODPSConfig:
-    """Names of the environment variables that told where a MaxCompute table was."""
+    """Names of the environment variables with which old model files locate a MaxCompute table."""
 
     PROJECT_NAME = "MAXCOMPUTE_PROJECT"
     ACCESS_ID = "MAXCOMPUTE_AK"

@@ -1,4 +1,4 @@
-"""Exists only for old imports: the first place of `elasticdl.python.data.reader.data_reader`."""
+"""Exists only for old imports: an earlier location of `python/data/reader/data_reader.py`."""
 
 from __future__ import annotations
 

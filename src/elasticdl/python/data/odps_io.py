@@ -1,7 +1,7 @@
-"""Exists only for old imports: model files of the published zoo name this writer.
+"""Exists only for old imports: some model files import `ODPSWriter` from here.
 
-They use it only where the environment names a MaxCompute table, which ElasticDL does not write
-to.
+They create a writer only if environment variables name a MaxCompute table. ElasticDL does not write
+to such tables.
 """
 
 from __future__ import annotations
@@ -12,7 +12,11 @@ from elasticdl.errors import UsageError
 
 
 class ODPSWriter:
-    """Stands for a writer to MaxCompute tables; making one is refused."""
+    """Placeholder for a writer to MaxCompute tables, so that old imports work.
+
+    Raises:
+        UsageError: Always, when it is created: such tables are not supported.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         del args, kwargs

@@ -1,4 +1,4 @@
-"""Exists only for old imports: the class a `PredictionOutputsProcessor` is derived from."""
+"""Exists only for old imports: the base class of a model's `PredictionOutputsProcessor`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 
 class BasePredictionOutputsProcessor(ABC):
-    """Takes every batch of predictions."""
+    """Base class of a user's class that receives each batch of predictions."""
 
     @abstractmethod
     def process(self, predictions: Any, worker_id: int) -> None:
-        """Do something with a batch of predictions.
+        """Process a batch of predictions; implemented by the user.
 
         Args:
-            predictions: The model's outputs, one row an example.
-            worker_id: Who predicted them.
+            predictions: The model's outputs, one row per example.
+            worker_id: Number of the worker that computed them.
         """

@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 
 def made(value: T | None) -> T:
-    """Return a result of an earlier group of checks, which must not be None.
+    """Return the result of an earlier group of checks, after asserting that it is not None.
 
-    A group runs only if the results that it needs exist.
+    It exists, because a group runs only after the groups whose results it needs.
     """
     assert value is not None  # noqa: S101 - as above
     return value
@@ -45,7 +45,7 @@ class CheckContext:
         said: One-line summary of what the current group has checked; each group sets it.
         session: The session.
         asked: Keys of the config that the user's components have read.
-        components: Created from the user's classes.
+        components: The session's components: objects of the classes that the config names.
         batches: The first batches of the training split.
         others: Split (`validation` or `test`) -> its first batch.
         trainer: A trainer with the model.
@@ -81,7 +81,9 @@ class CheckContext:
         return time.monotonic() - self.started
 
     def place(self, key: str, *methods: str) -> str:
-        """Return `file:line` of a component's first method that the user wrote, or of its class.
+        """Return `file:line` of the first of some methods that is defined in the user's code.
+
+        If there is none, return the location of the component's class.
 
         Args:
             key: Key of the component's class in the config.

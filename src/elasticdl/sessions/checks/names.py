@@ -41,7 +41,7 @@ class Module:
 
     @property
     def place(self) -> str:
-        """The file as the user would type it."""
+        """Path of the file, as shown in messages."""
         return shown_path(self.file)
 
     @cached_property

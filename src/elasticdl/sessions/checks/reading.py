@@ -1,6 +1,6 @@
 """Reads the beginning of each split in the same way as training and evaluation.
 
-Everything is created again for each reading: a generator that was read from is not used to train.
+Each reading creates its own generators: one that a check has read from is not used to train.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from elasticdl.data.batch import Batch, leaves
 from elasticdl.engines.feed import chained_digest
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.engines.randomness import Stream
 from elasticdl.errors import ElasticDLError
 from elasticdl.sessions import report
@@ -168,7 +168,7 @@ def digest(batches: Iterable[Batch]) -> int:
 
 
 def order(split: Split, seed: int) -> list[int]:
-    """Return a hash of each example of a split, to see whether its order depends on the seed.
+    """Return a hash of each example of a split, to compare the order of examples for two seeds.
 
     Args:
         split: The split.

@@ -48,8 +48,8 @@ def check(key: str, symbol: Symbol, where: str) -> Iterator[CheckFinding]:
 
     Args:
         key: Key in the config.
-        symbol: The class that it names.
-        where: The line of the config.
+        symbol: The class that the config names under this key.
+        where: `file:line` of the key in the config.
     """
     if not inspect.isclass(symbol.value):
         # Creating the components reports this.

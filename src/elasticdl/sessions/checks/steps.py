@@ -234,10 +234,12 @@ def _why_no_trainer(
 
 
 def _step(context: CheckContext, trainer: Trainer, where: str) -> Iterator[CheckFinding]:
-    """Train on one batch; yield a finding if the loss or the state is not finite, or is unchanged.
+    """Train on one batch, and yield a finding if the step fails to train the model.
+
+    That is so if the loss or the state becomes NaN or infinite, or if no weight changes.
 
     Args:
-        context: Has the batch.
+        context: Contains the batch.
         trainer: A trainer with the model; its state is changed.
         where: Location of the model, for findings.
     """

@@ -1,8 +1,8 @@
 """DuckDB, the embedded default: reads its own file, or queries Parquet and CSV files directly.
 
-`plain.py` lists the conversion of types. A table without a PRIMARY KEY is filled by its row numbers
-(`rowid`). They stay the same from the SELECT to the UPDATE, because no other process can write to
-the file while it is open here.
+`plain.py` lists the conversion of types. In a table without a PRIMARY KEY, predictions are matched
+with rows by row number (`rowid`). These numbers stay the same from the SELECT to the UPDATE,
+because no other process can write to the file while it is open here.
 
 Used by `database.open_database`.
 """
@@ -223,6 +223,14 @@ class DuckDB(BaseDatabase):
         found = self._fetch("SELECT table_name FROM information_schema.tables ORDER BY 1")
         return [row[0] for row in found]
 
+    def schemas(self) -> Sequence[str]:
+        """Return the names of all schemas and attached databases."""
+        found = self._fetch(
+            "SELECT schema_name FROM information_schema.schemata UNION "
+            "SELECT database_name FROM duckdb_databases() ORDER BY 1"
+        )
+        return [row[0] for row in found]
+
     @contextlib.contextmanager
     def _begin(self) -> Iterator[Transaction]:
         with self._errors(), self._cursor() as cursor:
@@ -302,7 +310,7 @@ class _Ascending:
     11 s and 1.1 GiB).
 
     Args:
-        key: The key's column.
+        key: Name of the key's column in the rows.
     """
 
     def __init__(self, key: str) -> None:

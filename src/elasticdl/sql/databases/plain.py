@@ -59,9 +59,10 @@ def plain_rows(
 
     Args:
         schema: The driver's schema.
-        batches: The rows; they raise the errors of the database.
+        batches: The rows; reading them may raise an error of the database.
         name: Name of the database, for errors.
-        plain: Replaces `plain_type` for drivers that know more about their columns.
+        plain: Maps a field of `schema` to its plain type and the conversion; None uses `plain_type`
+            on the field's type.
 
     Raises:
         DatabaseError: A column cannot be read. Can also be raised while the rows are read.
@@ -184,7 +185,10 @@ def check_years(array: pa.Array) -> pa.Array:
 
 
 def as_decimal(digits: int, scale: int) -> Plain:
-    """Return the plain type of DECIMAL(digits, scale), with a function that converts strings."""
+    """Return the Arrow type of DECIMAL(digits, scale), and a function that casts strings to it.
+
+    The type is float64 if `digits` is 0 or more than `MAX_DIGITS`. The function takes an array.
+    """
     if not 0 < digits <= MAX_DIGITS or not 0 <= scale <= digits:
         return pa.float64(), lambda array: array.cast(pa.float64())
     exact = pa.decimal128(digits, scale)
@@ -220,10 +224,10 @@ def written_type(found: pa.DataType, words: Mapping[str, str]) -> str:
     """Return the name of a database's type for values converted by `to_write`.
 
     Args:
-        found: Their Arrow type.
-        words: Name of an Arrow type (after `to_write`; `decimal`, `list` and `time` each stand for
-            all types of that kind) -> the database's type, in which `{item}`, `{digits}` and
-            `{scale}` are replaced.
+        found: Arrow type of the values.
+        words: Name of an Arrow type -> name of the database's type. The names `decimal`, `list` and
+            `time` stand for all types of that kind, `timestamp` and `timestamp with zone` for all
+            timestamps. In the database's type, `{item}`, `{digits}` and `{scale}` are replaced.
 
     Raises:
         UsageError: The database has no such type.

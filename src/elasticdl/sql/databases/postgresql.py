@@ -286,6 +286,11 @@ class PostgreSQL(BaseDatabase):
         )
         return [row[0] for row in found]
 
+    def schemas(self) -> Sequence[str]:
+        """Return the names of all schemas, and `pg_temp`."""
+        found = self._fetch("SELECT nspname::text FROM pg_namespace ORDER BY 1")
+        return [*(row[0] for row in found), "pg_temp"]
+
     @contextlib.contextmanager
     def _begin(self) -> Iterator[Transaction]:
         with self._connected(autocommit=False) as connection:

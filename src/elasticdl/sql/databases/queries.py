@@ -42,8 +42,8 @@ class Queries:
         """Register a query while the block runs, so that `Queries.cancel` can cancel it.
 
         Args:
-            cancel: Ends the connection's current call, from any thread; does nothing if it is
-                idle. Its exceptions are ignored.
+            cancel: Ends the connection's current call, if there is one; may be called from any
+                thread. Its exceptions are ignored.
         """
         query = DatabaseQuery(cancel)
         with self._lock:
@@ -67,10 +67,11 @@ class Queries:
     def close(self, close: Callable[[], None]) -> None:
         """Close a cursor or a connection as soon as that is safe.
 
-        That is now, or, if a call on it could not be cancelled, when this call has ended.
+        If a call on the connection could not be cancelled, close it when that call has ended;
+        otherwise close it now.
 
         Args:
-            close: Closes it.
+            close: Function that closes the cursor or connection.
         """
         if self._abandoned is None or not self._abandoned.then(close):
             close()
@@ -82,7 +83,7 @@ class DatabaseQuery:
     Attributes:
         is_cancelled: Whether a cancel was requested. Loops check this between two calls, when
             there is nothing to cancel.
-        abandoned: A call that is still running because it could not be cancelled.
+        abandoned: A call that may still be running because it could not be cancelled; usually None.
 
     Args:
         cancel: See `Queries.registered`.
@@ -117,8 +118,8 @@ class DatabaseQuery:
                 are handled while it runs.
 
         Raises:
-            BaseException: The error of `act`; or Ctrl-C and the like, after the call has ended or
-                could not be cancelled.
+            BaseException: The error of `act`; or the exception of a signal such as Ctrl-C, raised
+                after the call has ended or turned out not to be cancellable.
             OSError: An earlier call still occupies the connection.
         """
         if self.abandoned is not None:

@@ -249,6 +249,11 @@ class SQLAlchemyConnection(BaseDatabase):
             inspector = sa.inspect(connection)
             return sorted([*inspector.get_table_names(), *inspector.get_view_names()])
 
+    def schemas(self) -> Sequence[str]:
+        """Return the names of all schemas."""
+        with self._connected() as connection, self._errors():
+            return sa.inspect(connection).get_schema_names()
+
     def close(self) -> None:
         """Close the connection."""
         self._engine.dispose()
@@ -354,7 +359,7 @@ class _Reading:
     Args:
         result: The result.
         errors: Context manager that converts the driver's errors to ours.
-        query: Waits for the driver.
+        query: Makes the driver's calls, so that they can be cancelled.
     """
 
     def __init__(

@@ -287,6 +287,11 @@ class SQLite(BaseDatabase):
                 "AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY 1",
             )
 
+    def schemas(self) -> Sequence[str]:
+        """Return the names of the database file, `main`, of `temp`, and of attached files."""
+        with self._connected() as connection, self._errors():
+            return [*_column_of(connection, "PRAGMA database_list", 1), "temp"]
+
     def _key(self, key: str, type_: str | None) -> str:  # noqa: ARG002 - for other databases
         """Return a key column of the temporary table as SQL; SQLite needs no cast."""
         return f"given.{key}"
@@ -366,7 +371,7 @@ def _key(
     *,
     is_without_rowid: bool,
 ) -> list[str]:
-    """Return the columns of a table's key that cannot be NULL; empty if there is none.
+    """Return the columns of a key of a table; empty if there is no key without NULLs.
 
     The PRIMARY KEY is preferred to UNIQUE constraints.
 

@@ -63,8 +63,8 @@ class Transaction(ABC):
 
         Args:
             columns: Name of each column -> its type.
-            like: Name of a column of the key -> column of the target table that it is compared
-                with, whose type it may take over; empty for `append`.
+            like: Key column of the temporary table -> the column of the target table that it is
+                compared with. A database may give both the same type. Empty for `append`.
             table: The target table, as SQL; empty for `append`.
         """
 
@@ -219,7 +219,7 @@ class BaseDatabase(ABC):
             return transaction.run(_insert(where, quoted_names, values))
 
     def _appended(self, info: TableInfo, rows: RowSource) -> list[str]:
-        """Return the column of the table into which each column of rows to append goes.
+        """Return, for each column of the rows to append, the table's column of that name.
 
         Raises:
             DatabaseError: The table has no such column, or the values do not fit it.
@@ -435,7 +435,7 @@ def until_cancelled(
 
 
 class watched:  # noqa: N801 - used as a function
-    """Context manager that lets an error of the rows' source through a driver unchanged.
+    """Context manager that preserves an exception raised by the source of the rows to write.
 
     Some drivers replace an exception that is raised while they iterate over the rows to write with
     one of their own. At the end of the block, the original exception is raised instead.

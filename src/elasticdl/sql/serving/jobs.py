@@ -1,4 +1,4 @@
-"""Jobs: SQL programs that run while their client is away; it fetches the output later.
+"""Jobs: SQL programs that run without a connected client, which fetches their output later.
 
 An id cannot be guessed, so any client that has it may fetch. Only the newest part of the output is
 kept; a message reports the number of dropped responses. A finished job is kept for an hour, and at
@@ -30,7 +30,7 @@ class JobOutput:
     """The buffered output of a job.
 
     Attributes:
-        failure: Why it ended early; None if it did not.
+        failure: The error that ended the job early; None if it is running or has completed.
     """
 
     failure: BaseException | None = None
@@ -60,9 +60,14 @@ class JobOutput:
         return self._ended_s
 
     def since(self, number: int) -> tuple[list[sqlflow_pb2.Response], int, bool]:
-        """Return the responses from a number on, the next number, and whether no more will follow.
+        """Return the next responses, about `FETCHED_BYTES` at most.
 
-        If responses were dropped, the first one is a message about them.
+        Args:
+            number: Number of the first response to return; the job's responses are numbered from 0.
+
+        Returns:
+            The responses; the number to continue with; and whether the job has ended and these are
+            its last responses. If responses were dropped, the first one is a message about them.
         """
         with self._lock:
             found, size = [], 0
@@ -98,6 +103,9 @@ class Jobs:
 
     def output(self, number: str) -> JobOutput:
         """Return the output of a job.
+
+        Args:
+            number: Id of the job, as returned by `add`.
 
         Raises:
             UsageError: There is no such job, or it is no longer kept.

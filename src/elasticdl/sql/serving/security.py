@@ -26,8 +26,8 @@ class Security:
     """Access rules for callers.
 
     Attributes:
-        token: The token that clients must send. With None and without client certificates, only one
-            user is served.
+        token: The token that clients must send; None requires no token. A server on Linux without
+            token and client certificates serves only the user that started it.
         certificate: The server's certificate chain, PEM; None disables TLS.
         key: Private key of `certificate`, PEM.
         authorities: Certificates of the authorities that sign client certificates, PEM; None

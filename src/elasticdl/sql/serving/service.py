@@ -267,7 +267,7 @@ class _Outbox:
         self._failure: BaseException | None = None
 
     def put(self, response: sqlflow_pb2.Response | None) -> None:
-        """Queue a response; wait for space if necessary.
+        """Queue a response, or None to mark the end; wait for space if necessary.
 
         Raises:
             CancelledError: The client has disconnected.

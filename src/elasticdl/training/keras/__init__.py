@@ -6,7 +6,7 @@ loss.py             the loss, and what it is divided by
 optimizers.py       creation and checks of optimizers
 determinism.py      deterministic operations
 seeds.py            the random numbers of a step
-metrics.py          metrics as states that add up
+metrics.py          metrics as states that are summed over batches and workers
 inputs.py           how a batch's features are passed to a model
 labels.py           labels: numpy arrays for the user's functions, tensors for TensorFlow
 hooks.py            the user's Keras callbacks

@@ -60,8 +60,8 @@ class Attributes:
     stored in them.
 
     Args:
-        model: As created by its file.
-        optimizer: As created by its file.
+        model: The model, as the user's file created it.
+        optimizer: Its optimizer, as the user's file created it.
         origin: Prefix of error messages.
     """
 
@@ -100,10 +100,11 @@ class Attributes:
                     _put(owner, name, value)
 
     def changed(self) -> dict[str, Any]:
-        """Return the attributes that are new or no longer those of the file, for `restore`.
+        """Return the attributes that differ from those that the user's file set, for `restore`.
 
         Returns:
-            Number of the owner and name of the attribute, "3/rate" -> a copy of its value.
+            Key such as "3/rate" -> a copy of the value. The number identifies the object that has
+            the attribute, such as a layer.
         """
         return {
             f"{number}/{name}": value

@@ -143,7 +143,10 @@ class CallbackFiles:
             self.committed(leads=True)
 
     def flush(self) -> None:
-        """Write buffered TensorBoard events; called before a checkpoint, which holds no copy."""
+        """Write buffered TensorBoard events to disk.
+
+        Called before each checkpoint, because checkpoints do not contain events.
+        """
         for board in self._boards:
             board.flush()
 
@@ -279,9 +282,10 @@ class TensorBoardFiles:
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """Let the callback write events to a temporary folder when its model is set in the block.
+        """Set the callback's `log_dir` to a new temporary folder in the block.
 
-        On exit its `log_dir` is restored, but events stay in that folder until `committed`.
+        `TensorBoard` reads `log_dir` when its model is set. So if that happens in the block, it
+        writes events to the temporary folder until `committed`, although `log_dir` is restored.
         """
         log_dir = self._callback.log_dir
         self._folder = self._private()

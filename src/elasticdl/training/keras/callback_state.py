@@ -57,7 +57,7 @@ def attributes_of(callback: keras.callbacks.Callback) -> dict[str, Any]:
 
 
 def is_code(value: Any) -> bool:
-    """Return whether a value is not stored, because the user's code creates it again.
+    """Return whether checkpoints leave a value out because the user's code creates it again.
 
     Such values are functions, classes, modules, compiled patterns, models, optimizers and loggers.
     """

@@ -30,7 +30,7 @@ def check(model: keras.Model, origin: Origin) -> None:
     """Make sure that a model was compiled with an optimizer.
 
     Raises:
-        DefinitionError: It was not.
+        DefinitionError: The model was not compiled, or has no optimizer.
     """
     if not getattr(model, "compiled", False) or model.optimizer is None:
         raise DefinitionError(
@@ -42,7 +42,7 @@ def check(model: keras.Model, origin: Origin) -> None:
 def loss(
     model: keras.Model, features: Arrays, outputs: Any, labels: Arrays, *, training: bool = True
 ) -> Any:
-    """Return the batch's loss as compiled, including losses added by layers.
+    """Compute the loss that a model was compiled with, including losses added by layers.
 
     Resets the metrics that track the loss of each output first.
 
@@ -74,7 +74,8 @@ def give_loss(model: keras.Model, loss: Callable[[Any, Any, Any], Any]) -> None:
 
     Args:
         model: A model compiled with an optimizer.
-        loss: Takes outputs, labels and sample weights; each holds all outputs if there are several.
+        loss: Takes outputs, labels and sample weights, and returns the loss. It is called once for
+            all outputs of the model.
     """
     given = _GivenLoss(loss)
     model.loss = given
@@ -140,7 +141,7 @@ class CompiledMetrics:
 
     @property
     def needs_outputs(self) -> bool:
-        """Whether a user metric must be tested before the first step."""
+        """Whether metrics are tested with outputs for an example batch before the first step."""
         return bool(self.variables.unproved)
 
     def _update(self, outputs: Any, labels: Arrays) -> None:
@@ -196,7 +197,7 @@ class CompiledMetrics:
 
 
 def _members(metrics: list[Any], taken: Collection[str]) -> dict[str, Any]:
-    """Return unique name -> metric.
+    """Return the metrics by name; names are made unique.
 
     Args:
         metrics: Metrics of a model; the compound metric that `compile` creates is split.

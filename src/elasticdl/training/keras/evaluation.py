@@ -36,7 +36,7 @@ _OF_BATCH_NORM = ("moving_mean", "moving_variance")
 
 
 def changed_by(call: Callable[[], object], variables: Sequence[Any]) -> list[Any]:
-    """Make a call, restore the variables, and return those that it had changed."""
+    """Make a call, restore all variables to their values before it, and return those it changed."""
     before = [np.array(variable.numpy()) for variable in variables]
     changed = []
     try:
@@ -50,7 +50,7 @@ def changed_by(call: Callable[[], object], variables: Sequence[Any]) -> list[Any
 
 
 def check_unchanged(model: keras.Model, changed: Sequence[Any], origin: Origin) -> None:
-    """Make sure that a model changes nothing when it is evaluated.
+    """Reject a model that changes variables in evaluation, other than BatchNormalization's.
 
     Args:
         model: The model that owns the variables.

@@ -44,8 +44,8 @@ class Example:
     Attributes:
         inputs: Arrays, as the model takes them.
         outputs: The model's predictions, arrays.
-        open_axes: Axes of the inputs, (number of the array, axis after the batch's), whose size
-            differs from batch to batch.
+        open_axes: Axes whose size differs from batch to batch, as pairs (index of the array in
+            `inputs`, axis within one example).
     """
 
     inputs: Arrays
@@ -70,8 +70,8 @@ def export(model: keras.Model, folder: Path, example: Example) -> list[str]:
         example: Examples for comparing the export with the model.
 
     Returns:
-        The names written. A model that Keras cannot save or TensorFlow cannot export still trains
-        and predicts: the reason is logged and the name omitted.
+        Names of the file and the folder written. If Keras cannot save the model, or TensorFlow
+        cannot export it, the name is missing and the reason is logged.
     """
     written = []
     try:

@@ -31,7 +31,7 @@ from elasticdl.errors import (
 )
 from elasticdl.training.failed_part import where_raised
 from elasticdl.training.keras import loss, metric_states, metrics
-from elasticdl.training.range_errors import id_mistake, label_mistake, num_scores
+from elasticdl.training.range_errors import id_mistake, label_mistake, num_classes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -76,7 +76,7 @@ def out_of_range(
     if _OF_A_GRADIENT.search(str(error)):
         with contextlib.suppress(ElasticDLError):
             outputs = leaves(predict(batches[0].features))
-            stop = num_scores(outputs[0].shape, batches[0].labels) if len(outputs) == 1 else 0
+            stop = num_classes(outputs[0].shape, batches[0].labels) if len(outputs) == 1 else 0
             at = raised_at(error, definition.where("loss"))
             return label_mistake(batches, stop, at) if stop else None
     found = _OUT_OF_RANGE.search(str(error))

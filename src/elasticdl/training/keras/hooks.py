@@ -18,6 +18,7 @@ from elasticdl.errors import (
     raised_at,
     users_traceback,
 )
+from elasticdl.training import missing_logs
 from elasticdl.training.keras import callback_state, overrides
 from elasticdl.training.keras.callback_files import CallbackFiles, LoggedRows
 from elasticdl.training.keras.callback_state import CannotKeepError
@@ -57,19 +58,20 @@ class KerasHooks:
         model: The model, compiled with its optimizer.
         callbacks: The user's callbacks.
         where: Names the user's code, for messages.
-        direction: Returns whether lower or higher values of a metric are better, for a model that
-            was not compiled with its metrics, so that Keras cannot find out.
+        direction: Takes a metric's name; returns "min" or "max", whichever values are better, or
+            None if unknown. For models that were not compiled with their metrics, where Keras
+            cannot find out. None leaves it to Keras.
         is_compiled: Whether the model was compiled with its loss and metrics.
-        drawing: (Name of an event, number of a batch in it) -> a context manager that seeds the
-            random numbers drawn in its block.
+        drawing: Takes an event's name, such as `on_epoch_end`, and a batch number; returns a
+            context manager that seeds the random numbers drawn in its block. None seeds none.
         only_in_validation: Names of metrics that are not measured in training, as far as they are
             known before training.
 
     Attributes:
         are_of_users: Whether there is a callback with user code.
         epoch: The current epoch, from 0.
-        attributes: Python attributes of the model and the optimizer, which the user's callbacks may
-            change and read again; None if they are not kept.
+        attributes: Tracks Python attributes of the model and the optimizer that the user's
+            callbacks change, to store them in checkpoints; None stores none.
     """
 
     def __init__(
@@ -178,7 +180,9 @@ class KerasHooks:
                 )
 
     def check_grouping(self, steps: int) -> None:
-        """Reject user callbacks with batch methods: `fit` would call them once for several batches.
+        """Reject user callbacks with batch methods; called if `steps_per_execution` is above 1.
+
+        `fit` calls these methods once for a group of batches; ElasticDL would for each batch.
 
         Args:
             steps: `steps_per_execution` of the model.
@@ -241,7 +245,7 @@ class KerasHooks:
             self._list.on_train_batch_begin(step)
 
     def batch_end(self, step: int, logs: Mapping[str, Any]) -> None:  # noqa: D102
-        with self._moment("on_train_batch_end"):
+        with self._moment("on_train_batch_end", logs=logs):
             self._list.on_train_batch_end(step, dict(logs))
 
     def test_begin(self) -> None:  # noqa: D102
@@ -253,20 +257,20 @@ class KerasHooks:
             self._list.on_test_batch_begin(number)
 
     def test_batch_end(self, number: int, logs: Mapping[str, Any]) -> None:  # noqa: D102
-        with self._moment("on_test_batch_end", number):
+        with self._moment("on_test_batch_end", number, logs=logs):
             self._list.on_test_batch_end(number, dict(logs))
 
     def test_end(self, logs: Mapping[str, Any]) -> None:  # noqa: D102
-        with self._moment("on_test_end"):
+        with self._moment("on_test_end", logs=logs):
             self._list.on_test_end(dict(logs))
 
     def epoch_end(self, epoch: int, logs: Mapping[str, Any]) -> None:  # noqa: D102
         self._check_monitored({name.removeprefix("val_") for name in logs} - set(logs))
-        with self._moment("on_epoch_end"):
+        with self._moment("on_epoch_end", logs=logs):
             self._list.on_epoch_end(epoch, dict(logs))
 
     def train_end(self, logs: Mapping[str, Any]) -> str:  # noqa: D102
-        with self._moment("on_train_end"):
+        with self._moment("on_train_end", logs=logs):
             self._list.on_train_end(dict(logs))
         return " ".join(filter(None, map(self._restored_by, self._callbacks)))
 
@@ -371,9 +375,9 @@ class KerasHooks:
         return values
 
     def _weights_beside(self, value: Any) -> list[Any]:
-        """Return the variables of a further model or optimizer that a callback holds.
+        """Return the variables of an attribute's value if it is another model or optimizer.
 
-        Empty for other values, and for a model that shares variables with the trained one.
+        Empty for other values, and if it shares variables with the trained model or its optimizer.
         """
         if not isinstance(value, (keras.Model, keras.optimizers.Optimizer)):
             return []
@@ -436,7 +440,9 @@ class KerasHooks:
         return True
 
     @contextlib.contextmanager
-    def _moment(self, name: str, number: int = 0) -> Iterator[None]:
+    def _moment(
+        self, name: str, number: int = 0, *, logs: Mapping[str, Any] | None = None
+    ) -> Iterator[None]:
         """Context manager for calling callbacks.
 
         In the block, random numbers are seeded, the model's methods that do not work here (such as
@@ -446,6 +452,7 @@ class KerasHooks:
         Args:
             name: Name of the event, such as `on_epoch_end`.
             number: Number of the batch, for an event of an evaluation batch.
+            logs: The logs that the callbacks get, for the error.
 
         Raises:
             UserCodeError: A callback raised.
@@ -465,7 +472,7 @@ class KerasHooks:
         except Exception as error:
             raise UserCodeError(
                 f"{raised_at(error, self._where)}: a callback raised in {name}:\n"
-                f"{users_traceback(error)}"
+                f"{users_traceback(error)}{missing_logs.hint(error, logs)}"
             ) from error
         finally:
             for each in put:

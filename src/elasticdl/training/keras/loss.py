@@ -71,7 +71,10 @@ class TrainingLoss:
 
     @property
     def is_by_example(self) -> bool:
-        """Whether the loss of each example can be computed separately."""
+        """Whether the loss of each example can be computed separately.
+
+        True unless `compile` or the model's `compute_loss` defines the loss.
+        """
         return not self._definition.compiled and not self.of_the_model
 
     def __call__(
@@ -151,7 +154,7 @@ class TrainingLoss:
         Args:
             trial: The batch, with its outputs.
             loss: Loss of the whole batch.
-            divisor: What the loss divides the sum over the batch by.
+            divisor: Which number the loss divides its sum over a batch by.
         """
         if self._is_known(trial.outputs, trial.labels):
             return loss
@@ -165,11 +168,15 @@ class TrainingLoss:
         )
 
     def find_divisor(self, trial: ExampleBatch, forward: Forward) -> Divisor | None:
-        """Determine what the loss divides the sum over a batch by; None if the loss is not finite.
+        """Determine which number the loss divides its sum over a batch by.
 
         Args:
-            trial: The first batch, without outputs.
-            forward: Calls the model.
+            trial: The first batch; its `outputs` are not used.
+            forward: Runs the model on a batch; see `Forward`.
+
+        Returns:
+            The number of examples, the number of unmasked time steps, or the sum of the sample
+            weights; None if the loss is not finite.
 
         Raises:
             DefinitionError: The loss, or a loss added by layers, cannot be split into parts.
@@ -197,7 +204,7 @@ class TrainingLoss:
 
         Args:
             forward: See `ModelRunner`.
-            divisor: What the loss divides the sum over a batch by.
+            divisor: Which number the loss divides its sum over a batch by.
             normalizes_by_batch: See `ModelRunner`.
             moves_statistics: See `ModelRunner`.
         """
@@ -219,9 +226,9 @@ class TrainingLoss:
         weight that warms up.
 
         Args:
-            trial: The batch, without outputs.
-            forward: Calls the model.
-            divisor: What the loss divides the sum over a batch by.
+            trial: The batch; its `outputs` are not used.
+            forward: Runs the model on a batch; see `Forward`.
+            divisor: Which number the loss divides its sum over a batch by.
 
         Raises:
             DefinitionError: An added loss is not a mean.

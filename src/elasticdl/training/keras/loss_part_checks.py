@@ -1,9 +1,10 @@
 """Checks that the loss of a batch follows from those of its parts, as sums over workers require.
 
-The first batch is cut into two unequal parts. Their losses, each multiplied by its divisor, must
-add up to that of the whole. Masks, sample weights and outputs are synthetic in this trial: in a
-batch without padding, or with a model that returns the same for all examples, every divisor would
-fit, and workers could choose different ones.
+A loss is a sum over examples, divided by a number, its divisor: usually the number of examples. The
+first batch is cut into two unequal parts. The sum of their losses, each multiplied by its divisor,
+must equal the batch's loss multiplied by the batch's divisor. Masks, sample weights and
+outputs are synthetic in this trial: in a batch without padding, or with a model that returns the
+same for all examples, every divisor would fit, and workers could choose different ones.
 
 Callers: `trainer.py`, before the first gradients.
 """
@@ -91,20 +92,21 @@ def find_divisor(
     *,
     weights_in_labels: bool,
 ) -> Divisor | None:
-    """Determine what a batch's loss is divided by.
+    """Determine which number a loss divides its sum over a batch by.
 
     Args:
         loss_of: Returns the loss of some examples.
         batch: The first batch for which gradients are computed.
         origin: Prefix of errors.
-        weights_in_labels: Labels are pairs (labels, sample weights).
+        weights_in_labels: Whether the labels are pairs (labels, sample weights).
 
     Returns:
-        What the sum over a batch is divided by; None if the loss is not finite, so that this cannot
-        be determined.
+        The number of examples, the number of unmasked time steps, or the sum of the sample weights;
+        None if the loss is not finite, so that this cannot be determined.
 
     Raises:
-        DefinitionError: The parts do not add up to the whole for any divisor.
+        DefinitionError: With none of these numbers does the batch's loss follow from those of two
+            parts.
     """
     rng = np.random.default_rng(0)
     for perturbed in (True, False):
@@ -153,7 +155,7 @@ def check_run(
     Args:
         loss: Loss of the batch.
         losses: Losses of its parts.
-        divisors: What each of these losses divides the sum over its part by.
+        divisors: For each of these losses, the number that the sum over the part was divided by.
         sizes: Number of examples in the parts.
         origin: Prefix of the error.
 
@@ -178,13 +180,13 @@ def averaged_parts(
 ) -> tf.Tensor:
     """Return the average of the losses of a batch's first third and of the rest.
 
-    Each loss is weighted by its divisor. Runs within a compiled step.
+    Each loss is weighted by the number that its sum was divided by. Runs within a compiled step.
 
     Args:
         loss_of: Returns the loss of some examples: a float32 scalar.
         batch: All examples, with `num_examples` as a tensor.
-        kind: What a loss divides the sum over its examples by.
-        weights_in_labels: Labels are pairs (labels, sample weights).
+        kind: Which number a loss divides its sum over examples by.
+        weights_in_labels: Whether the labels are pairs (labels, sample weights).
     """
     size = tf.cast(batch.num_examples, tf.int32)
     first = tf.maximum(1, size // 3)
@@ -222,7 +224,8 @@ def check_ignores_nothing(losses: Sequence[Any], origin: Origin) -> None:
     """Reject Keras losses that ignore some labels and divide by the number of the others.
 
     Raises:
-        DefinitionError: There is such a loss. The number differs between minibatches.
+        DefinitionError: There is such a loss. The number that it divides by differs between
+            minibatches, so that their gradients cannot be added up.
     """
     for loss in losses:
         if (ignored := getattr(loss, "ignore_class", None)) is not None:
@@ -265,7 +268,7 @@ def check_added(
         added: Runs the model on some examples and returns its outputs and the sum of the losses
             added by layers; also takes an integer that determines its random numbers.
         batch: The first batch for which gradients are computed.
-        kind: What its loss is divided by.
+        kind: Which number the batch's loss is divided by.
         origin: Prefix of errors.
         in_training: Whether the model runs as in training.
         differs_in_parts: Whether outputs then depend on other examples of the batch (BatchNorm), so
@@ -389,7 +392,7 @@ def _made_up(
     Args:
         batch: The batch.
         rng: Random generator of NumPy.
-        weights_in_labels: Labels are pairs (labels, sample weights).
+        weights_in_labels: Whether the labels are pairs (labels, sample weights).
         perturbed: Whether to change the values of the outputs as well, besides their masks.
     """
     in_first_part = np.isin(np.arange(batch.num_examples), _parts(batch)[0])

@@ -35,7 +35,7 @@ _MAX_PROBED = 16
 
 
 class MetricProbe:
-    """Tests metrics on a few examples.
+    """Tests on a few examples whether the states of metrics add up over batches.
 
     Args:
         definition: The definition of the model.
@@ -62,7 +62,8 @@ class MetricProbe:
         Does nothing if the example has no labels.
 
         Raises:
-            DefinitionError: A metric's name is reserved, or it has a state that cannot be kept.
+            DefinitionError: A metric's name is reserved, or a metric has state outside its
+                variables.
         """
         if example.labels is None or not metrics.needs_outputs:
             return

@@ -37,7 +37,7 @@ class MetricVariables:
     """The states of some metrics: reads and sets them, and tests whether they add up over batches.
 
     Args:
-        members: Name in the states -> metric.
+        members: Name of each metric, as in the states -> the metric.
         where: The user's `file:line`, for errors.
 
     Attributes:
@@ -84,7 +84,7 @@ class MetricVariables:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """Restore all metrics after the block; runs within a compiled step.
+        """Context manager that restores all metrics after its block; runs in a compiled step.
 
         For additional calls of user code, such as `compute_loss`, that may update metrics.
         """
@@ -110,19 +110,19 @@ class MetricVariables:
                 self.members[name].reset_state()
 
     def carried(self) -> dict[str, tuple[np.ndarray[Any, Any], ...]]:
-        """Return the states after a step of the metrics whose state passes from batch to batch.
+        """Return name -> states after a step, for the metrics whose states are carried (`ordered`).
 
-        Such states are not summed, but computed in the order of batches: name -> states.
+        Each batch continues from the states of the batch before it; such states are not summed.
         """
         return {name: tuple(_values(self.members[name])) for name in sorted(self.ordered)}
 
     def result(self, name: str, states: tuple[Any, ...]) -> Any:
-        """Return the result of a metric for given states; the metric keeps these states."""
+        """Set the states of a metric, and return its result for them."""
         self._assign(name, states)
         return self.members[name].result()
 
     def assign(self, states: MetricStates) -> bool:
-        """Set all metrics to states; if one is missing, do nothing and return False."""
+        """Set the states of all metrics; set none, and return False, if a metric's are missing."""
         if not states.keys() >= self.members.keys():
             return False
         for name in self.members:
@@ -155,15 +155,18 @@ class MetricVariables:
         self._refuse()
 
     def probe(self, one: Callable[[], None], other: Callable[[], None]) -> None:
-        """Test whether the states of `unproved` metrics add up, on two batches.
+        """Test on two batches whether the states of `unproved` metrics add up.
+
+        They do if the state after both batches is the sum of the states after each batch alone. A
+        failure is recorded in `failures`; it is an error only after `require_sums`.
 
         Args:
             one: Updates all metrics by one batch.
             other: Updates all metrics by another batch; both may be the same.
 
         Raises:
-            DefinitionError: A metric keeps state outside its variables; or its states do not add up
-                although they must.
+            DefinitionError: A metric keeps state outside its variables; or its states do not add
+                up, and `require_sums` was called.
         """
         asked = sorted(self.unproved)
         if not asked:

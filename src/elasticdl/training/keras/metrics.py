@@ -1,4 +1,4 @@
-"""Keras metrics as states that add up over batches and workers.
+"""Keras metrics as states that are summed over batches and workers.
 
 Keras keeps a metric's state in variables; `metric_states.py` computes the share that a batch adds.
 The shares are summed, and the sum is written into the variables to read the result. Metrics that
@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from elasticdl.errors import DefinitionError
+from elasticdl.errors import DefinitionError, reason
 from elasticdl.training.keras import reduction
 from elasticdl.training.keras.labels import as_numpy, unwrap
 from elasticdl.training.keras.metric_states import MetricVariables, is_foreign
@@ -41,7 +41,7 @@ class KerasMetrics:
         tracked: Metrics that the model updates itself.
 
     Attributes:
-        variables: The variables of metrics that have any.
+        variables: The states of the metrics that have variables.
 
     Raises:
         DefinitionError: Two metrics have the same name, one has the name of the loss, or one is
@@ -72,7 +72,7 @@ class KerasMetrics:
 
     @property
     def needs_outputs(self) -> bool:
-        """Whether a user metric must be tested before the first step."""
+        """Whether metrics are tested with outputs for an example batch before the first step."""
         return self._functions.scalars is not None or bool(self.variables.unproved)
 
     def states(
@@ -88,7 +88,7 @@ class KerasMetrics:
         Runs within a compiled step, after `variables.begin`.
 
         Args:
-            loss: The batch's mean loss, or None.
+            loss: The batch's mean loss; None leaves out the metric `loss`.
             outputs: The model's outputs.
             labels: As tensors.
             num_examples: Number of examples in the batch, a float32 scalar.
@@ -112,12 +112,34 @@ class KerasMetrics:
                 )
         for named in self._functions.named:
             metric = self.variables.members[named.name]
-            metric.update_state(
-                labels,
-                _select(outputs, named),
-                **({"sample_weight": weights} if named.weighted else {}),
-            )
+            selected = _select(outputs, named)
+            try:
+                metric.update_state(
+                    labels, selected, **({"sample_weight": weights} if named.weighted else {})
+                )
+            except (TypeError, ValueError) as error:
+                if not isinstance(labels, dict) and not isinstance(selected, dict):
+                    raise
+                raise self._of_several(named, labels, selected, error) from error
         return {**states, **self.variables.shares()}
+
+    def _of_several(
+        self, named: NamedMetric, labels: Any, outputs: Any, error: Exception
+    ) -> DefinitionError:
+        """Return the error for a metric that fails on dicts of labels or outputs."""
+        given = [
+            f"{what} as a dict ({', '.join(value)})"
+            for what, value in (("labels", labels), ("outputs", outputs))
+            if isinstance(value, dict)
+        ]
+        first = next(key for value in (labels, outputs) if isinstance(value, dict) for key in value)
+        return DefinitionError(
+            f"{self._where}: the metric {named.name!r} gets {' and '.join(given)} and raised "
+            f"{type(error).__name__}: {reason(error).rstrip('.')}. Compute it from one of them, "
+            f"such as def eval_metrics_fn(labels, outputs): return {{{named.name!r}: "
+            f"keras.metrics.mean_squared_error(labels[{first!r}], outputs[{first!r}])}}, or select "
+            "them in update_state() of a metric class of your own."
+        )
 
     def values(self, outputs: Any, labels: Arrays) -> dict[str, tf.Tensor]:
         """Return per-example values of metrics that are functions; runs within a compiled step.

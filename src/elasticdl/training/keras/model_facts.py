@@ -19,7 +19,8 @@ class OutputFacts:
     """One output of a model.
 
     Attributes:
-        shape: None along open axes.
+        shape: Shape of the output, with the batch axis; None along axes of any size. Empty if it is
+            unknown.
         activation: Activation of the layer that produces it; None if unknown.
         loss: Name of its loss function; None if unknown.
         from_logits: Whether the loss takes logits; None if it does not state it.
@@ -33,7 +34,7 @@ class OutputFacts:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Facts of a compiled model.
+    """The inputs and outputs of a compiled model.
 
     Attributes:
         inputs: Shapes of the inputs; empty if unknown.
@@ -45,7 +46,7 @@ class ModelFacts:
 
 
 def facts_of(model: keras.Model, outputs: int = 1) -> ModelFacts:
-    """Return the facts of a model.
+    """Describe the inputs, outputs and losses of a model.
 
     Args:
         model: A compiled model.

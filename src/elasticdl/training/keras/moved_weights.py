@@ -1,18 +1,21 @@
-"""Rejects models that change a trained weight when called, differently on each worker.
+"""Finds trained weights that a model sets when it is called; rejects those set from examples.
 
 Spectral normalization sets its kernel in each call, to the same value on all workers, because it
-depends on the kernel alone. A weight that is set from the examples (by the first batch, or as a
-running mean) or from random numbers would differ on each worker. The gradients to be summed would
-then be those of different models.
+depends on the kernel alone. Such a change is sent with the statistics (`statistics.py`), as a mean
+over examples, and applied once for each update, before the gradients. A weight that is set from the
+examples (by the first batch, or as a running mean) or from random numbers would differ on each
+worker. The gradients to be summed would then be those of different models, so it is rejected.
 
-Callers: `trainer.py`, before the first gradients that are summed.
+Callers: `trainer.py`, where gradients are summed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import TYPE_CHECKING, Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def restored(variables: Sequence[Any]) -> Iterator[None]:
-    """Restore the present values of variables after the block."""
+    """Context manager: on exit, restores the values that the variables had on entry."""
     before = [tf.identity(variable.value) for variable in variables]
     try:
         yield
@@ -36,13 +39,43 @@ def restored(variables: Sequence[Any]) -> Iterator[None]:
             variable.assign(value)
 
 
+@contextlib.contextmanager
+def assigned(variables: Sequence[Any]) -> Iterator[list[Any]]:
+    """Context manager: records which of some Keras variables the code in its block assigns to.
+
+    If TensorFlow traces a function in the block, assignments in all branches of the function count.
+
+    Args:
+        variables: The variables to watch.
+
+    Yields:
+        A list to which each of these variables is added at its first assignment.
+    """
+    found: list[Any] = []
+
+    def assign(variable: Any, original: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        if all(variable is not each for each in found):
+            found.append(variable)
+        return original(*args, **options)
+
+    # A variable of a loaded SavedModel belongs to TensorFlow; no Python code assigns to it.
+    of_keras = [v for v in variables if isinstance(v, keras.Variable) and "assign" not in vars(v)]
+    for variable in of_keras:
+        vars(variable)["assign"] = functools.partial(assign, variable, variable.assign)
+    try:
+        yield found
+    finally:
+        for variable in of_keras:
+            del vars(variable)["assign"]
+
+
 def check_alike(
     call: Callable[[ExampleBatch, int], None],
     batch: ExampleBatch,
     trained: Sequence[Any],
     others: Sequence[Any],
     origin: Origin,
-) -> None:
+) -> list[Any]:
     """Check that calling the model changes no trained weight in a way that depends on examples.
 
     Args:
@@ -53,15 +86,22 @@ def check_alike(
         others: The other variables that a call may change.
         origin: Prefix of errors.
 
+    Returns:
+        The trained weights that a call sets, in the order of `trained`.
+
     Raises:
-        DefinitionError: The trained weights differ.
+        DefinitionError: A trained weight has different values after calls on two parts of the
+            batch.
     """
     size = batch.num_examples
     parts = [batch.rows(np.arange(size // 2 or 1)), batch.rows(np.arange(size // 2, size))]
-    ends = []
+    before = [np.array(variable.numpy()) for variable in trained]
+    ends, found = [], []
     for rank, part in enumerate(parts):
         with restored([*trained, *others]):
-            call(part, rank)
+            with assigned(trained) as by_python:
+                call(part, rank)
+            found += by_python
             ends.append([np.array(variable.numpy()) for variable in trained])
     for variable, one, other in zip(trained, *ends, strict=True):
         if not np.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True):
@@ -72,3 +112,8 @@ def check_alike(
                 "On workers, make it a weight that is not trained: add_weight(..., "
                 "trainable=False)."
             )
+    return [
+        variable
+        for variable, old, one in zip(trained, before, ends[0], strict=True)
+        if not np.array_equal(old, one, equal_nan=True) or any(variable is v for v in found)
+    ]

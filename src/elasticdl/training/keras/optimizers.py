@@ -25,7 +25,12 @@ _log = logging.getLogger("elasticdl")
 def create(
     definition: ModelDefinition, model: keras.Model, trainable: Sequence[Any]
 ) -> keras.optimizers.Optimizer:
-    """Return the built optimizer; it is also set on the model, as `compile` does.
+    """Create and build the optimizer of a definition, and set it on the model, as `compile` does.
+
+    Args:
+        definition: The model definition, which creates the optimizer.
+        model: The model.
+        trainable: The variables to train, for which the optimizer creates its own.
 
     Raises:
         DefinitionError: It is not a Keras 3 optimizer, or `tf.distribute` distributes the model.
@@ -54,7 +59,7 @@ def create(
 
 
 def plain(optimizer: Any) -> list[Any]:
-    """Return the optimizers that compute the updates, without their wrappers."""
+    """Return the optimizers within a wrapper such as `LossScaleOptimizer`; else the one given."""
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is not None:
         return plain(inner)
@@ -75,7 +80,10 @@ def may_draw(optimizer: Any, trainable: Sequence[Any]) -> bool:
 
 
 def check_gradients_add_up(trainable: Sequence[Any], origin: Origin) -> None:
-    """Reject weights whose "gradient" is their next value, such as scales of float8.
+    """Reject weights for which Keras returns the next value in place of a gradient.
+
+    They have the attribute `overwrite_with_gradient`, as the scales of float8 training do. Such
+    values must not be summed over workers.
 
     Raises:
         DefinitionError: There is such a weight.

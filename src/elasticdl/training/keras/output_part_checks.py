@@ -5,19 +5,24 @@ the examples of a batch (a minibatch standard deviation, attention across the ba
 batches on two workers than in one process. The first batches are run through the model, whole and
 in two parts, and outputs and losses are compared. The model runs as in training, because some
 models mix examples in training only, but without dropout and with BatchNormalization as in
-inference. If its outputs are still random, it draws other numbers for a part than for the batch.
-Then a part stays in its place and the other examples are replaced: the model draws the same numbers
-for the part. Such a model runs in inference mode as well. If it changes a statistic, it
-may contain a custom normalization: each worker would normalize over its own batch, as
-BatchNormalization does. Differences in training are then only a warning, and the model runs in
-inference mode as well.
+inference. There are two special cases, in which the model is compared in inference mode as well:
+
+* Its outputs are still random. Random numbers for a part alone would differ from those for the
+  batch. Instead of a part alone, the model therefore gets a whole batch in which the other examples
+  are replaced: it draws the same numbers, and the outputs for the part must not change.
+* It changes a statistic, so it may contain a custom normalization: each worker would normalize over
+  its own batch, as BatchNormalization does. Differences in training then only cause a warning.
+
+A limit over the batch, such as the capacity of an expert, may be reached by a whole update but by
+no worker's batch. So copies of one example are run as well, as many as an update has: they crowd
+the same experts, and all copies must have the same outputs.
 
 The loss is computed right after each run, because it may read what the model left in an attribute.
 
 BatchNormalization is exempt. In inference mode it does not use batch statistics, and its behaviour
 in training is a documented difference, even if a layer fixes it to `training=True`.
 
-Callers: `trainer.py`, before the first gradients and some later ones (`repeated_checks.py`).
+Callers: `trainer.py`, before the first gradients and some later ones.
 """
 
 from __future__ import annotations
@@ -46,6 +51,9 @@ if TYPE_CHECKING:
 _RTOL = 1e-3
 _HALF_PRECISION = {"float16", "bfloat16"}
 _HALF_PRECISION_RTOL = 0.02
+# Batches of copies: of how many examples, and how many times as large as a batch at most.
+_CROWDED_EXAMPLES = 3
+_MAX_CROWDING = 4
 # Attributes that set the amount of randomness of a layer in training; 0 switches it off.
 _RATES = ("rate", "stddev")
 _ALONE = (
@@ -89,8 +97,9 @@ def check(
         of_loss: Prefix of error messages about the loss.
 
     Returns:
-        Whether the outputs differ in training only, where the model also changes a statistic, so
-        that a normalization may be the reason.
+        False if the results agree or cannot be compared. True if the outputs differ in training
+        only, and a call in training changes a statistic: then a normalization that the user wrote
+        may be the reason, and the caller should warn.
 
     Raises:
         DefinitionError: They differ, and neither randomness nor a normalization explains it.
@@ -104,11 +113,66 @@ def check(
     return found is _Found.LIKE_A_NORMALIZATION
 
 
+def check_crowded(
+    runs: ModelRunner,
+    batch: ExampleBatch,
+    num_examples: int,
+    model: keras.Model,
+    origin: Origin,
+) -> None:
+    """Check that copies of an example, as many as an update has examples, have the same outputs.
+
+    Args:
+        runs: How the model is run.
+        batch: A worker's batch; examples are taken from it.
+        num_examples: Number of examples of an update.
+        model: The model.
+        origin: Prefix of error messages.
+
+    Raises:
+        DefinitionError: They differ, and randomness does not explain it.
+    """
+    size = min(num_examples, _MAX_CROWDING * batch.num_examples)
+    if size <= batch.num_examples:
+        return
+    rtol = rounding_of(model)
+    with _quiet(model):
+        for row in np.linspace(0, batch.num_examples - 1, _CROWDED_EXAMPLES, dtype=np.int64):
+            copies = batch.rows(np.full(size, row))
+            # Where a model is random in training, it is compared in inference mode.
+            if any(_copies_differ(runs, copies, rtol, training=mode) for mode in (True, False)):
+                raise DefinitionError(
+                    f"{origin}: the model's outputs for an example depend on the other examples "
+                    f"of its batch: {size} copies of one example, as many as an update has, have "
+                    "different outputs. A limit on the number of examples or tokens in a batch, "
+                    f"such as the capacity of an expert, does this. {_ALONE}"
+                )
+
+
+def _copies_differ(runs: ModelRunner, copies: ExampleBatch, rtol: float, *, training: bool) -> bool:
+    """Return whether copies of an example have different outputs in a model that is not random."""
+
+    def run(step: int) -> list[np.ndarray[Any, Any]]:
+        outputs = _numbers(runs.forward(copies, step, training))
+        return [each for each in outputs if each.ndim and len(each) == copies.num_examples]
+
+    try:
+        outputs = run(0)
+        if _are_near(outputs, [np.broadcast_to(each[:1], each.shape) for each in outputs], rtol):
+            return False
+        return _are_near(outputs, run(1), 0.0)
+    except Exception:  # noqa: BLE001 - not every model accepts repeated examples, or as many
+        return False
+
+
 class _Found(Enum):
     """Result of comparing a batch with its parts.
 
-    EQUAL; NOTHING, which is inconclusive; or LIKE_A_NORMALIZATION: outputs differ in training only,
-    where the model also changes a statistic.
+    Attributes:
+        EQUAL: The outputs and the loss agree, or differ only because of BatchNormalization.
+        NOTHING: This comparison cannot decide; inference mode must be compared as well.
+        LIKE_A_NORMALIZATION: The outputs differ in training, and a call in training changes a
+            statistic, so the model may contain a normalization over the batch.
     """
 
     EQUAL = auto()
@@ -258,7 +322,7 @@ def _call_in_inference(call: Callable[..., Any], *args: Any, **options: Any) -> 
 
 
 def joined(one: ExampleBatch, other: ExampleBatch) -> ExampleBatch | None:
-    """Concatenate two batches, to check a batch of two examples where each batch has one.
+    """Concatenate two batches of one example each, because one example has no two parts to compare.
 
     Returns:
         The joined batch; None if the shapes do not match, or if the batches are equal, which would
@@ -317,16 +381,17 @@ def _joined(
     *,
     num_examples: int,
 ) -> np.ndarray[Any, Any] | None:
-    """Combine the outputs for two parts to what the batch's would be if no example affects another.
+    """Compute the output that a batch must have if no example affects another, from two parts.
 
     Args:
-        whole: The output for the batch, which shows whether there is one row per example.
-        one: The output for the first third.
-        other: The output for the rest.
+        whole: The output for the batch. It only shows whether there is one row per example;
+            otherwise the output counts as a mean over the batch.
+        one: The output for the first third of the examples.
+        other: The output for the other examples.
         num_examples: Number of examples in the batch.
 
     Returns:
-        The combined output; None if the shapes do not match.
+        The expected output; None if the shapes do not match.
     """
     if whole.ndim and len(whole) == num_examples:
         return np.concatenate([one, other]) if one.shape[1:] == other.shape[1:] else None

@@ -45,7 +45,7 @@ _MODELS_OF_KERAS = {"distillation", "premade_models"}
 
 
 def check(model: Any, origin: Origin, *, is_compiled: bool) -> None:
-    """Reject a model that overrides training methods, such as `train_step`, not called here.
+    """Reject a model that overrides a training method that is not called here (`train_step`).
 
     Args:
         model: The user's model.
@@ -87,12 +87,12 @@ class TrainedWeights:
         origin: Prefix of errors.
 
     Attributes:
-        trained: The weights that the property returns.
-        others: All other variables of the model, including those that the property leaves out.
+        trained: The weights that `trainable_weights` of the model returns.
+        others: All other variables of the model, including weights that are not trained.
 
     Raises:
-        DefinitionError: The property returns something that is not a weight of the model, or a
-            weight twice.
+        DefinitionError: `trainable_weights` returns something that is not a weight of the model, or
+            a weight twice.
     """
 
     def __init__(self, model: keras.Model, origin: Origin) -> None:
@@ -117,7 +117,7 @@ class TrainedWeights:
         self.others = [each for each in members if id(each) not in trained]
 
     def check_unchanged(self) -> None:
-        """Make sure that the property still returns the weights that it returned at first.
+        """Check that the model's `trainable_weights` still returns the weights in `trained`.
 
         Raises:
             DefinitionError: It returns different weights.

@@ -1,6 +1,6 @@
 """Applies a function of a batch to each of its examples, inside a step.
 
-Callers: `trainer.py`.
+Callers: `loss.py`.
 """
 
 from __future__ import annotations

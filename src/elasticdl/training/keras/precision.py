@@ -2,8 +2,9 @@
 
 With this policy Keras wraps the optimizer in a `LossScaleOptimizer`: the loss is multiplied by a
 scale, and the optimizer divides the gradients by it, skips an update whose gradients overflow, and
-changes the scale. Between the two, gradients that workers sum are gradients of the loss itself: the
-scale may have changed by the time other workers receive the sum.
+changes the scale. Workers send gradients that are not scaled, because the scale may have changed
+by the time the sum is applied: each worker divides its gradients by the scale before they are
+summed, and multiplies the mean by its present scale before it calls the optimizer.
 
     sums = gradient / loss_scale(optimizer)   # on each worker
     optimizer.apply_gradients(mean * loss_scale(optimizer))   # after the sum

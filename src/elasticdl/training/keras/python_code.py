@@ -3,10 +3,11 @@
     x * np.random.rand()                         drawn once, when the step is traced
     tf.numpy_function(noise, [x], tf.float32)    drawn in each step, in a thread of TensorFlow's
 
-The first is a constant of the compiled step, here as in `fit`; the trainer seeds it for each trace,
-so that it is the same after a resume. A model meant to run eagerly would draw in each step, so for
-such a model it is rejected. The second is always rejected, because TensorFlow does not pass such
-functions the number of the step. Functions that do not draw are not affected.
+The first number is a constant of the compiled step, here as in `fit`. The trainer seeds it for each
+trace, so that it is the same after a resume. It is rejected if the model requests
+`run_eagerly=True`, because `fit` would then draw a new number in each step. The second is always
+rejected, because TensorFlow does not pass the number of the step to such functions, so they cannot
+be seeded. Functions that do not draw are not affected.
 
 Callers: `trainer.py`.
 """
@@ -60,12 +61,12 @@ class PythonRandomGuard:
                 self._watched[token] = self._watch(token.decode())
 
     def check(self) -> None:
-        """Raise the error of a rejected draw, if there was one; called when a step has failed.
+        """Raise the error about a rejected draw, if there was one; called when a step has failed.
 
-        TensorFlow reports such an exception as an error of its own.
+        The error that TensorFlow itself raises for the failed step does not tell the reason.
 
         Raises:
-            DefinitionError: A Python function draws.
+            DefinitionError: A Python function has drawn a random number in a step.
         """
         if self._refused is not None:
             raise self._refused

@@ -129,7 +129,10 @@ class RandomOpReplacer:
 
     @contextlib.contextmanager
     def replaced(self) -> Iterator[None]:
-        """Make everything that this thread traces in the block draw from this generator.
+        """Context manager: code that this thread traces in the block draws from this generator.
+
+        This covers TensorFlow's operations and `keras.random` without a seed. Code that runs
+        without being traced draws from it by `keras.random` only.
 
         Raises:
             DefinitionError: An operation that draws cannot be replaced.
@@ -150,12 +153,14 @@ class RandomOpReplacer:
 
     @contextlib.contextmanager
     def in_callbacks(self, seed: int) -> Iterator[None]:
-        """Make callbacks that this thread calls in the block draw from this generator.
+        """Context manager for calling callbacks: seeds what they draw by `keras.random`.
 
-        TensorFlow's own operations cannot be replaced where they run eagerly; a warning is logged.
+        In the block, calls of `keras.random` without a seed in this thread draw from this object's
+        generator. Draws by TensorFlow's own operations cannot be seeded; the first one is logged as
+        a warning.
 
         Args:
-            seed: Determines the numbers drawn.
+            seed: Seed of the generator from the start of the block.
         """
         self.state.assign(np.array([seed % 2**32, 0], np.uint32))
         with self.replaced():
@@ -178,15 +183,16 @@ class RandomOpReplacer:
             )
 
     def check(self, traced: Any, known: Sequence[Any]) -> None:
-        """Make sure that a traced step draws only from known generators.
+        """Check that a traced step draws random numbers only from generators that are seeded.
 
         Args:
             traced: A concrete function that was traced while draws were replaced.
-            known: The variables whose values are set for every step.
+            known: State variables of the generators that are seeded for every step, in addition
+                to this object's own.
 
         Raises:
-            DefinitionError: It draws from something else: a function traced earlier, or a generator
-                that belongs to no layer.
+            DefinitionError: The step draws otherwise: by a function that was traced earlier, or
+                from a generator that belongs to no layer.
         """
         if not self._is_strict:
             return
@@ -273,7 +279,7 @@ def handle(variable: Any) -> Any:
 
 
 def users_line() -> str:
-    """Return the line of user code being executed, as the prefix of a message."""
+    """Return `file:line: ` of the user's code being executed, for a message; empty if none is."""
     for frame in reversed(traceback.extract_stack()):
         library = "site-packages" in frame.filename or frame.filename.startswith(_LIBRARIES)
         if not library and not frame.filename.startswith("<"):

@@ -22,7 +22,13 @@ if TYPE_CHECKING:
 
 
 class Divisor(StrEnum):
-    """The number that the summed loss of a batch is divided by."""
+    """Which number the summed loss of a batch is divided by.
+
+    Attributes:
+        EXAMPLES: The number of examples.
+        STEPS: The number of places where the mask is true, such as time steps.
+        WEIGHTS: The sum of the sample weights (where the mask is true, if there is one).
+    """
 
     EXAMPLES = "examples"
     STEPS = "steps"
@@ -122,7 +128,7 @@ def first_mask(outputs: Any) -> Any | None:
 
 
 def candidates(outputs: Any, weights: Arrays) -> list[Divisor]:
-    """Return the possible divisors of a batch's loss, the most likely one first.
+    """Return the numbers that a batch's loss may be divided by, the most likely one first.
 
     Args:
         outputs: The model's outputs, with their masks.
@@ -137,7 +143,10 @@ def candidates(outputs: Any, weights: Arrays) -> list[Divisor]:
 
 
 class _Values(keras.losses.Loss):
-    """A Keras loss that returns the predictions, to use Keras' reduction on given values."""
+    """A Keras loss whose values are the predictions themselves.
+
+    With it, Keras' own code reduces given loss values to the loss of a batch.
+    """
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         del y_true

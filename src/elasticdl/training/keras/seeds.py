@@ -62,8 +62,8 @@ class StepSeeder:
     def set_for_update(self, step: tf.Tensor) -> None:
         """Seed the draws of an update, as a function of its number only: the same on all workers.
 
-        Optimizers and constraints may draw during an update. They do not belong to a layer, so only
-        the last variable is set, that of draws outside layers.
+        Optimizers and constraints may draw during an update. They do not belong to a layer, so of
+        the seed variables only the last one is set, which is the one for draws outside layers.
 
         Args:
             step: Number of the update, int64.
@@ -79,7 +79,7 @@ class StepSeeder:
         variable.assign(tf.cast(values, variable.dtype))
 
     def of_moment(self, step: int, moment: str, number: int = 0) -> int:
-        """Return the seed that `drawing` uses: a function of the job's seed and the arguments."""
+        """Return the seed that `drawing` uses for the same arguments."""
         return derive_seed(self._seed, step, zlib.crc32(moment.encode()), number)
 
     @contextlib.contextmanager

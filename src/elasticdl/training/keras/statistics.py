@@ -1,7 +1,8 @@
 """Statistics: variables that training changes without a gradient, sent as summable changes.
 
-BatchNorm's running mean and variance are such variables, and so are the user's counters. Each
-batch starts from the same values, so workers send changes:
+BatchNorm's running mean and variance are such variables, and so are the user's counters; and
+trained weights that a call of the model sets (`moved_weights.py`), which count as means. Each batch
+starts from the same values, so workers send changes:
 
     kind              examples                    sent                        applied
     mean              running mean, steps so far  change * examples           sum / examples
@@ -10,9 +11,9 @@ batch starts from the same values, so workers send changes:
     boolean           "was seen"                  the new value               if all agree
 
 Whether a variable is a mean or a sum is determined on the first batch that changes it: the changes
-of its two halves are compared with that of the whole. The result is sent as votes, because a
-worker whose batches never changed a variable cannot determine it. A variable that is drawn at
-random, independently of the examples, is neither: it is rejected by name.
+of its two halves are compared with that of the whole. Each worker sends its result (its *votes*)
+with its changes, because a worker whose batches never changed a variable cannot determine it. A
+variable that is drawn at random, independently of the examples, is neither: it is rejected by name.
 
 Some later batches are compared again (`repeated_checks.py`). A difference is then a warning, and
 the votes stay as they are, so workers need not agree about it.
@@ -76,9 +77,9 @@ class ChangesOf(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class _Statistic:
-    """A variable that steps change without gradients, and its position in a block of changes.
+    """A variable that steps change without gradients, and the position of its change in a block.
 
-    A block is the flat float32 array of the changes of all such variables, as workers send it.
+    A block is the flat float32 array that a worker sends: the changes of all such variables.
 
     Attributes:
         variable: A Keras variable.
@@ -94,7 +95,7 @@ class _Statistic:
 
     @property
     def num_parts(self) -> int:
-        """Number of float32 values that represent one of its values."""
+        """Number of float32 values that encode the change of one element of the variable."""
         return {"float": 1, "float64": _FLOAT64_PARTS, "whole": 4, "boolean": 1}[self.kind]
 
 
@@ -104,16 +105,19 @@ class KerasStatistics:
     See the module docstring.
 
     Args:
-        variables: The non-trainable variables, except random seeds.
-        means: Ids of the variables that are known to be means (BatchNorm's).
+        variables: The non-trainable variables, except random seeds, and trained weights that a
+            call of the model sets.
+        means: Ids of the variables that are known to be means (BatchNorm's and those weights).
         origin: Where the model came from, for errors.
 
     Attributes:
-        size: Number of float32 values in a batch's changes.
+        variables: The variables, in the order in which their changes are sent.
+        size: Number of float32 values in a block, the encoded changes of a batch.
     """
 
     def __init__(self, variables: Sequence[Any], means: set[int], origin: Origin) -> None:
         self._origin = origin
+        self.variables = list(variables)
         self._statistics: list[_Statistic] = []
         first = _NUM_COUNTS + 2 * len(variables)
         for variable in variables:
@@ -134,7 +138,10 @@ class KerasStatistics:
 
     @property
     def own_variables(self) -> list[tf.Variable]:
-        """Variables that tell a compiled step which statistics are classified, and which add up."""
+        """Two boolean vectors that compiled steps read: which statistics are known, which are sums.
+
+        Each has one element per statistic. Known means known to be a mean or a sum.
+        """
         return [self._is_known, self._is_sum]
 
     # --- in a compiled step -------------------------------------------------------------------
@@ -144,11 +151,15 @@ class KerasStatistics:
         return [tf.identity(each.variable.value) for each in self._statistics]
 
     def take_changes(self, before: Sequence[tf.Tensor], num_examples: tf.Tensor) -> tf.Tensor:
-        """Return the changes since `copies` as one flat tensor (block); restore the variables.
+        """Encode how the variables have changed as a block, and undo the changes.
 
         Args:
-            before: What `copies` returned.
+            before: The values to start from and to restore, which `copies` returned before the
+                batch.
             num_examples: Number of examples in the batch, a float32 scalar.
+
+        Returns:
+            float32 [size].
         """
         known = tf.convert_to_tensor(self._is_known)
         sums = tf.convert_to_tensor(self._is_sum)
@@ -350,7 +361,7 @@ class KerasStatistics:
     def _are_near(
         self, number: int, one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]
     ) -> bool:
-        """Return whether two changes of a variable are equal but for rounding."""
+        """Return whether two changes of variable `number` are equal but for rounding."""
         each = self._statistics[number]
         if each.kind == "whole":
             return np.array_equal(one, other)
@@ -436,8 +447,8 @@ class KerasStatistics:
             block: The sum of the blocks of all batches of the update.
 
         Raises:
-            TrainingError: A value that should be the same on all batches differs, or workers
-                disagree on whether a variable is a mean or a sum.
+            TrainingError: Batches changed a boolean, or an integer that counts steps, differently;
+                or workers disagree on whether a variable is a mean or a sum.
         """
         num_batches = round(float(block[1]))
         for number, each in enumerate(self._statistics):
@@ -456,7 +467,10 @@ class KerasStatistics:
                     each.variable.assign(summed.astype(each.variable.dtype))
 
     def mean_changes(self, block: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-        """Decode a summed block: return the change to apply to each variable."""
+        """Decode a sum of blocks: return the change that an update makes to each variable.
+
+        For a mean this is the mean of the batches' changes, for a sum their sum.
+        """
         num_batches = round(float(block[1]))
         found: list[np.ndarray[Any, Any]] = []
         for number, each in enumerate(self._statistics):
@@ -501,7 +515,7 @@ class KerasStatistics:
 
 
 def _all_rows(num_examples: int) -> Sequence[int]:
-    """Return the indices of a batch's examples; a single one twice, so that there are halves."""
+    """Return the indices of a batch's examples; (0, 0) for one example, so it has two halves."""
     return range(num_examples) if num_examples > 1 else (0, 0)
 
 
@@ -523,7 +537,7 @@ def _has_room(dtype: np.dtype[Any], shift: int) -> bool:
 
 
 def _rounding(old: np.ndarray[Any, Any], shift: int) -> float:
-    """Return a bound on the rounding error of a change from the values `old` + `shift`."""
+    """Return a bound on the rounding error of a change that starts from `old` + `shift`."""
     if np.issubdtype(old.dtype, np.integer):
         return 0.0
     largest = float(np.abs(old.astype(np.float64)).max(initial=0.0)) + shift
@@ -599,7 +613,11 @@ def _sent(kind: _Kind, old: tf.Tensor, new: tf.Tensor, weight: tf.Tensor) -> tf.
 
 
 def _in_parts(number: tf.Tensor) -> tf.Tensor:
-    """Return a float64 as parts of 12 bits, largest first, whose sums float32 does not round."""
+    """Split float64 values into float32 parts of 12 bits, so that sums of parts are exact.
+
+    Returns:
+        float32, the parts along a new first axis, the largest first; their sum is `number`.
+    """
     parts = []
     for _ in range(_FLOAT64_PARTS):
         bits = tf.bitcast(tf.cast(number, tf.float32), tf.int32)

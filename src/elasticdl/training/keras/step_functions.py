@@ -4,8 +4,9 @@
                                                         | TensorFlow cannot compile the model
                                                         +--> all functions run uncompiled
 
-While a function is traced, random numbers drawn outside layers are replaced. A step must not change
-variables outside the model, nor count in Python, which would run only once in a compiled step.
+While a function is traced, operations that draw random numbers outside layers are replaced by
+seeded ones. A step must not change variables outside the model, nor attributes of Python objects:
+TensorFlow runs Python code only once, when it traces the step.
 
 Callers: `trainer.py`.
 """
@@ -52,7 +53,8 @@ class Watched:
         seeds: Seeds all randomness.
         generators: The generators that Python code draws from.
         python_code: Rejects Python calls in a compiled function that draw random numbers.
-        attributes: Attributes of the model and the optimizer, as the model file set them.
+        attributes: Records the attributes of the model and the optimizer as the model file set
+            them, for tracing, and detects changes.
         outside: Checks variables that do not belong to the model; None for a model that declares
             its own variables.
         asks_for_eager: Whether the model requests to run uncompiled, which is not granted.
@@ -131,6 +133,9 @@ class StepFunctions:
             fixed_axis: The axis of examples, if its length may be a constant of the compiled
                 function; None if it varies.
             variant: Any other value that the function depends on when it is compiled.
+
+        Returns:
+            What the function returns.
 
         Raises:
             DataError: A label or an id is out of range.
@@ -214,7 +219,10 @@ class StepFunctions:
 
     @contextlib.contextmanager
     def uncompiled(self) -> Iterator[None]:
-        """Call functions uncompiled in the block: compiling for a single call takes longer."""
+        """Context manager: functions run uncompiled in the block.
+
+        For functions that are called once, for which compiling would take longer than running.
+        """
         eager, functions = self.is_eager, self._compiled
         self.is_eager, self._compiled = True, Functions()
         try:
@@ -230,8 +238,8 @@ class StepFunctions:
     def _open_axes(self, name: str, arrays: Sequence[Arrays], leading: int) -> Axes:
         """Return the axes to leave open (compile without a fixed size) for these arrays.
 
-        Empty if the arrays have the sizes of the example, or if the model cannot be compiled with
-        open axes, which is tried once.
+        The result is empty if the arrays have the sizes of the example, or if the model cannot be
+        compiled with open axes. The first call with other sizes finds out the latter.
 
         Args:
             name: Name of the function to compile.
@@ -290,7 +298,7 @@ class StepFunctions:
                 drawn_from.used(),
                 watched.draws.replaced(),
                 watched.attributes.as_in_file(),
-                self._uncounted(),
+                self.uncounted(),
             ):
                 return function(*arguments)
 
@@ -307,7 +315,7 @@ class StepFunctions:
             watched.outside.record(concrete)
         return concrete
 
-    def _uncounted(self) -> contextlib.AbstractContextManager[None]:
+    def uncounted(self) -> contextlib.AbstractContextManager[None]:
         """Return a context manager that rejects changes of Python attributes in the block.
 
         It does nothing unless the model requests `run_eagerly=True`; a compiled step would make
@@ -324,10 +332,13 @@ class StepFunctions:
 
 
 def parts(batch: Batch) -> tuple[Arrays, Arrays, Arrays]:
-    """Return features, labels and sample weights."""
+    """Return a batch's features, labels and sample weights; the last two may be None."""
     return batch.features, batch.labels, batch.weights
 
 
 def or_none(arrays: Any) -> Any:
-    """Return arrays, or None for the empty tuple that stands for none in a signature."""
+    """Return None for an empty tuple, which compiled functions receive in place of None.
+
+    Return anything else unchanged.
+    """
     return None if isinstance(arrays, tuple) and not arrays else arrays

@@ -31,6 +31,7 @@ from elasticdl.errors import (
 from elasticdl.training import generators
 from elasticdl.training.complex_numbers import ALONE, refuse_complex
 from elasticdl.training.gradient_weights import check_divides_by_examples
+from elasticdl.training.import_seed import continue_layer_names
 from elasticdl.training.keras import (
     compiled,
     evaluation,
@@ -147,7 +148,9 @@ class KerasTrainer:
         self._seeds = StepSeeder(seed, [*seeds, self._draws.state], self._generators)
         seed_ids = {id(v) for v in seeds}
         self._statistics = [v for v in self._weights.others if id(v) not in seed_ids]
-        self._changes = KerasStatistics(self._statistics, means_of(self.model), definition.origin)
+        # Trained weights that a call of the model sets; known after the first call of `gradients`.
+        self._moved: list[Any] = []
+        self._changes = self._create_changes()
         self.optimizer = optimizers.create(definition, self.model, self._trainable)
         self._update_may_draw = optimizers.may_draw(self.optimizer, self._trainable)
         self._loss = TrainingLoss(self.model, definition, self._adapt)
@@ -199,6 +202,8 @@ class KerasTrainer:
         self._divisor = Divisor.EXAMPLES
         self._loss_was_split = False
         self._num_output_checks = 0
+        # Numbers of examples of the largest update so far, and for which one copies were compared.
+        self._update_size, self._compared_size = 0, 0
         self._repeated = RepeatedChecks(definition.origin)
         # Apart from the other checks, which end with their first warning.
         self._repeated_comparisons = RepeatedChecks(definition.origin)
@@ -234,9 +239,7 @@ class KerasTrainer:
         """Compute the batch's contribution to the next update; see `trainer.Trainer`."""
         self._check_loss_splits(batch)
         variables = self.training_metrics.variables
-        is_compared = self._repeated_comparisons.is_due(
-            self.step, self.hooks.epoch, has_callbacks=self.hooks.are_of_users
-        )
+        is_compared = self._is_due(self._repeated_comparisons)
 
         def computed() -> Any:
             variables.resume(so_far)
@@ -263,6 +266,23 @@ class KerasTrainer:
             StepResult(loss.numpy()[np.newaxis], states),
         )
 
+    def checks_done(self) -> dict[str, Any]:
+        """Return which checks of batches were made; see `trainer.SharesChecks`."""
+        return {
+            "num_batches": self._num_output_checks,
+            "update_size": self._update_size,
+            "compared_size": self._compared_size,
+            "parts": self._repeated.state(),
+            "changes": self._repeated_comparisons.state(),
+        }
+
+    def take_over_checks(self, done: Mapping[str, Any]) -> None:
+        """Skip the checks that another worker has made; see `trainer.SharesChecks`."""
+        self._num_output_checks = done["num_batches"]
+        self._update_size, self._compared_size = done["update_size"], done["compared_size"]
+        self._repeated.load_state(done["parts"])
+        self._repeated_comparisons.load_state(done["changes"])
+
     def apply(self, total: Contribution) -> None:
         """Apply one update from summed contributions; see `trainer.Trainer`."""
         if total.num_examples == 0:
@@ -280,9 +300,10 @@ class KerasTrainer:
             self._python_code.check()
             raise failures.of_an_update(error, self.step + 1, self._definition) from error
         self._changes.add_whole_numbers(self._block(total.buffer))
+        self._update_size = max(self._update_size, total.num_examples)
         self.step += 1
 
-    def rehearse(self, contribution: Contribution) -> None:
+    def warm_up(self, contribution: Contribution) -> None:
         """Compile `apply` before training begins, and undo its effects; see `SupportsWarmup`.
 
         Also forgets which statistics are means and which are sums: an example batch repeats a few
@@ -473,7 +494,7 @@ class KerasTrainer:
             gradients[paths[id(variable)]] = mean[first : first + size].reshape(variable.shape)
             first += size
         changes = self._changes.mean_changes(self._block(contribution.buffer))
-        statistics = [paths[id(v)] for v in self._statistics]
+        statistics = [paths[id(v)] for v in self._changes.variables]
         return gradients, dict(zip(statistics, changes, strict=True))
 
     # --- functions that TensorFlow traces -----------------------------------------------
@@ -546,7 +567,9 @@ class KerasTrainer:
     def _gradients(self, features: Any, labels: Any, weights: Any, at: tf.Tensor) -> Any:
         before = self._changes.copies()
         self.training_metrics.variables.begin()
-        outputs, loss, gradients = self._forward_backward(features, labels, weights, at)
+        with moved_weights.assigned(self._trainable) as moved:
+            outputs, loss, gradients = self._forward_backward(features, labels, weights, at)
+        self._add_moved(moved, is_again=True)
         num_examples = tf.cast(tf.shape(leaves(features)[0])[0], tf.float32)
         given = labels[1] if self._definition.compiled else weights
         divisor = reduction.divisor(self._divisor, outputs, given, num_examples)
@@ -580,8 +603,9 @@ class KerasTrainer:
             mean = tf.math.divide_no_nan(part, divisor)
             gradient = tf.reshape(mean * scale, self._trainable[i].shape)
             gradients[i] = tf.cast(gradient, self._trainable[i].dtype)
-        self._update(gradients, step)
+        # First, as calls of the model change them before the update.
         self._changes.add_means_and_sums(block)
+        self._update(gradients, step)
 
     def _update(self, gradients: Sequence[Any], step: tf.Tensor) -> None:
         """Apply gradients by the method that `fit` calls; a user's optimizer may override it."""
@@ -591,13 +615,13 @@ class KerasTrainer:
             self.optimizer.apply_gradients(zip(gradients, self._trainable, strict=True))
 
     def _block(self, buffer: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return the part of a contribution that holds the changes of statistics."""
+        """Return a view of the end of a contribution: the changes of statistics."""
         return buffer[buffer.size - self._changes.size :]
 
     def _changes_by(self, batch: Batch) -> ChangesOf:
         """Return a function that computes how examples of a batch change the statistics.
 
-        It calls the model in training mode and restores the statistics afterwards.
+        It calls the model in training mode and restores statistics and trained weights afterwards.
         """
 
         def changes(rows: Sequence[int], seed: int = 0) -> list[np.ndarray[Any, Any]]:
@@ -606,14 +630,13 @@ class KerasTrainer:
             self._seeds.set(tf.constant([self.step, self.rank + seed], tf.int64))
             # TensorFlow's own operations draw from it while they run uncompiled.
             tf.random.set_seed(self._seeds.of_moment(self.step, "statistics", seed) % 2**31)
-            pairs = list(zip(self._statistics, before, strict=True))
-            try:
+            with self._unmoved():
                 with self._generators.used(), self._draws.replaced():
                     self.model(self._adapt(features), training=True)
-                return [change_of(old, variable.value) for variable, old in pairs]
-            finally:
-                for variable, old in pairs:
-                    variable.assign(old)
+                return [
+                    change_of(old, variable.value)
+                    for variable, old in zip(self._changes.variables, before, strict=True)
+                ]
 
         return changes
 
@@ -827,20 +850,30 @@ class KerasTrainer:
         self._seeds.set(tf.constant([self.step, rank], tf.int64))
         self.model(self._adapt(features), training=True)
 
-    def _check_loss_splits(self, batch: Batch) -> None:
-        """Check that workers may compute the loss of a batch from its parts; set the divisor.
+    def _is_due(self, checks: RepeatedChecks) -> bool:
+        """Return whether to make a check before the next batch.
 
-        The divisor is the number that the loss divides the sum over a batch by. A worker's first
-        batch repeats two records, which may be alike, so the outputs for its second batch are
-        checked too. Some later batches are checked again (`RepeatedChecks`), mainly for losses that
-        layers add; most calls do nothing.
+        All workers make the check at the same step. Should it have a side effect on the model, in
+        spite of all precautions, their models would still be equal.
+        """
+        has_callbacks = self.hooks.are_of_users
+        return checks.is_due(self.step, self.hooks.epoch, has_callbacks=has_callbacks)
+
+    def _check_loss_splits(self, batch: Batch) -> None:
+        """Check that workers may compute the loss of a batch from its parts.
+
+        Also determines the divisor: the number that the loss divides the sum over a batch by. A
+        worker's first batch repeats two records, which may be alike, so the outputs for its second
+        batch are checked too. Some later batches are checked again (`RepeatedChecks`), mainly for
+        losses that layers add; most calls do nothing.
 
         Raises:
             DefinitionError: The loss or the outputs for an example depend on the other examples.
         """
-        is_again, is_early = self._loss_was_split, self._num_output_checks < _CHECKS_OF_OUTPUTS
-        has_callbacks = self.hooks.are_of_users
-        is_due = self._repeated.is_due(self.step, self.hooks.epoch, has_callbacks=has_callbacks)
+        is_again = self._loss_was_split
+        is_larger = self._update_size > max(self._compared_size, batch.num_examples)
+        is_early = self._num_output_checks < _CHECKS_OF_OUTPUTS or is_larger
+        is_due = self._is_due(self._repeated)
         if is_again and not is_early and not is_due:
             return
 
@@ -850,7 +883,7 @@ class KerasTrainer:
             return outputs, [float(tf.reduce_sum(extra)) for extra in self.model.losses]
 
         def alone(trial: ExampleBatch, step: int, training: bool) -> Any:
-            with moved_weights.restored(self._statistics):
+            with self._unmoved():
                 return forward(trial, step, training)[0]
 
         definition = self._definition
@@ -872,13 +905,15 @@ class KerasTrainer:
             self._drawing_at("split"),
             moved_weights.restored([*self._trainable, *self._statistics]),
         ):
-            moved_weights.check_alike(
-                lambda part, rank: self._call_in_training(part.features, rank),
-                trial,
-                self._trainable,
-                self._statistics,
-                definition.origin,
-            )
+            with self._functions.uncounted():
+                moved = moved_weights.check_alike(
+                    lambda part, rank: self._call_in_training(part.features, rank),
+                    trial,
+                    self._trainable,
+                    self._statistics,
+                    definition.origin,
+                )
+            self._add_moved(moved, is_again=is_again)
             if is_again:
                 kind: Divisor | None = self._divisor
                 outputs = forward(trial, 0, False)[0]
@@ -900,13 +935,52 @@ class KerasTrainer:
                     if normalizes and not self._has_reported_normalization:
                         self._has_reported_normalization = True
                         _log.warning(LIKE_BATCH_NORM, definition.origin)
+                    if self._update_size > self._compared_size:
+                        self._compared_size = self._update_size
+                        output_part_checks.check_crowded(
+                            runs, trial, self._update_size, self.model, definition.origin
+                        )
         if kind is not None:
             self._divisor, self._loss_was_split = kind, True
+
+    def _unmoved(self) -> contextlib.AbstractContextManager[None]:
+        """Context manager: on exit, restores the variables that calls of the model change."""
+        return moved_weights.restored([*self._statistics, *self._moved])
+
+    def _add_moved(self, moved: Sequence[Any], *, is_again: bool) -> None:
+        """Add trained weights to the variables whose changes are sent as statistics.
+
+        Args:
+            moved: Trained weights that a call of the model has set. Those that were added before
+                are skipped.
+            is_again: Whether contributions were already sent. Then no weight can be added, because
+                that would change the layout of contributions, which is the same on all workers.
+
+        Raises:
+            DefinitionError: A weight would have to be added, and `is_again` is True.
+        """
+        known = {id(variable) for variable in self._moved}
+        new = [variable for variable in moved if id(variable) not in known]
+        if new and is_again:
+            raise DefinitionError(
+                f"{self._definition.origin}: the model changes its weight {new[0].path} in some "
+                "calls in training only, so workers cannot combine the changes. Change it in every "
+                "call (by 0, if there is nothing to change), or in a callback, or train in one "
+                "process without --global_batch_size."
+            )
+        if new:
+            self._moved += new
+            self._changes = self._create_changes()
+            self._functions.clear()
+
+    def _create_changes(self) -> KerasStatistics:
+        means = {*means_of(self.model), *map(id, self._moved)}
+        return KerasStatistics([*self._statistics, *self._moved], means, self._definition.origin)
 
     def _moves_statistics(self, features: Any) -> bool:
         """Return whether a call in training mode changes a statistic."""
         before = [np.array(v.numpy()) for v in self._statistics]
-        with moved_weights.restored(self._statistics):
+        with self._unmoved():
             self.model(self._adapt(features), training=True)
             after = [v.numpy() for v in self._statistics]
         return any(not np.array_equal(a, b) for a, b in zip(before, after, strict=True))
@@ -916,7 +990,7 @@ class KerasTrainer:
         known = means_of(self.model)
         means = [v for v in self._statistics if id(v) in known]
         before = [np.array(v.numpy()) for v in means]
-        with moved_weights.restored(self._statistics):
+        with self._unmoved():
             self.model(self._adapt(features), training=False)
             return any(
                 not np.array_equal(old, v.numpy()) for old, v in zip(before, means, strict=True)
@@ -947,7 +1021,8 @@ def _as_addend(state: tf.Tensor) -> tf.Tensor:
 def _after(output: tf.Tensor) -> tf.Tensor:
     """Copy an output, with the mask and the logits that Keras attaches to it.
 
-    Within `tf.control_dependencies`, only a new tensor waits for the dependencies.
+    Call it in a block of `tf.control_dependencies`: only tensors that are created in the block wait
+    for the operations that it depends on.
     """
     waited = tf.identity(output)
     reduction.carried(waited, reduction.mask_of(output))
@@ -958,13 +1033,15 @@ def _after(output: tf.Tensor) -> tf.Tensor:
 
 
 def _restart_names() -> None:
-    """Restart Keras' automatic layer names.
+    """Make Keras number automatic layer names (`conv2d`, `conv2d_1`, ...) as in a new process.
 
-    Automatic names count up within a process (`conv2d`, `conv2d_1`, ...); parameters are keyed by
-    them, so the second model of a process must get the same names as the first.
+    Keras counts them up for the whole process. Parameters are stored by these names, so a second
+    model must get the same names as the first. Names of layers that the model file created at its
+    top level are not given again.
     """
     policy = keras.config.dtype_policy()
     keras.utils.clear_session(free_memory=False)
+    continue_layer_names()
     keras.config.set_dtype_policy(policy)
 
 

@@ -34,9 +34,9 @@ class UntrackedVariables:
     """Watches variables that compiled functions use but that are not part of the training state.
 
     Args:
-        model: The model whose layers are searched for names.
-        optimizer: Its optimizer, likewise.
-        known: Returns all variables that are in checkpoints, or reset for each step.
+        model: The model. Its layers are searched to name a variable in an error.
+        optimizer: Its optimizer, whose attributes are searched for the same purpose.
+        known: Returns all variables that are in checkpoints, or set for each step.
         origin: Prefix of errors.
     """
 

@@ -84,7 +84,12 @@ def _outputs_of(model: Path, features: Arrays) -> Any:
 
 
 def _arranged(features: Arrays, asked: Any) -> Arrays:
-    """Convert features to the form that a SavedModel requires; Keras accepts more forms."""
+    """Convert features to the form that a SavedModel requires; Keras accepts more forms.
+
+    Args:
+        features: An array, or a dict or list of arrays.
+        asked: The model's input signature: a spec, or a dict or list of specs.
+    """
     if hasattr(asked, "dtype") and isinstance(features, Mapping) and len(features) == 1:
         # A model of one input may receive its entry by name.
         return next(iter(features.values()))

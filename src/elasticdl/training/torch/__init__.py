@@ -6,14 +6,14 @@ inputs.py       how a batch's features are passed to a module
 outputs.py      nested outputs of a module: dicts, namedtuples, dataclasses
 losses.py       the loss of a batch, and the divisor of its mean
 buffers.py      persistent buffers of a module: BatchNorm's running statistics
-statistics.py   how changes of buffers add up over workers
+statistics.py   how changes of buffers are combined over workers
 optimizer.py    the user's optimizer, and its state as named arrays
 hook_memory.py       the state of an optimizer's hooks
 schedulers.py   learning rate schedulers: when they step, and their state
 clipping.py     gradient clipping
 averages.py     averages of the weights: EMA, SWA
 precision.py    steps in bfloat16 and float16
-metrics.py      metrics as states that add up
+metrics.py      metrics as states that are summed over batches and workers
 parameter_moves.py  detects that forward writes into parameters
 refusals.py     rejects model classes with features that would be ignored, lost or summed wrongly
 untracked_state.py      detects state that checkpoints do not contain

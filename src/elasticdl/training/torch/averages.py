@@ -113,7 +113,10 @@ class Averages:
         return {name: to_array(tensor) for name, tensor in tensors.items()}
 
     def _passing(self, averaged: AveragedModel) -> dict[str, torch.Tensor]:
-        """Return the buffers that are not persistent, which an average changes all the same."""
+        """Return the average's buffers that its `state_dict()` leaves out, by name.
+
+        They must be stored too, because updates of an average change them.
+        """
         kept = averaged.state_dict().keys()
         return {name: each for name, each in averaged.named_buffers() if name not in kept}
 

@@ -5,8 +5,9 @@
     attributes of the loss        loss.weight = torch.tensor([1.0, 5.0]), and of objects that it
                                   uses
     variables of the file         that the model, the loss or the input uses: rejected
-    modules in evaluation mode    layer.eval() of a BatchNorm; as in a plain loop, `model.train()`
-                                  before an epoch, and after an evaluation, ends it
+    modules in evaluation mode    layer.eval() of a BatchNorm; lasts until `model.train()` is
+                                  called, before an epoch and after an evaluation, as in a plain
+                                  loop
     parameters and modules        that are replaced or added: rejected
 
 The mode of the model depends on the event: training mode from `on_train_begin` to the end of an
@@ -26,7 +27,12 @@ from torch import nn
 from elasticdl.errors import DefinitionError
 from elasticdl.training.callback_state import CannotKeepError
 from elasticdl.training.torch.untracked_state import digest
-from elasticdl.training.torch.used_objects import OF_MODULES, Used, attributes_of, put_attribute
+from elasticdl.training.torch.used_objects import (
+    OF_MODULES,
+    UsedObjects,
+    attributes_of,
+    put_attribute,
+)
 from elasticdl.training.trainer import CALLBACKS
 
 if TYPE_CHECKING:
@@ -125,10 +131,10 @@ class CallbackChanges:
         self._num_groups = len(optimizer.param_groups)
         kinds = dict.fromkeys(kind for module in model.modules() for kind in type(module).__mro__)
         known = [*model.modules(), optimizer, *callbacks.objects]
-        self._used = Used([definition.loss, *kinds] if callbacks else (), known)
+        self._used = UsedObjects([definition.loss, *kinds] if callbacks else (), known)
         self._of_loss = {f"{_LOSS}/{n}": each for n, each in enumerate(self._used.objects)}
         # Objects of a loader or a data set are created again, and seeded, for each epoch.
-        self._used_by_input = Used([definition.input] if callbacks else (), known)
+        self._used_by_input = UsedObjects([definition.input] if callbacks else (), known)
 
     def begin(self) -> None:
         """Remove parameter groups that callbacks added; `on_train_begin` may add them again."""

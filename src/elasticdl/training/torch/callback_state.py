@@ -54,6 +54,14 @@ _STATE_DICT = "$state_dict"
 # Writers have no state that training depends on.
 _WRITERS = {"SummaryWriter", "writer"}
 _LOCK = type(threading.Lock())
+_INSTEAD = (
+    "Keep numbers, strings, tensors, and lists and dicts of them; or implement state_dict() and "
+    "load_state_dict(state)."
+)
+_INSTEAD_OF_A_METRIC = (
+    "The state_dict() of a TorchMetrics object omits its states. Keep sums and counts as numbers "
+    "or tensors instead (self.total += logs['loss']), or return the metric from eval_metrics_fn()."
+)
 
 
 class TorchValues(CallbackValues):
@@ -116,7 +124,7 @@ class TorchValues(CallbackValues):
             self.made[path] = value
             return {"$code": 0}
         if _is_metric(value):
-            raise CannotKeepError(name_of(value))
+            raise CannotKeepError(name_of(value), _INSTEAD_OF_A_METRIC)
         if id(value) in self._within:
             raise CannotKeepError(f"{name_of(value)} that refers to itself")
         self._within.append(id(value))
@@ -313,9 +321,8 @@ class CallbackMemory:
             what = "state_dict()" if name == _STATE_DICT else f"self.{name}"
             raise DefinitionError(
                 f"{self._callbacks.where}: the callback {kind} keeps {error} in {what}, which no "
-                "checkpoint can store, so a resumed training would continue differently. Keep "
-                "numbers, strings, tensors, and lists and dicts of them; or implement "
-                "state_dict() and load_state_dict(state)."
+                "checkpoint can store, so a resumed training would continue differently. "
+                f"{error.way_out or _INSTEAD}"
             ) from error
         return kept
 

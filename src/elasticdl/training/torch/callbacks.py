@@ -36,6 +36,7 @@ from elasticdl.errors import (
     raised_at,
     users_traceback,
 )
+from elasticdl.training import missing_logs
 from elasticdl.training.torch.hook_memory import has_state, is_of_library
 
 if TYPE_CHECKING:
@@ -294,6 +295,7 @@ class Callbacks:
             raise UserCodeError(
                 f"{raised_at(error, self.where)}: the callback {type(each).__name__} raised in "
                 f"{method}():\n{users_traceback(error)}"
+                f"{missing_logs.hint(error, args[-1] if args else None)}"
             ) from error
 
     def _error(self, problem: str, way_out: str) -> DefinitionError:

@@ -1,4 +1,7 @@
-"""Gradient clipping: bounds the gradients of an update before the optimizer receives them."""
+"""Gradient clipping: bounds the gradients of an update before the optimizer receives them.
+
+Callers: `trainer.py`.
+"""
 
 from __future__ import annotations
 

@@ -2,8 +2,9 @@
 
 With the same seed, two runs on batches of the same shapes draw the same numbers at the same places,
 unless the number of draws depends on values, as for dropout of the tokens that reach an expert.
-PyTorch's own operations of that kind (RReLU draws for negative numbers only, a gamma distribution
-draws until a number fits) return their mean instead.
+In some of PyTorch's own operations it does: RReLU draws for negative numbers only, and a gamma
+distribution draws until a number fits. While draws are recorded, these operations do not draw, and
+return the mean of their distribution.
 
 Used by `part_checks.py`.
 """
@@ -49,7 +50,10 @@ class DrawLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call an operation, or compute its mean; record it if it draws."""
+        """Call an operation, and record it if it draws; PyTorch calls this for each operation.
+
+        Operations whose number of draws depends on values return their mean, and are not recorded.
+        """
         del types
         if func in _MEANS:
             return _MEANS[func](*args, **(kwargs or {}))

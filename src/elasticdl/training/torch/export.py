@@ -92,8 +92,9 @@ def _reason(error: Exception) -> str:
         )
     elif "Constraints violated" in text:
         reason = (
-            "forward() works for one number of examples only. It may loop over the examples, "
-            "reshape to a fixed number of them, or contain TorchScript."
+            "the exported forward() works for one number of examples only. It may loop over the "
+            "examples, reshape to a fixed number of them, contain TorchScript, or use an einsum of "
+            "more than two tensors, which torch.export fixes to that number."
         )
     else:
         reason = f"torch.export raised {type(error).__name__}: {textwrap.shorten(text, _MAX_SHOWN)}"

@@ -19,7 +19,7 @@ from torch import nn
 
 from elasticdl.errors import DataError, raised_at
 from elasticdl.training.failed_part import where_raised
-from elasticdl.training.range_errors import id_mistake, label_mistake, num_scores
+from elasticdl.training.range_errors import id_mistake, label_mistake, num_classes
 from elasticdl.training.torch import losses, metric_states, metrics
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def out_of_range(
         with contextlib.suppress(Exception):
             outputs = run()
             shape = outputs.shape if isinstance(outputs, torch.Tensor) else None
-        stop = 0 if shape is None else num_scores(shape, batch.labels)
+        stop = 0 if shape is None else num_classes(shape, batch.labels)
         mistake = None
         if stop:
             mistake = label_mistake([batch], stop, raised_at(error, definition.where("loss")))

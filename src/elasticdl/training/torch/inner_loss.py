@@ -50,7 +50,8 @@ class InnerLossSteps:
     Args:
         definition: For errors.
         adapt: Converts features to the arguments of `forward`.
-        loss: Computes the divisor of the loss that `forward` returns.
+        loss: Finds the divisor of the loss that `forward` returns: the number by which the sum over
+            examples was divided.
         precision: The number format of the computation.
         without_effects: Returns a context manager; in its block the model is in evaluation mode,
             without gradients, and changes to its buffers are undone. See `steps.check_parts`.
@@ -114,22 +115,22 @@ class InnerLossSteps:
         return self._adapt(features)
 
     def check_evaluation(self, model: nn.Module, batch: Tensors) -> Any:
-        """Call `forward` without labels and return its outputs, detached."""
+        """Call `forward` without labels, as prediction does; see `Steps.check_evaluation`."""
         return detached(self.outputs(model, batch.features))
 
     def check_splits(self, model: nn.Module, batch: Tensors, stepped: Stepped) -> None:
-        """Check that the losses of a batch's parts add up to the loss of the batch.
+        """Check that the loss of a batch follows from its parts' losses; see `Steps.check_splits`.
 
         Runs the model on each part and on the whole batch, in evaluation mode.
 
         Raises:
-            DefinitionError: They do not add up.
+            DefinitionError: The loss of the batch is not the weighted mean of its parts' losses.
         """
         del stepped
         check_parts(self, self._loss, self._without_effects, model, batch)
 
     def found_rows(self, has_rows: Sequence[bool]) -> None:
-        """Do nothing, because no results are computed from rows of outputs."""
+        """Do nothing: to split a batch, this class runs the model on its parts."""
 
     def _loss_in(self, outputs: Any, name: str) -> torch.Tensor:
         if isinstance(outputs, Mapping):

@@ -5,14 +5,15 @@
     self.log("val_acc", self.accuracy)            its value over the epoch or the evaluation
 
 Each metric is replaced by a `LoggedMetric`, which wraps it and is not a module, so the state of a
-metric is not part of the model. Instead it is reset for each batch and added up, or carried from
-batch to batch (`metric_states.py`). A step must therefore not call `compute()`: no worker has the
-value of the epoch so far.
+metric is not part of the model. In one process, the state is carried from batch to batch. On
+workers, it is reset for each batch, and the states of all batches are added up
+(`metric_states.py`). A step must therefore not call `compute()`: no worker has the value of the
+epoch so far.
 
 A `MetricCollection`, a `ModuleList` or a `ModuleDict` of metrics becomes a dict or list of
 `LoggedMetric`s.
 
-Callers: `trainer.py` when it creates the model, `lightning.py` around a step.
+Callers: `trainer.py` when it creates the model, `lightning_steps.py` around a step.
 """
 
 from __future__ import annotations
@@ -96,8 +97,10 @@ class LoggedMetric:
         tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
         if tensors and metric.device != tensors[0].device:
             metric.to(tensors[0].device)
+        used = metric._filter_kwargs(**kwargs)  # noqa: SLF001 - no public name
+        self._states.try_first_update(*args, **used)
         with torch.no_grad():
-            return function(*args, **metric._filter_kwargs(**kwargs))  # noqa: SLF001 - no public name
+            return function(*args, **used)
 
     def _refusal(self, method: str, way_out: str) -> DefinitionError:
         return DefinitionError(
@@ -156,9 +159,9 @@ def take_metrics(model: nn.Module, where: str) -> None:
         DefinitionError: A metric has state that checkpoints cannot contain.
     """
     for prefix, module in list(model.named_modules()):
-        if isinstance(module, (nn.ModuleList, nn.ModuleDict, nn.Sequential)):
-            # A container that holds only metrics is replaced as a whole, as an attribute of its
-            # owner.
+        if is_metric(module) or isinstance(module, (nn.ModuleList, nn.ModuleDict, nn.Sequential)):
+            # A metric, also one of other metrics, or a container that holds only metrics is
+            # replaced as a whole, as an attribute of its owner.
             continue
         for name, child in list(module._modules.items()):  # noqa: SLF001 - no public name
             path = f"{prefix}.{name}" if prefix else name

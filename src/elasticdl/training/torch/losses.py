@@ -1,4 +1,4 @@
-"""The user's loss of a batch, and the divisor of its mean.
+"""The user's loss of a batch, and its divisor: the number that divides the sum over examples.
 
     the loss is                                             its divisor is
     one value per example or more (reduction="none")        the number of examples
@@ -223,11 +223,12 @@ class TorchLoss:
     def check_splits(
         self, num_examples: int, whole: BatchLoss, part: Callable[[slice], BatchLoss]
     ) -> None:
-        """Check that sums over parts of a batch give the loss of the batch.
+        """Check that the loss of a batch is the mean of its parts' losses, weighted by divisor.
 
-        A known loss is checked in its first batches only: if it couples examples in one batch, it
-        does so in all. Any other loss may divide by a mask that is full in most batches, so it is
-        checked in each.
+        If the loss is certain to be a mean (`BatchLoss.is_known`), only the first batches are
+        checked: a loss that depends on which examples share a batch does so in every batch. Any
+        other loss is checked in each batch, because it may divide by the size of a mask, which
+        shows only in a batch where the mask leaves something out.
 
         Args:
             num_examples: Examples in the batch.
@@ -235,7 +236,7 @@ class TorchLoss:
             part: Returns the loss of some of its examples.
 
         Raises:
-            DefinitionError: The sums do not give the loss of the batch.
+            DefinitionError: It is not that mean, or the loss of a part cannot be computed.
         """
         if whole.unsplittable:
             raise DefinitionError(
@@ -273,7 +274,7 @@ class TorchLoss:
     def compare(
         self, first: int, num_examples: int, whole: BatchLoss, of_parts: Sequence[BatchLoss]
     ) -> None:
-        """Check that the losses of two parts of a batch give the loss of the batch.
+        """Check that a batch's loss is the mean of two parts' losses, weighted by their divisors.
 
         Losses that are not finite are not compared.
 
@@ -284,8 +285,7 @@ class TorchLoss:
             of_parts: The losses of the two parts.
 
         Raises:
-            DefinitionError: The parts' losses, combined by their divisors, do not give that of the
-                batch.
+            DefinitionError: It is not that mean.
         """
         once, precision = float(whole.value), whole.precision
         parts, divisors = [float(p.value) for p in of_parts], [float(p.divisor) for p in of_parts]
@@ -338,7 +338,7 @@ class TorchLoss:
         )
 
     def _values(self, loss: torch.Tensor, call: _Call | None, num_examples: int) -> torch.Tensor:
-        """Return the values that a batch's loss reduces, to apply sample weights to them.
+        """Return the loss values before their reduction to a mean, to apply sample weights to them.
 
         Args:
             loss: The loss that the user's code returned.
@@ -384,7 +384,7 @@ class TorchLoss:
 
 
 def spread(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor | None:
-    """Expand weights to the shape of the values: each applies to all values of its row.
+    """Expand weights to the shape of the values: each applies to all values of its example.
 
     Returns:
         A view with the shape of `values`; None if the shapes do not fit.
@@ -426,7 +426,10 @@ def rows_of(
 
 
 def _divides_oddly(call: _Call) -> bool:
-    """Return whether a mean loss was divided by another number than that of its values."""
+    """Return whether a cross entropy or NLL loss ignored targets or used class weights.
+
+    Its sum was then not divided by the number of its values. False for other losses.
+    """
     if call.function not in _DIVIDE_BY_TARGETS or call.arguments["target"].is_floating_point():
         return False
     target, ignored = call.arguments["target"], call.arguments["ignore_index"]
@@ -449,7 +452,11 @@ def _rows_averaged(call: _Call) -> torch.Tensor | float:
 
 
 def _targets_that_count(call: _Call) -> torch.Tensor | float:
-    """Return the divisor of PyTorch's cross entropy or NLL loss with reduction="mean"."""
+    """Return the number by which PyTorch's cross entropy or NLL loss divided its sum.
+
+    This is the number of targets that are not ignored, or the sum of their class weights; for
+    targets that are probabilities, the number of targets.
+    """
     target, weight = call.arguments["target"], call.arguments["weight"]
     if target.is_floating_point():
         # Probabilities: PyTorch divides by their number, weighted or not.

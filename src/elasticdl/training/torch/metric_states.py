@@ -7,7 +7,9 @@ these are summed. The result is the same for states that start at 0 and are summ
 other states (a maximum, a list of all predictions) is rejected in this case, and so is a user's own
 metric that declares "sum" but does not add, which is detected by testing it.
 
-    arrays of a metric = updates of each metric within it, lengths of lists, dtypes in them, states
+The arrays of a metric are, in this order: the number of updates of the metric and of each metric
+within it; the length of each state that is a list; a code for the dtype of each tensor in these
+lists; and the states themselves, one array per tensor.
 
 TorchMetrics is not imported; the user's code creates the objects.
 
@@ -42,8 +44,12 @@ _DTYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32,
     torch.int16, torch.int8, torch.uint8, torch.bool,
 )  # fmt: skip
-# Other wrappers keep values outside their states, or draw random numbers.
-_WRAPPERS = ("ClasswiseWrapper", "MultioutputWrapper", "MultitaskWrapper")
+# Other wrappers keep values outside their states, or draw random numbers. A user's class counts as
+# the wrapper that it derives from.
+_WRAPPERS = (
+    "BinaryTargetTransformer", "ClasswiseWrapper", "LambdaInputTransformer",
+    "MetricInputTransformer", "MultioutputWrapper", "MultitaskWrapper", "WrapperMetric",
+)  # fmt: skip
 _BINNED = (
     " With thresholds=200 it keeps sums instead, and its value is computed from curves with 200 "
     "points."
@@ -59,6 +65,21 @@ def is_metric(value: Any) -> bool:
         kind.__name__ == "Metric" and kind.__module__.partition(".")[0] == "torchmetrics"
         for kind in type(value).__mro__
     )
+
+
+def unsupported_wrapper(metric: Any) -> str:
+    """Return the wrapper class of TorchMetrics that a metric is of, if it is not supported.
+
+    Args:
+        metric: A metric, also of a user's class that derives from a wrapper.
+
+    Returns:
+        The name of the class; empty if the metric is no wrapper, or a supported one.
+    """
+    for kind in type(metric).__mro__:
+        if kind.__module__.startswith("torchmetrics.wrappers"):
+            return "" if kind.__name__ in _WRAPPERS else kind.__name__
+    return ""
 
 
 class StatefulMetric:
@@ -81,20 +102,23 @@ class StatefulMetric:
         for each in self._inner:
             # Each worker has its own batches; their states are summed elsewhere.
             each.sync_on_compute = each._to_sync = False  # noqa: SLF001
-            kind = type(each)
-            if kind.__module__.startswith("torchmetrics.wrappers") and (
-                kind.__name__ not in _WRAPPERS
-            ):
+            wrapper = unsupported_wrapper(each)
+            if wrapper:
+                wrapped = next(m for m in each.modules() if is_metric(m) and m is not each)
                 raise self._error(
-                    "is a wrapper that keeps values outside its states, which no checkpoint stores",
-                    "Use the metric that it wraps.",
+                    f"is a wrapper ({wrapper}) that is not supported: its value depends on more "
+                    "than its states, so a resumed training would report other values",
+                    f"Use the metric that it wraps ({type(wrapped).__name__}), or a class of your "
+                    "own that keeps all values in states: self.add_state(name, default, ...).",
                 )
         if not self._places:
             raise self._error("has no state", "Add them by self.add_state(name, default, ...).")
         # The metric's present states as arrays, and the entries of its lists with their arrays.
         self._held: States | None = None
         self._known: list[list[tuple[torch.Tensor, np.ndarray[Any, Any]]]] = []
-        self._is_tried = all(type(e).__module__.startswith("torchmetrics.") for e in self._inner)
+        is_library = all(type(e).__module__.startswith("torchmetrics.") for e in self._inner)
+        # Whether states that declare "sum" add up; None until a user's own metric is tested.
+        self._adds = True if is_library else None
 
     @property
     def higher_is_better(self) -> bool | None:
@@ -135,17 +159,36 @@ class StatefulMetric:
                 f"({type(self.metric).__name__}) do not add up: {reason}. They would be added by "
                 f"{why}. {way_out}{_BINNED if has_bins else ''}"
             )
+        self._check_adds()
 
     def share(self, outputs: Any, labels: Any) -> States:
         """Return the states of this batch alone, which are added to those of other batches."""
-        self._try_on(outputs, labels, sums=True)
+        self._try_on(outputs, labels)
+        self._check_adds()
         self.begin(None)
         self._update(outputs, labels)
         return self.end(carried=False)
 
+    def try_first_update(self, *args: Any, **kwargs: Any) -> None:
+        """Test a user's own metric before a step updates it for the first time.
+
+        Later calls do nothing. The states of the metric are the same afterwards.
+
+        Args:
+            args: Arguments of the update.
+            kwargs: Its keyword arguments.
+
+        Raises:
+            DefinitionError: The metric keeps data outside its states.
+        """
+        if self._adds is None:
+            states = self._read()
+            self._try_on(*args, **kwargs)
+            self._load(states)
+
     def carried(self, so_far: States | None, outputs: Any, labels: Any) -> States:
         """Update the states so far with a batch, and return them; None starts from empty states."""
-        self._try_on(outputs, labels, sums=False)
+        self._try_on(outputs, labels)
         self.begin(so_far)
         self._update(outputs, labels)
         return self.end(carried=True)
@@ -195,7 +238,7 @@ class StatefulMetric:
         )
         return {name: self._in_numbers(each) for name, each in named.items()}
 
-    def rehearse(self, outputs: Any, labels: Any, *, sums: bool) -> None:
+    def check_update(self, outputs: Any, labels: Any, *, sums: bool) -> None:
         """Update the metric with a batch as a test, compute its value, and reset it.
 
         Args:
@@ -217,13 +260,13 @@ class StatefulMetric:
 
     # --- states -----------------------------------------------------------------------------------
 
-    def _update(self, outputs: Any, labels: Any) -> None:
-        self._move_to(outputs)
+    def _update(self, *args: Any, **kwargs: Any) -> None:
+        self._move_to([*args, *kwargs.values()])
         with torch.no_grad():
-            self.metric.update(outputs, labels)
+            self.metric.update(*args, **kwargs)
 
-    def _move_to(self, outputs: Any) -> None:
-        device = next((tensor.device for tensor in _tensors_in(outputs)), self.metric.device)
+    def _move_to(self, batch: Any) -> None:
+        device = next((tensor.device for tensor in _tensors_in(batch)), self.metric.device)
         if self.metric.device != device:
             self.metric.to(device)
 
@@ -289,42 +332,46 @@ class StatefulMetric:
 
     # --- testing a metric -------------------------------------------------------------------------
 
-    def _try_on(self, outputs: Any, labels: Any, *, sums: bool) -> None:
+    def _try_on(self, *args: Any, **kwargs: Any) -> None:
         """Test, on the first batch only, whether a user's own metric keeps all data in its states.
 
+        Whether the states add up is recorded, because workers may be known only later.
+
         Args:
-            outputs: Outputs of the model.
-            labels: Labels of the batch.
-            sums: Whether to test also that its states add up over batches.
+            args: Arguments of an update, such as the model's outputs and the labels.
+            kwargs: Its keyword arguments.
 
         Raises:
-            DefinitionError: The metric keeps data outside its states, or its states do not add up.
+            DefinitionError: The metric keeps data outside its states.
         """
-        if self._is_tried:
+        if self._adds is not None:
             return
-        self._is_tried = True
-        twice = self._after((outputs, labels), (outputs, labels), looks=True)
-        once = self._after((outputs, labels))
+        batch = (args, kwargs)
+        twice = self._after(batch, batch, looks=True)
+        once = self._after(batch)
         pairs = [(twice, [once, once])]
-        rows = _num_rows(outputs)
+        rows = _num_rows(batch)
         if rows > 1:
             parts = [
-                tuple(map_tensors(operator.itemgetter(part), each) for each in (outputs, labels))
+                map_tensors(operator.itemgetter(part), batch)
                 for part in (slice(0, rows // 2), slice(rows // 2, rows))
             ]
             pairs.append((self._after(*parts), [self._after(part) for part in parts]))
         self._reset()
-        if sums and not all(_is_sum(total, parts) for total, parts in pairs):
+        self._adds = all(_is_sum(total, parts) for total, parts in pairs)
+
+    def _check_adds(self) -> None:
+        if self._adds is False:
             raise self._error(
                 'declares "sum" for its states, but two updates do not give the sum of both',
                 "Let update() add to its states, or run in one process.",
             )
 
-    def _after(self, *batches: Sequence[Any], looks: bool = False) -> States:
+    def _after(self, *batches: tuple[Any, Any], looks: bool = False) -> States:
         self._reset()
-        for number, batch in enumerate(batches):
+        for number, (args, kwargs) in enumerate(batches):
             before = self._attributes() if looks and number else {}
-            self._update(*batch)
+            self._update(*args, **kwargs)
             now = self._attributes() if before else {}
             changed = [name for name, seen in now.items() if before.get(name) != seen]
             if changed:
@@ -335,12 +382,12 @@ class StatefulMetric:
         return self._read()
 
     def _attributes(self) -> dict[str, str]:
-        states = {name for _, name in self._places}
+        known = {*(name for _, name in self._places), *_attributes_of_all(self.metric)}
         return {
             name: digest(value)
             for each in self._inner
             for name, value in vars(each).items()
-            if not name.startswith("_") and name not in {*states, "update", "compute", "training"}
+            if name not in known
         }
 
     def _in_numbers(self, value: Any) -> float | list[float]:
@@ -366,6 +413,13 @@ class StatefulMetric:
             f"{self._where}: the metric {self.name!r} ({type(self.metric).__name__}) {problem}. "
             f"{way_out}"
         )
+
+
+def _attributes_of_all(metric: Any) -> set[str]:
+    """Return the names of the attributes that any metric of TorchMetrics has, private ones too."""
+    base = next(kind for kind in type(metric).__mro__ if kind.__name__ == "Metric")
+    methods = {"update": lambda _: None, "compute": lambda _: None}
+    return {*vars(type("Empty", (base,), methods)()), "training"}
 
 
 def _to_tensor(array: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Metrics as states that add up: each is a mean over examples, kept as (sum, count).
+"""Metrics as states that are summed: each is a mean over examples, stored as (sum, count).
 
 With sample weights the count is the sum of the weights. TorchMetrics metrics have their own states
 (`metric_states.py`), and sample weights do not affect them.
@@ -128,7 +128,7 @@ class TorchMetrics:
             metrics: Logged name -> metric.
 
         Raises:
-            DefinitionError: The states would be added up over batches, and cannot be.
+            DefinitionError: States are added up over batches, and those of a metric cannot be.
         """
         for name, metric in metrics.items():
             if self._logged.get(name) is not metric:
@@ -150,7 +150,7 @@ class TorchMetrics:
             return None
         try:
             for metric, named in self._with_states.values():
-                metric.rehearse(_select(outputs, named), labels, sums=bool(self._why_sums))
+                metric.check_update(_select(outputs, named), labels, sums=bool(self._why_sums))
         except DefinitionError as error:
             return error
         except Exception:  # noqa: BLE001 - the evaluation will report it, on a batch of the data

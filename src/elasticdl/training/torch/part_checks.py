@@ -17,6 +17,10 @@ evaluation mode as well:
 * The model changes a buffer, so it may contain a normalization layer written by the user, which
   works like BatchNorm. Differences in training mode then only cause a warning.
 
+A limit over the batch, such as the capacity of an expert, may be reached by a whole update but by
+no worker's batch. So copies of one example are run as well, as many as an update has: they crowd
+the same experts, and all copies must have the same outputs.
+
 Used by `trainer.py`, before the first updates and some later ones (`repeated_checks.py`).
 """
 
@@ -49,6 +53,9 @@ _log = logging.getLogger("elasticdl")
 
 # The first batch of a worker repeats two records, which may be alike.
 _CHECKS = 2
+# Batches of copies: of how many examples, and how many times as large as a batch at most.
+_CROWDED_EXAMPLES = 3
+_MAX_CROWDING = 4
 # Examples that any model must accept.
 _FEWEST = 2
 QUIET = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # noqa: SLF001 - their base
@@ -99,22 +106,41 @@ class PartCheck:
         self._modes, self._buffers, self._drawing = modes, buffers, drawing
         self._num_checks, self._pairs = 0, Pairs()
         self._has_reported = False
+        # Number of examples of the largest update for which copies were compared.
+        self._compared_size = 0
 
-    @property
-    def is_done(self) -> bool:
-        """Whether enough batches were checked that the check need not be made for the next one."""
-        return self._num_checks >= _CHECKS
+    def is_done(self, num_examples: int, update_size: int) -> bool:
+        """Return whether enough batches were checked, so that the next one need not be checked.
 
-    def check(self, batch: Tensors) -> None:
-        """Compare the results for a batch with those for its parts.
+        Args:
+            num_examples: Number of examples of the next batch.
+            update_size: Number of examples of the largest update so far.
+        """
+        is_larger = update_size > max(self._compared_size, num_examples)
+        return self._num_checks >= _CHECKS and not is_larger
+
+    def state(self) -> dict[str, int]:
+        """Return which checks were made, as a JSON value."""
+        return {"num_batches": self._num_checks, "compared_size": self._compared_size}
+
+    def load_state(self, state: Mapping[str, int]) -> None:
+        """Take over the checks of another worker, which `state` returned."""
+        self._num_checks, self._compared_size = state["num_batches"], state["compared_size"]
+
+    def check(self, batch: Tensors, update_size: int) -> None:
+        """Compare the results for a batch with those for its parts, and for copies of an example.
 
         A batch of one example is joined with the previous one.
+
+        Args:
+            batch: The batch.
+            update_size: Number of examples of the largest update so far.
 
         Raises:
             DefinitionError: The result for an example depends on the other examples.
         """
         if any(map(_has_no_statistics, self._model.modules())):
-            self._num_checks = _CHECKS
+            self._num_checks, self._compared_size = _CHECKS, update_size
             return
         if batch.num_examples == 1:
             pair = self._pairs.with_the_one_before(batch)
@@ -124,7 +150,47 @@ class PartCheck:
         self._num_checks += 1
         for training in (True, False):
             if self._compare(batch, training=training):
-                return
+                break
+        if update_size > self._compared_size:
+            self._compared_size = update_size
+            self._check_crowded(batch, update_size)
+
+    def _check_crowded(self, batch: Tensors, update_size: int) -> None:
+        """Check that copies of an example, as many as an update has, have the same outputs.
+
+        Raises:
+            DefinitionError: They differ, and randomness does not explain it.
+        """
+        size = min(update_size, _MAX_CROWDING * batch.num_examples)
+        if size <= batch.num_examples:
+            return
+        for number in range(_CROWDED_EXAMPLES):
+            row = number * (batch.num_examples - 1) // (_CROWDED_EXAMPLES - 1)
+            copies = batch.rows([row] * size)
+            # Where a model is random in training, it is compared in evaluation mode.
+            if any(self._copies_differ(copies, training=training) for training in (True, False)):
+                raise DefinitionError(
+                    f"{self._origin}: the model's outputs for an example depend on the other "
+                    f"examples of its batch: {size} copies of one example, as many as an update "
+                    "has, have different outputs. A limit on the number of examples or tokens in "
+                    "a batch, such as the capacity of an expert, does this. Such a model can only "
+                    "be trained in a single process and without --global_batch_size."
+                )
+
+    def _copies_differ(self, copies: Tensors, *, training: bool) -> bool:
+        """Return whether copies of an example have different outputs; False if that is random."""
+
+        def rows(moment: int) -> list[torch.Tensor]:
+            outputs = self._run(copies, moment, training=training).outputs
+            return [each for each in outputs if each.ndim and len(each) == copies.num_examples]
+
+        try:
+            outputs = rows(0)
+            if _are_near(outputs, [each[:1].expand_as(each) for each in outputs]):
+                return False
+            return _are_near(outputs, rows(1))
+        except Exception:  # noqa: BLE001 - not every model accepts repeated examples, or as many
+            return False
 
     def _compare(self, batch: Tensors, *, training: bool) -> bool:
         """Compare a batch with its parts in one mode; return whether that was conclusive.
@@ -347,13 +413,13 @@ def _matrices(features: Any, size: int) -> list[str]:
 
 
 def _stayed(runs: Sequence[torch.Tensor], first: int, num_examples: int) -> torch.Tensor:
-    """Compute the outputs that a batch would have if no example affects another.
+    """Compute the output that a batch must have if no example affects another, from other runs.
 
-    To be compared with the outputs that it has.
+    The caller compares it with the output that the batch has.
 
     Args:
-        runs: The outputs for the batch, with its last examples replaced, with its first examples
-            replaced, and with all of them replaced.
+        runs: Four outputs: for the batch, and for the batch with its last examples replaced, with
+            its first examples replaced, and with all of them replaced.
         first: Number of examples in the first part.
         num_examples: Number of examples in the batch.
     """
@@ -367,17 +433,18 @@ def _stayed(runs: Sequence[torch.Tensor], first: int, num_examples: int) -> torc
 def _joined(
     whole: torch.Tensor, one: torch.Tensor, other: torch.Tensor, first: int, num_examples: int
 ) -> torch.Tensor | None:
-    """Combine the outputs for two parts to those that the batch has if no example affects another.
+    """Compute the output that a batch must have if no example affects another, from two parts.
 
     Args:
-        whole: The output for the batch, which shows whether there is a row per example.
+        whole: The output for the batch. It only shows whether there is one row per example;
+            otherwise the output counts as a mean over the batch.
         one: The output for the first part.
         other: The output for the rest.
         first: Number of examples in the first part.
         num_examples: Number of examples in the batch.
 
     Returns:
-        The combined output; None if the shapes do not fit.
+        The expected output; None if the shapes do not fit.
     """
     if _lengths(whole, one, other) == [num_examples, first, num_examples - first]:
         return torch.cat([one, other]) if one.shape[1:] == other.shape[1:] else None

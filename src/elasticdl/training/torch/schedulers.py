@@ -67,7 +67,8 @@ class Schedulers:
 
     Args:
         definition: Creates the schedulers.
-        optimizer: The optimizer of the learning rates, before a checkpoint is loaded.
+        optimizer: The optimizer whose learning rates they set, before a checkpoint is loaded into
+            it.
         parameters: The model's parameters, by name.
 
     Raises:
@@ -101,7 +102,8 @@ class Schedulers:
             num_updates: Total number of updates in the run.
 
         Raises:
-            DefinitionError: Its scheduler would raise after its last step.
+            DefinitionError: A OneCycleLR has fewer steps than the run, and would raise after its
+                last one.
         """
         for schedule in self._schedules:
             # The only one of PyTorch's schedulers that cannot step on after its end.
@@ -117,7 +119,7 @@ class Schedulers:
 
     @property
     def monitored(self) -> Mapping[str, str]:
-        """Name of each monitored metric -> the scheduler that monitors it, with its place."""
+        """Name of each monitored metric -> `file:line` and class of the scheduler, for errors."""
         return {
             schedule.monitor.removesuffix("_epoch"): (
                 f"{self._where}: {type(schedule.scheduler).__name__}"

@@ -35,7 +35,9 @@ _LAST_LAYERS: Mapping[type[nn.Module], Scores] = {
 def scores_of(
     model: nn.Module, definition: ModelDefinition, shape: tuple[int, ...], device: torch.device
 ) -> Scores | None:
-    """Return the kind of a model's outputs; None if unknown or not a classifier.
+    """Return whether outputs are probabilities, their logarithms or logits; None if unknown.
+
+    Also None if the model is not a classifier.
 
     Args:
         model: The module.

@@ -1,4 +1,4 @@
-"""Encodes changes of a module's buffers in a float32 buffer, so that they add up over workers.
+"""Encodes changes of a module's buffers as float32 numbers, so that they add up over workers.
 
 A worker's batch changes a buffer in one of four ways (`Reduction`). Each is encoded so that the sum
 over workers can be turned into the change that the whole logical batch makes:
@@ -10,9 +10,9 @@ over workers can be turned into the change that the whole logical batch makes:
     DRAW   random numbers, independent of the examples       replaced by a draw that is the same on
                                                              all workers; divided as for STEP
 
-A DRAW is a matrix of random features that is redrawn now and then, for example. The mean of the
-draws of several workers has another distribution: it would not be orthogonal. The forward pass of
-the batch itself uses the worker's own draw, like dropout.
+An example of a DRAW is a matrix of orthogonal random features that is redrawn now and then. The
+mean of several workers' draws would not be orthogonal, so all workers send the same draw. The
+forward pass of a batch still uses the worker's own draw, like dropout.
 
 The reduction is known for buffers of BatchNorm and its relatives. For others, the change that a
 batch makes is compared with the changes that two parts of it make, the first few times that the
@@ -20,7 +20,7 @@ buffer changes. A change that is independent of the examples is also compared wi
 seed. One that only seems independent (the sign of a mean is often the same for all parts) is
 compared with the changes that single examples make. Each contribution includes the reduction of
 each change (its *votes*), so a worker can apply a change of a buffer that its own batches have not
-changed. A buffer that fits none (a maximum, a queue) is rejected by name.
+changed. A buffer that changes in none of these ways (a maximum, a queue) is rejected by name.
 
 Some later batches are compared again (`repeated_checks.py`). A difference is then a warning, and
 the reduction stays as it is, so workers need not agree about it.
@@ -120,8 +120,8 @@ class BatchParts:
         first: Name -> change that the first part makes.
         last: Name -> change that the rest makes.
         sizes: Number of examples in the two parts.
-        again: Shift -> changes that the batch makes if the buffers start from values larger by that
-            shift.
+        again: Takes a number and adds it to the buffers' initial values; returns the changes that
+            the batch makes from there, by name. They show whether a change depends on the value.
     """
 
     whole: Tensors
@@ -131,12 +131,15 @@ class BatchParts:
     again: Callable[[int], Tensors]
 
     def of(self, name: str) -> _Changes:
-        """Return the changes that the batch, its first part and the rest make to a buffer."""
+        """Return the changes that the batch, its first part and the rest make to a buffer.
+
+        None for one that leaves the buffer unchanged.
+        """
         return self.whole.get(name), self.first.get(name), self.last.get(name)
 
 
 class Draws(Protocol):
-    """Runs the model on two examples of the batch, with the same random numbers on all workers."""
+    """Function that runs the model on two examples with random numbers that all workers share."""
 
     def __call__(self, seed: int, examples: tuple[int, int] = (0, 0)) -> Tensors:
         """Run the model on two examples; return the change that this makes to each buffer, by name.
@@ -377,9 +380,9 @@ class TorchStatistics:
     def _check_is_mean(self, name: str, draws: Draws) -> None:
         """Check that a change of a buffer is a mean over the examples.
 
-        Called if all parts of a batch changed the buffer alike, although single examples do not:
-        the sign of a mean, for example. Both orders of two examples are compared, because each row
-        may have a random mask.
+        Called if both parts of a batch change the buffer by the same amount, and two examples,
+        each alone, by different amounts. The sign of a mean behaves like this, for example. Two
+        examples are run in both orders, because random numbers may differ by row.
 
         Raises:
             DefinitionError: The change that two examples make together is not the mean of the

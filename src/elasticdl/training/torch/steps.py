@@ -2,7 +2,7 @@
 
     ForwardSteps      `forward`, and the `loss` of the model file
     inner_loss.py     `forward`, which receives the labels and returns the loss among its outputs
-    lightning.py      `training_step`, `validation_step` and `predict_step` of a LightningModule
+    lightning_steps   `training_step`, `validation_step` and `predict_step` of a LightningModule
 
 A trainer uses one of them. None of them knows the purpose of a step: the trainer handles gradients,
 seeds and buffers.
@@ -50,7 +50,7 @@ class Tensors:
     num_examples: int
 
     def rows(self, rows: slice | Sequence[int]) -> Tensors:
-        """Return a batch of some of the examples, by a slice or by their numbers."""
+        """Return a batch of some of the examples: those of a slice, or at the given positions."""
         features, labels, weights = (
             rows_of(tree, rows, self.num_examples)
             for tree in (self.features, self.labels, self.weights)
@@ -79,7 +79,7 @@ class Stepped:
 class Steps(Protocol):
     """Computes a model's outputs, loss and metrics for a batch.
 
-    Each method takes the module, because a copy of it may be tested.
+    Each method takes the module, because checks during training may run a copy of the model.
     """
 
     def outputs(self, model: nn.Module, features: Any) -> Any:
@@ -105,8 +105,8 @@ class Steps(Protocol):
     def touch(self, model: nn.Module, batch: Tensors) -> Any:
         """Call the model with a batch as a training step does, and return its result.
 
-        To observe the side effects of the call, such as changes of buffers: no loss is computed
-        here, unless the model itself computes it.
+        It is used to observe what the call changes, such as buffers. No loss is computed, unless
+        the model itself computes it.
         """
         ...
 
@@ -115,18 +115,23 @@ class Steps(Protocol):
         ...
 
     def check_evaluation(self, model: nn.Module, batch: Tensors) -> Any:
-        """Call the model as evaluation and prediction do; labels may be missing.
+        """Call the model once as evaluation does, so that the caller can check what it changes.
+
+        Without labels, the model is called as prediction does.
 
         Returns:
-            The model's outputs, detached; None if it does not return them.
+            The outputs, detached; None for a LightningModule, whose steps do not return them.
         """
         ...
 
     def check_splits(self, model: nn.Module, batch: Tensors, stepped: Stepped) -> None:
-        """Check that the losses of parts of a batch add up to the loss of the batch.
+        """Check that the loss of a batch is the weighted mean of its parts' losses.
+
+        The weight of a part is the divisor of its loss: the number by which the sum over its
+        examples was divided (`BatchLoss.divisor`).
 
         Raises:
-            DefinitionError: They do not add up.
+            DefinitionError: It is not, so losses cannot be summed over workers.
         """
         ...
 
@@ -141,24 +146,24 @@ class Steps(Protocol):
 class Pairs:
     """Joins each batch of one example with the previous one, because two can be split into parts.
 
-    The checks that compare a batch with its parts need at least two examples. The last batch is
-    stored.
+    The checks that compare a batch with its parts need at least two examples.
     """
 
     def __init__(self) -> None:
         self._before: tuple[Tensors, Any] | None = None
 
     def with_the_one_before(self, batch: Tensors) -> Tensors | None:
-        """Store a batch, and return the previous one and it as one batch of two examples.
+        """Join a batch of one example with the previous one, and store it for the next call.
 
         Returns:
-            None if there is no previous batch, its features are the same, or the shapes differ.
+            A batch of two examples; None if there is no previous batch, its features are the same,
+            or the shapes differ.
         """
         found = self.joined(batch, None)
         return None if found is None else found[0]
 
     def joined(self, batch: Tensors, outputs: Any) -> tuple[Tensors, Any] | None:
-        """Store a batch and its outputs, and return both joined with the previous ones.
+        """Join a batch and its outputs with the previous ones, and store them for the next call.
 
         Returns:
             The batch of two examples and its outputs; None in the same cases as
@@ -207,15 +212,15 @@ def check_parts(
     model: nn.Module,
     batch: Tensors,
 ) -> None:
-    """Check that the losses of a batch's parts add up, by running the model on them.
+    """Check that a batch's loss is the weighted mean of its parts' losses, by running the model.
 
-    For a model that computes its own loss. A model that draws random numbers in evaluation mode
-    cannot be compared, and passes.
+    For a model that computes its own loss. If its loss is random in evaluation mode, nothing is
+    checked.
 
     Args:
         steps: The steps of the model.
-        loss: Compares the losses; it counts its checks, and leaves them out after the first batches
-            if the loss is a known one.
+        loss: Compares the losses; if they are certain to be means (`BatchLoss.is_known`), it
+            compares those of the first batches only.
         without_effects: Returns a context manager; in its block the model is in evaluation mode,
             without gradients, and changes to its buffers are undone. A number, its argument,
             determines the random numbers drawn.
@@ -223,7 +228,7 @@ def check_parts(
         batch: A batch.
 
     Raises:
-        DefinitionError: The losses of the parts do not add up to the loss of the batch.
+        DefinitionError: It is not the mean of the parts' losses, weighted by their divisors.
     """
     if batch.num_examples == 1:
         return
@@ -293,11 +298,11 @@ class ForwardSteps:
         return self._adapt(features)
 
     def check_evaluation(self, model: nn.Module, batch: Tensors) -> Any:
-        """Call `forward` and return its outputs, detached."""
+        """Call `forward` as evaluation does; see `Steps.check_evaluation`."""
         return detached(self.outputs(model, batch.features))
 
     def check_splits(self, model: nn.Module, batch: Tensors, stepped: Stepped) -> None:
-        """Check that the losses of the parts add up, computed from the outputs for the batch."""
+        """Check the losses of parts of the batch's outputs; see `Steps.check_splits`."""
         del model
         outputs, whole = stepped.outputs, stepped.loss
         assert whole is not None  # noqa: S101 - a training step has one
@@ -319,7 +324,7 @@ class ForwardSteps:
         """Store, for each of the model's output tensors, whether it has a row per example."""
         self._has_rows = has_rows
 
-    def of_each(self, batch: Tensors, outputs: Any) -> torch.Tensor:
+    def per_example_loss(self, batch: Tensors, outputs: Any) -> torch.Tensor:
         """Return the loss of each example as [num_examples], from the outputs for the whole batch.
 
         An example's loss is that of a batch of this example alone.

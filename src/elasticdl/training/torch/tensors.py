@@ -99,7 +99,10 @@ def to_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
 
 
 def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return strided tensors that have all values of a tensor: of a sparse one, its entries."""
+    """Return dense tensors that contain all data of a tensor: for a sparse one, indices and values.
+
+    The result is empty for a layout that is not supported.
+    """
     if tensor.layout == torch.strided:
         return [tensor]
     if tensor.layout == torch.sparse_coo:
@@ -114,8 +117,9 @@ def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
 def put(tensor: torch.Tensor, array: np.ndarray[Any, Any]) -> None:
     """Set a tensor to the values of an array that `to_array` returned, in the tensor's own layout.
 
-    A sparse tensor that already has these values stays as it is: its entries may be in an order,
-    or contain zeros, that the array does not show and that sums over them depend on.
+    A sparse tensor that already has these values is left as it is. Setting it could reorder its
+    entries and drop those that are 0, because a dense array does not contain this information; sums
+    over the entries would then be rounded differently.
     """
     if tensor.layout == torch.strided:
         tensor.copy_(to_tensor(array))

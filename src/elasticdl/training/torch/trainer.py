@@ -8,9 +8,10 @@ on every worker, whichever parameters received a gradient:
     | gradients x divisor | changes of buffers | for each parameter, batches that reached it |
     | divisor | 1 |
 
-The divisor is that of the mean loss (`losses.py`); the last number counts batches; `statistics.py`
-defines how changes of buffers add up. A parameter that received no gradient from any batch keeps
-its value, as in PyTorch if its `.grad` is None.
+The divisor is the number by which the sum over examples was divided to give the batch's mean loss
+(`losses.py`); the last number counts batches; `statistics.py` defines how changes of buffers add
+up. A parameter that received no gradient from any batch keeps its value, as in PyTorch if its
+`.grad` is None.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import copy
 import dataclasses
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,13 +51,13 @@ from elasticdl.training.torch.callback_changes import Modes
 from elasticdl.training.torch.callbacks import Callbacks
 from elasticdl.training.torch.clipping import clipping_of
 from elasticdl.training.torch.determinism import be_deterministic, keep_uncompiled, seeded
-from elasticdl.training.torch.heap import ReusedArray, keep_freed_memory
 from elasticdl.training.torch.hooks import TorchHooks
 from elasticdl.training.torch.inner_loss import InnerLossSteps, check_takes_labels
 from elasticdl.training.torch.inputs import Adapter, find_adapter
-from elasticdl.training.torch.lightning import LightningSteps, TrainerProgress
+from elasticdl.training.torch.lightning_steps import LightningSteps, TrainerProgress
 from elasticdl.training.torch.logged_metrics import take_metrics
 from elasticdl.training.torch.losses import BatchLoss, TorchLoss
+from elasticdl.training.torch.malloc_tuning import ReusedArray, keep_freed_memory
 from elasticdl.training.torch.metric_states import OF_TRAINING
 from elasticdl.training.torch.metrics import Addends, TorchMetrics, added, summed
 from elasticdl.training.torch.optimizer import OptimizerState, gradient_for
@@ -210,6 +211,8 @@ class TorchTrainer:
             buffers=self._buffers,
             drawing=lambda moment: self._drawing(self.rank, moment),
         )
+        # Number of examples of the largest update so far.
+        self._update_size = 0
         self._repeated = RepeatedChecks(definition.origin)
         # Apart from the other checks, which end with their first warning.
         self._repeated_comparisons = RepeatedChecks(definition.origin)
@@ -244,18 +247,14 @@ class TorchTrainer:
             self._refusals.check_sums(self._parameters)
             complex_ones = [name for name, t in self._tensors_kept().items() if t.is_complex()]
             refuse_complex(complex_ones, self._definition.origin, ALONE)
-            has_callbacks = bool(self.hooks.callbacks)
-            is_due = self._repeated.is_due(self.step, self.hooks.epoch, has_callbacks=has_callbacks)
-            is_compared = self._repeated_comparisons.is_due(
-                self.step, self.hooks.epoch, has_callbacks=has_callbacks
-            )
-            is_checked = is_due or not self._part_check.is_done
+            is_due = self._is_due(self._repeated)
+            is_compared = self._is_due(self._repeated_comparisons)
+            is_early = not self._part_check.is_done(batch.num_examples, self._update_size)
+            is_checked = is_due or is_early
             moves = ParameterMoves(self._parameters, with_values=is_checked)
-            if not self._part_check.is_done:
-                self._part_check.check(self._batch_tensors(batch))
-            elif is_due:
-                with self._repeated.reported(self.step):
-                    self._part_check.check(self._batch_tensors(batch))
+            if is_checked:
+                with nullcontext() if is_early else self._repeated.reported(self.step):
+                    self._part_check.check(self._batch_tensors(batch), self._update_size)
             with self._buffers.restored() as before:
                 step = self._forward_backward(batch, is_summed=True)
                 self._refusals.check_unmoved(moves.found())
@@ -285,15 +284,33 @@ class TorchTrainer:
             torch.from_numpy(buffer).copy_(torch.cat(flat))
         return Contribution(buffer, batch.num_examples), _result([step])
 
+    def checks_done(self) -> dict[str, Any]:
+        """Return which checks of batches were made; see `trainer.SharesChecks`."""
+        return {
+            "update_size": self._update_size,
+            "first": self._part_check.state(),
+            "parts": self._repeated.state(),
+            "changes": self._repeated_comparisons.state(),
+        }
+
+    def take_over_checks(self, done: Mapping[str, Any]) -> None:
+        """Skip the checks that another worker has made; see `trainer.SharesChecks`."""
+        self._update_size = done["update_size"]
+        self._part_check.load_state(done["first"])
+        self._repeated.load_state(done["parts"])
+        self._repeated_comparisons.load_state(done["changes"])
+
     def apply(self, total: Contribution) -> None:
         """Apply one update from summed contributions; see `trainer.Trainer`.
 
         Raises:
             DefinitionError: Workers disagree about a statistic.
-            NonFiniteLossError: No target counts in this update.
+            NonFiniteLossError: The divisor of the loss is 0: all targets of the update are ignored
+                or have weight 0.
         """
         if total.num_examples == 0:
             return
+        self._update_size = max(self._update_size, total.num_examples)
         gradients, changes = self._parts(total)
         self._statistics.add(changes)
         for name, parameter in self._named_trainable:
@@ -305,7 +322,7 @@ class TorchTrainer:
             )
         self._update()
 
-    def rehearse(self, contribution: Contribution) -> None:
+    def warm_up(self, contribution: Contribution) -> None:
         """Do nothing, because updates are not compiled; see `trainer.SupportsWarmup`."""
 
     def require_sums(self, why: str) -> None:
@@ -354,7 +371,7 @@ class TorchTrainer:
             if isinstance(self._steps, ForwardSteps):
                 values = self.evaluation_metrics.values(outputs, tensors.labels)
                 if stepped.loss is not None:
-                    values = {"loss": self._steps.of_each(tensors, outputs), **values}
+                    values = {"loss": self._steps.per_example_loss(tensors, outputs), **values}
             else:
                 outputs = self._steps.outputs(self.model, tensors.features)
         return PerExampleResults(
@@ -364,7 +381,7 @@ class TorchTrainer:
         )
 
     def scores(self, shape: tuple[int, ...]) -> Scores | None:
-        """Return the kind of the model's outputs; see `trainer.ScoresProbe`."""
+        """Return the kind of outputs (probabilities, logits, ...); see `trainer.ScoresProbe`."""
         return scores_of(self.model, self._definition, shape, self._device)
 
     def check_evaluation(self, batch: Batch) -> None:
@@ -530,7 +547,8 @@ class TorchTrainer:
 
         Raises:
             DefinitionError: Workers disagree about a statistic.
-            NonFiniteLossError: No target counts.
+            NonFiniteLossError: The divisor of the loss is 0: all targets are ignored or have
+                weight 0.
         """
         tensors = [p for _, p in self._named_trainable]
         sizes = [p.numel() for p in tensors]
@@ -596,6 +614,15 @@ class TorchTrainer:
             )
         loss = dataclasses.replace(loss, value=loss.value.detach())
         return _Step(loss, {**metrics, **stepped.metrics}, states)
+
+    def _is_due(self, checks: RepeatedChecks) -> bool:
+        """Return whether to make a check before the next batch.
+
+        All workers make the check at the same step. Should it have a side effect on the model, in
+        spite of all precautions, their models would still be equal.
+        """
+        has_callbacks = bool(self.hooks.callbacks)
+        return checks.is_due(self.step, self.hooks.epoch, has_callbacks=has_callbacks)
 
     def _compare(self, batch: Batch, before: Mapping[str, torch.Tensor]) -> BatchParts:
         """Return the changes that the batch, and each of two parts of it, make to buffers.
@@ -823,9 +850,9 @@ class TorchTrainer:
     def _find_adapter(self, example: Batch) -> Adapter:
         """Find how to pass features to `forward`, by running a copy of the model on the example.
 
-        A copy, because a model that initializes itself from its first batch must do so in training.
-        If the run creates parameters (lazy modules, or layers created in `forward`), the model
-        itself is run as well, so that it has them.
+        A copy is used because a model may initialize itself from the first batch that it receives,
+        which must be a batch of the training. Only if the run creates parameters (lazy modules, or
+        layers created in `forward`), the model itself is run as well, so that it has them.
         """
         tried = trial_copy(self.model)
         draws = torch.get_rng_state()

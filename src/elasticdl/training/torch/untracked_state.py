@@ -8,9 +8,9 @@ the module, values that a forward hook closes over. A resumed run would continue
 the value is rejected by name. A value that is computed again from the same inputs (a cache) is the
 same after both runs, and is permitted.
 
-Another copy runs other examples only, which the first one runs after its own. A value that differs
-then depends on earlier examples: a mean of the first batch, or weights that were initialized from
-it, if only an attribute says that they were.
+Then both this copy and a new copy run two other examples. A value that differs between the two
+copies depends on the examples that only this copy ran before: a mean of the first batch, or weights
+that were initialized from it, if only an attribute records that they were.
 
 A variable of the file or of a class, and the state of a loss, may only be a log for the user (a
 list of losses, say). It is rejected if the second run returns other numbers than the first;
@@ -38,7 +38,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from elasticdl.errors import DefinitionError
-from elasticdl.training.iterators import RecordedIterator, is_readable, position_of
+from elasticdl.training.iterators import CountingIterator, is_readable, position_of
 from elasticdl.training.torch.buffers import Buffers, is_kept
 from elasticdl.training.torch.tensors import parts_of, to_array
 
@@ -131,7 +131,7 @@ def _of_earlier_examples(
         tried: A copy of the model that has been run, with its initial parameters and buffers.
         without_history: A copy of the model that has not been run.
         kept: The initial parameters and buffers.
-        run: Calls a module on examples that it has not seen.
+        run: Calls a module in training mode, on examples on which neither copy has been run.
     """
     found = []
     without_history.train()
@@ -186,7 +186,8 @@ def _find_stand_ins(value: Any, depth: int, found: dict[int, Any]) -> None:
     Args:
         value: The value to be copied.
         depth: Maximum depth of the nested values to search.
-        found: Receives id of an object -> its replacement, as `deepcopy` takes it as `memo`.
+        found: Id of an object -> its replacement, to pass to `deepcopy` as `memo`; the objects that
+            are found are added to it.
     """
     if depth == 0 or id(value) in found or isinstance(value, nn.Module):
         return
@@ -199,7 +200,7 @@ def _find_stand_ins(value: Any, depth: int, found: dict[int, Any]) -> None:
             # It is shared: if it is advanced, the model is rejected, and otherwise it is unchanged.
             found[id(value)] = value
         elif isinstance(value, Iterator) and not is_readable(value):
-            found[id(value)] = RecordedIterator(value)
+            found[id(value)] = CountingIterator(value)
         else:
             for item in list(_held_by(value, hashlib.blake2b())):
                 _find_stand_ins(item, depth - 1, found)

@@ -36,7 +36,7 @@ _VALUES = (bool, int, float, str, type(None), dict, np.ndarray, torch.Tensor)
 _OTHERS = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type, list, set, deque)
 
 
-class Used:
+class UsedObjects:
     """Finds the objects and variables that functions use, directly or indirectly.
 
     Args:
@@ -61,7 +61,7 @@ class Used:
     def variables(self, *, values_only: bool = False) -> Iterator[tuple[str, str]]:
         """Yield (description, digest of its value) of each variable that no checkpoint stores.
 
-        Lists and sets are skipped: a user may only log in them.
+        Lists and sets are skipped, because the user may only collect values for a log in them.
 
         Args:
             values_only: Skip other objects too: yield only numbers, strings, tensors, arrays and
@@ -129,7 +129,10 @@ class Used:
         return [*vars(value).values(), *self._within_classes(type(value).__mro__)]
 
     def _within_classes(self, kinds: Iterable[type[Any]]) -> Iterable[Any]:
-        """Return the methods of those classes that are the user's; record these classes."""
+        """Return the methods that the user's own classes among `kinds` define.
+
+        These classes are recorded, so that `variables` yields their variables too.
+        """
         users = [kind for kind in kinds if not is_of_library(kind)]
         self._classes += [kind for kind in users if kind not in self._classes]
         members = [each for kind in users for each in vars(kind).values()]

@@ -137,7 +137,7 @@ class DNN(keras.Model):
                 f"Field {self._label!r} has the value {value!r}; a class is a whole number from 0 "
                 f"to {self._num_classes - 1}. Set the number of classes with  "
                 "--params='num_classes=...'  and number them from 0, or list the values of the "
-                "label:  --params='classes=[...]'"
+                "label: --params='classes=[...]'"
             )
 
     def default_predictions(self, outputs: Any) -> dict[str, Any] | None:

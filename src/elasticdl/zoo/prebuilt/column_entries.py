@@ -80,10 +80,10 @@ def read_columns(entries: Any, label: str) -> tuple[Feature, ...]:
 
 
 def _held(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Normalise a schema entry, to test whether two entries read a column in the same way.
+    """Return a schema entry in a form that is equal for entries which read a column alike.
 
-    Numbers read as float64 and as strings of digits (`wide`) become equal, because one reading
-    serves both.
+    An entry that reads numbers as float64 and one that reads them as strings of digits (`wide`)
+    become equal, because the column can be read once for both.
     """
     is_number = entry.get("wide") or (entry["dtype"] == "float64" and "time" not in entry)
     held = {name: value for name, value in entry.items() if name != "wide"}
@@ -229,10 +229,10 @@ class _Reader:
         return feature
 
     def _named(self, column: str, where: str, kinds: tuple[type[Any], ...]) -> Any:
-        """Resolve a column that an entry names only by a string.
+        """Return the feature for a column that an entry names only by a string.
 
-        Use the entry of `columns` that describes it as one of `kinds`, else a plain number (or
-        category) feature.
+        This is the feature of the entry of `columns` that describes the column as one of `kinds`;
+        without such an entry, a plain number, or else a category, if `kinds` permit it.
 
         Args:
             column: Name of the column.

@@ -130,7 +130,7 @@ class IdSequence(_Ids):
 
     @property
     def padding(self) -> int:
-        """The id that pads shorter lists in a batch: that of missing values, which lists lack."""
+        """The id that pads shorter lists in a batch: `missing_id`, which no list contains."""
         return self.missing_id
 
     @property

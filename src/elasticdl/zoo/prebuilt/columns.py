@@ -90,10 +90,10 @@ class Columns:
         """Return the features of a batch.
 
         Returns:
-            `numbers` and `missing`, float32 [batch, numbers], 0 and 1 where there is no value;
-            `plain`, float32 [batch, values], which is not standardised; `ids`, int32 [batch,
-            categories]; and int32 [batch, longest] for each sequence, padded with
-            `IdSequence.padding`. Each exists only if there are such features.
+            Name -> array. `numbers`, float32 [batch, numbers], is 0 for a missing value; `missing`,
+            of the same shape, is 1 there, else 0. `plain`, float32 [batch, values], is not to be
+            standardised. `ids` is int32 [batch, categories]. Each sequence is int32 [batch,
+            longest], padded with `IdSequence.padding`. Arrays without features are left out.
 
         Raises:
             SchemaError: A value does not match its feature.

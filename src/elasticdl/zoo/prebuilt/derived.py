@@ -13,7 +13,7 @@ same ones.
     lists of one size  -> an array of numbers
     always the same, empty, or strings that differ in almost every row
                        -> skipped, and reported
-    whole numbers that number the rows, or never repeat and are named as an identifier
+    whole numbers that count the rows, or never repeat and have the name of an identifier
                        -> skipped, and reported, if there is another feature
 
 A number or time with missing values is `nullable`. Columns that cannot be a feature are skipped
@@ -26,7 +26,7 @@ it imports no framework.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.data.column_summary import is_whole
@@ -47,8 +47,6 @@ _IDENTIFIER_ROWS = 50
 _CYCLES = {"date": ["year", "week"], "time3": ["day"], "time6": ["day"]}
 # A column of strings with a larger share of distinct values is free text.
 _FREE_TEXT = 0.9
-# A text column with at most this share of values other than numbers was probably meant as numbers.
-_FEW_OTHERS = 0.2
 # Names of identifiers: id, user_id, userId, ID, PassengerId, uuid, index.
 _IDENTIFIER = re.compile(r"(?:^|[\W_])(?i:id|uuid|guid|index)$|[a-z](?:Id|ID)$")
 _MIN_BUCKETS, _MAX_BUCKETS = 1024, 1 << 18
@@ -61,12 +59,10 @@ class Derived:
     Attributes:
         columns: The features, as in the param `columns` of the prebuilt table models.
         left_out: Column -> why it is not a feature.
-        doubtful: Column -> why its feature may not be the intended one.
     """
 
     columns: Sequence[dict[str, Any]]
     left_out: dict[str, str]
-    doubtful: dict[str, str] = field(default_factory=dict)
 
 
 def derive(columns: Sequence[ColumnSummary], label: str, ignore: Collection[str] = ()) -> Derived:
@@ -90,12 +86,7 @@ def derive(columns: Sequence[ColumnSummary], label: str, ignore: Collection[str]
             left_out[column.name] = reason
         else:
             features.append(feature_of(column))
-    doubtful = {
-        column.name: reason
-        for column in used
-        if column.name not in left_out and (reason := _mostly_numbers(column))
-    }
-    return Derived(features, left_out, doubtful)
+    return Derived(features, left_out)
 
 
 def feature_of(column: ColumnSummary) -> dict[str, Any]:
@@ -144,32 +135,6 @@ def _why_not(column: ColumnSummary) -> str:
     if share <= _FREE_TEXT:
         return ""
     return "no value occurs twice" if share == 1 else "almost every row has a text of its own"
-
-
-def _mostly_numbers(column: ColumnSummary) -> str:
-    """Return a sentence saying why a column that looks numeric is treated as text.
-
-    Empty unless it is a text column with numbers and only a few other values.
-    """
-    if column.kind != "text" or column.values is None:
-        return ""
-    others = [(value, count) for value, count in column.values if not _is_number(value)]
-    num_others = sum(count for _, count in others)
-    if not 0 < num_others <= _FEW_OTHERS * column.num_present:
-        return ""
-    shown = ", ".join(repr(value) for value, _ in others[:3]) + (", ..." if others[3:] else "")
-    return (
-        f"{num_others:,} of its {column.num_present:,} values {'is' if num_others == 1 else 'are'} "
-        f"not a number ({shown}), so it is text. If it has numbers, leave these cells empty"
-    )
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except ValueError:
-        return False
-    return True
 
 
 def _has_numbers(column: ColumnSummary) -> bool:

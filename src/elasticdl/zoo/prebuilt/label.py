@@ -97,7 +97,8 @@ class Classes:
     def predictions(self, outputs: Any) -> dict[str, Array]:
         """Return the columns to write for a batch of predictions, by name.
 
-        They are `prediction` (the most probable class), `probability` (its own) and `output` (all).
+        They are `prediction` (the most probable class), `probability` (that of this class) and
+        `output` (the probabilities of all classes).
 
         Args:
             outputs: Class probabilities, [batch, classes].

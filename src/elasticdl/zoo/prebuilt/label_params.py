@@ -59,6 +59,31 @@ def check_label(label: ColumnSummary, advice: Advice) -> None:
         )
 
 
+def check_class_type(name: str, type_: Any, kind: str, advice: Advice) -> None:
+    """Raise a `DataError` with the reason if the values of a label's type cannot be classes.
+
+    Args:
+        name: Name of the label.
+        type_: Its Arrow type, or the name of it.
+        kind: See `ColumnSummary.kind`.
+        advice: Remedies to recommend in the error.
+    """
+    if kind in {"time", "list", "other"}:
+        raise DataError(
+            f"{name!r} holds {in_words(type_)}, which cannot be classes. "
+            f"{_begun(advice.as_text(name))}, or use {advice.another}."
+        )
+
+
+def check_number_type(name: str, type_: Any, kind: str, model: str, advice: Advice) -> None:
+    """Check that a label's type is a number, else raise a `DataError`; see `check_class_type`."""
+    if kind != "number":
+        raise DataError(
+            f"{model} predicts a number; {name!r} holds {in_words(type_)}. Use a classifier, or "
+            f"{advice.another}."
+        )
+
+
 def classes_of(label: ColumnSummary, model: str, advice: Advice) -> tuple[list[Any], str]:
     """Return the values of a label as a sorted list of classes, and a note for the user.
 
@@ -73,11 +98,7 @@ def classes_of(label: ColumnSummary, model: str, advice: Advice) -> tuple[list[A
     Raises:
         DataError: The values cannot be classes.
     """
-    if label.kind in {"time", "list", "other"}:
-        raise DataError(
-            f"{label.name!r} holds {in_words(label.type)}, which cannot be classes. "
-            f"{_begun(advice.as_text(label.name))}, or use {advice.another}."
-        )
+    check_class_type(label.name, label.type, label.kind, advice)
     if label.values is None:
         raise DataError(
             f"{label.name!r} has too many distinct values to be classes. Use a regressor, or "
@@ -119,11 +140,8 @@ def scale_of(label: ColumnSummary, model: str, advice: Advice) -> dict[str, floa
     Raises:
         DataError: The label is not a number, or float64 cannot distinguish its values.
     """
-    if label.kind != "number" or label.mean is None:
-        raise DataError(
-            f"{model} predicts a number; {label.name!r} holds {in_words(label.type)}. Use a "
-            f"classifier, or {advice.another}."
-        )
+    check_number_type(label.name, label.type, label.kind, model, advice)
+    assert label.mean is not None  # noqa: S101 - `check_label` refuses a column without values
     if not label.deviation:
         raise DataError(
             f"The values of {label.name!r} are so large and so close together that {model}, which "

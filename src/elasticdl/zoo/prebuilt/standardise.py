@@ -1,4 +1,4 @@
-"""Standardises numbers to mean 0 and variance 1, by statistics that workers can add up.
+"""Standardises numbers to mean 0 and variance 1, from sums that are combined over workers.
 
 Not a model: `elasticdl zoo list` skips this file.
 """
@@ -18,10 +18,10 @@ _RELATIVE_VARIANCE = 1e-12
 class Standardise(keras.layers.Layer):
     """Standardises numbers to mean 0 and variance 1; missing or constant ones become 0.
 
-    Mean and variance are those of all rows of the batches *before*, in float64. So a row's value
-    does not depend on its batch, and the sums of several workers add up to those of one process.
-    Unlike those of a BatchNormalization, they are right after one epoch, however few batches it
-    has. Until two rows have been seen, every number becomes 0.
+    Mean and variance are those of all rows in earlier batches, in float64. So a row's value does
+    not depend on its own batch, and several workers together have the same sums as one process.
+    After one epoch, mean and variance are those of the whole data; the moving averages of a
+    BatchNormalization need many batches. Until two rows have been seen, every number becomes 0.
     """
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:

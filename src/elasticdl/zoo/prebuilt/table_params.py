@@ -1,4 +1,4 @@
-"""Derives the params of a table model that the user left out from all rows of the training data.
+"""Computes the params of a table model that the user did not give, from all training rows.
 
     columns                    the default features (`derived.py`)
     classes                    the sorted values of a classifier's label
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from elasticdl.data.type_words import in_words
 from elasticdl.data.wording import counted, did_you_mean, listed
 from elasticdl.definition import CompletedParams
-from elasticdl.errors import DataError, SchemaError
+from elasticdl.errors import DataError, UsageError
 from elasticdl.zoo.prebuilt.derived import derive
 from elasticdl.zoo.prebuilt.label_params import Advice, check_label, classes_of, scale_of
 
@@ -67,7 +67,7 @@ def _completed(
         is_classifier: Whether the model predicts classes; otherwise it predicts a number.
 
     Raises:
-        SchemaError: The table has no column for the label.
+        UsageError: A param names a column that the table does not have.
         DataError: The label cannot be learned, or no feature is left.
     """
     notes: list[str] = []
@@ -91,13 +91,14 @@ def _completed(
         notes += [
             f"Column {name!r} is left out: {reason}." for name, reason in derived.left_out.items()
         ]
-        notes += [f"Column {name!r}: {reason}." for name, reason in derived.doubtful.items()]
         if not derived.columns:
             raise DataError(
                 f"No column is left to predict {label.name!r} from. {' '.join(notes)} Add columns "
                 "of numbers, text or dates, or describe the features in the param `columns`."
             )
         params["columns"] = list(derived.columns)
+    else:
+        _check_columns(params["columns"], table)
     return CompletedParams(params, notes)
 
 
@@ -105,9 +106,9 @@ def _label_of(table: Sequence[ColumnSummary], name: str) -> ColumnSummary:
     label = next((column for column in table if column.name == name), None)
     if label is None:
         names = [column.name for column in table]
-        raise SchemaError(
-            f"The table has no column {name!r}, the label; it has {listed(names)}"
-            f"{did_you_mean(name, names)} Specify the right one:  --params='label=\"NAME\"'"
+        raise UsageError(
+            f"--params: the table has no column {name!r}, the label; it has {listed(names)}"
+            f"{did_you_mean(name, names)} Specify the right one: --params='label=\"NAME\"'"
         )
     return label
 
@@ -124,7 +125,27 @@ def _check_ignored(ignore: Sequence[str], table: Sequence[ColumnSummary]) -> Non
     names = [column.name for column in table]
     for name in ignore:
         if name not in names:
-            raise SchemaError(
+            raise UsageError(
                 f"--params: ignore has {name!r}, which is not a column of the table"
                 f"{did_you_mean(name, names)} It has {listed(names)}."
             )
+
+
+def _check_columns(entries: Any, table: Sequence[ColumnSummary]) -> None:
+    """Check that the table has the columns that entries of `columns` name, also within their `of`.
+
+    Raises:
+        UsageError: A column is missing.
+    """
+    names = [column.name for column in table]
+    for entry in entries if isinstance(entries, (list, tuple)) else [entries]:
+        if not isinstance(entry, dict):
+            # The column of another entry, or a mistake that is reported elsewhere.
+            continue
+        name = entry.get("column")
+        if isinstance(name, str) and name not in names:
+            raise UsageError(
+                f"--params: columns has {name!r}, which is not a column of the table"
+                f"{did_you_mean(name, names)} It has {listed(names)}."
+            )
+        _check_columns(entry.get("of"), table)

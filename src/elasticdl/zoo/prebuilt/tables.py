@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelArguments:
-    """The arguments of a model, in an object that Keras does not track as a part of it.
+    """The constructor arguments of a model, wrapped so that Keras does not track them.
 
     Attributes:
         arguments: Name -> value, JSON values.

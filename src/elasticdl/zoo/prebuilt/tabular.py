@@ -88,7 +88,7 @@ def _how_to_name(label: str, fields: Sequence[str]) -> str:
     """Return the end of an error message: how to set the name of the label."""
     near = difflib.get_close_matches(label, fields, n=1)
     guess = f"; did you mean {near[0]!r}?" if near else "."
-    return f"{guess} Specify the right one:  --params='label=\"{near[0] if near else 'NAME'}\"'"
+    return f"{guess} Specify the right one: --params='label=\"{near[0] if near else 'NAME'}\"'"
 
 
 def _column(records: Sequence[Record], name: str) -> np.ndarray[Any, Any]:
@@ -99,14 +99,14 @@ def _column(records: Sequence[Record], name: str) -> np.ndarray[Any, Any]:
         number = next(number for number, record in enumerate(records) if name not in record)
         raise SchemaError(
             f"Row {number} of a batch has no field {name!r}, which row 0 has. Every row needs "
-            f"the same fields; leave this one out everywhere with  --params='ignore=[\"{name}\"]'"
+            f"the same fields; leave this one out everywhere with --params='ignore=[\"{name}\"]'"
         ) from None
     except ValueError:
         sizes = sorted({np.size(record[name]) for record in records})
         raise SchemaError(
             f"Field {name!r} has {' or '.join(map(str, sizes))} values in the rows of one batch. "
             "A table needs the same number in every row; leave the field out with "
-            f" --params='ignore=[\"{name}\"]'"
+            f"--params='ignore=[\"{name}\"]'"
         ) from None
 
 

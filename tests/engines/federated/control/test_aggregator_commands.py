@@ -19,7 +19,7 @@ from elasticdl.engines.federated.protocol.messages import Refusal
 from elasticdl.engines.federated.server.client_registry import ClientRegistry
 from elasticdl.engines.federated.simulation import simulate
 from elasticdl.engines.federated.simulation.party_processes import PartyProcesses
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.errors import (
     ElasticDLError,
     OutputBusyError,

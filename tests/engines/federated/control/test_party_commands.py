@@ -21,7 +21,7 @@ from elasticdl.engines.federated.client.party import Party, weights_of
 from elasticdl.engines.federated.control.party_commands import PartyCommands
 from elasticdl.engines.federated.control.status import GLOBAL_FOLDER, PartyStatus, kept_party
 from elasticdl.engines.federated.protocol.messages import LocalTraining, Refusal, RoundRequest
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.errors import DataError, DefinitionError, UsageError
 
 
@@ -39,7 +39,7 @@ class Told:
     def give(self, verbs, verb, **options):
         self.verb, self.options = verb, options
         self._order = self
-        verbs.between()
+        verbs.run_pending()
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from tests.engines.federated.flower.conftest import wait_until
 
-from elasticdl.engines.federated.flower.certificate_check import knock
+from elasticdl.engines.federated.flower.certificate_check import check_connection
 from elasticdl.engines.federated.flower.commands import Child, environment, free_port, program
 from elasticdl.engines.federated.flower.keys import PartyKeys, make_keys
 from elasticdl.engines.federated.flower.supernode import Supernode, refusal
@@ -179,11 +179,11 @@ def test_a_wrong_ca_is_noticed_before_anything_is_sent(federation, tmp_path):
 
 def test_a_party_without_keys_is_told_that_the_aggregator_speaks_tls(federation):
     with pytest.raises(TrainingError, match="it probably speaks TLS. Set this party's keys"):
-        knock(federation.link.address, None)
+        check_connection(federation.link.address, None)
 
 
 def test_nobody_there_is_no_error_but_a_reason(tmp_path):
-    assert "connection refused. Is the aggregator running?" in knock("127.0.0.1:1", None)
+    assert "connection refused. Is the aggregator running?" in check_connection("127.0.0.1:1", None)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from elasticdl.engines.federated.flower import deployment, supernode
-from elasticdl.engines.federated.flower.certificate_check import knock
+from elasticdl.engines.federated.flower.certificate_check import check_connection
 from elasticdl.engines.federated.flower.keys import PartyKeys, make_keys
 from elasticdl.engines.federated.flower.supernode import Supernode, explain, refusal
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.errors import TrainingError
 
 
@@ -57,7 +57,7 @@ def server(request, keys):
 
 @pytest.mark.parametrize("server", ["tls"], indirect=True)
 def test_an_aggregator_with_the_right_certificate_answers(server, keys):
-    assert knock(server, keys / "parties/north/ca.crt") is None
+    assert check_connection(server, keys / "parties/north/ca.crt") is None
 
 
 @pytest.mark.parametrize("server", ["tls"], indirect=True)
@@ -65,7 +65,7 @@ def test_another_ca_is_noticed(server, tmp_path):
     make_keys(tmp_path / "keys", ["north"], ["localhost"])
 
     with pytest.raises(TrainingError, match="was not signed by .*another federation"):
-        knock(server, tmp_path / "keys/parties/north/ca.crt")
+        check_connection(server, tmp_path / "keys/parties/north/ca.crt")
 
 
 @pytest.mark.parametrize("server", ["tls"], indirect=True)
@@ -78,30 +78,30 @@ def test_a_host_that_the_certificate_does_not_name_is_noticed(server, keys):
             "socket.getaddrinfo", lambda host, *rest, **more: real("127.0.0.1", *rest, **more)
         )
         with pytest.raises(TrainingError, match="not valid for that host.*--host=127.0.0.1.nip"):
-            knock(address, keys / "parties/north/ca.crt")
+            check_connection(address, keys / "parties/north/ca.crt")
 
 
 @pytest.mark.parametrize("server", ["plain"], indirect=True)
 def test_a_party_with_keys_is_told_that_the_aggregator_has_none(server, keys):
     with pytest.raises(TrainingError, match="does not speak TLS .*but this party has keys"):
-        knock(server, keys / "parties/north/ca.crt")
+        check_connection(server, keys / "parties/north/ca.crt")
 
 
 @pytest.mark.parametrize("server", ["tls"], indirect=True)
 def test_a_party_without_keys_is_told_that_it_needs_them(server):
     with pytest.raises(TrainingError, match="it probably speaks TLS. Set this party's keys"):
-        knock(server, None)
+        check_connection(server, None)
 
 
 @pytest.mark.parametrize("server", ["plain"], indirect=True)
 def test_plain_to_plain_is_fine(server):
-    assert knock(server, None) is None
+    assert check_connection(server, None) is None
 
 
 @pytest.mark.parametrize("server", ["foreign"], indirect=True)
 def test_a_party_of_another_user_is_told_that_both_need_keys(server):
     with pytest.raises(TrainingError, match="by another user of this machine, without keys"):
-        knock(server, None)
+        check_connection(server, None)
 
 
 def test_a_party_of_another_user_is_told_so_also_if_it_was_first():
@@ -111,8 +111,8 @@ def test_a_party_of_another_user_is_told_so_also_if_it_was_first():
 
 
 def test_nobody_there_is_no_error_but_a_reason():
-    assert "connection refused. Is the aggregator running?" in knock("127.0.0.1:1", None)
-    assert "the host name cannot be resolved" in knock("no.such.host.invalid:1", None)
+    assert "connection refused. Is the aggregator running?" in check_connection("127.0.0.1:1", None)
+    assert "the host name cannot be resolved" in check_connection("no.such.host.invalid:1", None)
 
 
 def test_what_flower_prints_last_is_shown_if_nothing_is_known_of_it():
@@ -191,7 +191,7 @@ def test_an_aggregator_that_is_not_there_is_waited_for(watched, caplog):
 def test_a_party_that_was_early_learns_that_the_aggregator_is_another_one(
     watched, server, monkeypatch
 ):
-    once, real = [], supernode.knock
+    once, real = [], supernode.check_connection
 
     def knock_once(*given):
         try:
@@ -200,7 +200,7 @@ def test_a_party_that_was_early_learns_that_the_aggregator_is_another_one(
             once.append(error)
         raise once[0]
 
-    monkeypatch.setattr(supernode, "knock", knock_once)
+    monkeypatch.setattr(supernode, "check_connection", knock_once)
     node, thread = watched(server, "ERROR: CERTIFICATE_VERIFY_FAILED")
     thread.join(10)
 

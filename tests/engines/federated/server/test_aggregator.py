@@ -11,7 +11,7 @@ import pytest
 
 from elasticdl.engines.federated.protocol.messages import Refusal
 from elasticdl.engines.federated.simulation import simulate
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.errors import TrainingError
 from elasticdl.event_file import read_events
 from elasticdl.events import JobFailed, RoundFinished

@@ -16,7 +16,7 @@ from tests.engines.federated.conftest import assert_same_bits
 
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.engines.federated.simulation import party_processes, simulate
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.errors import UsageError
 from elasticdl.event_file import read_events
 from elasticdl.events import Checkpointed, PartyJoined, RoundFinished
@@ -30,7 +30,7 @@ SIMULATION = """
     from elasticdl.engines.federated.simulation import simulate
     from elasticdl.engines.federated.config.settings import Recorder
     from elasticdl.engines.federated.simulation.simulate import SimulatedMember
-    from elasticdl.engines.progress import Silent
+    from elasticdl.engines.progress_bar import Silent
     from elasticdl.job import Job
 
     # Also where the tests run in the background of a shell.

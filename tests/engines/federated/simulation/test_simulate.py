@@ -19,7 +19,7 @@ from elasticdl.engines.federated.protocol.messages import read_answer
 from elasticdl.engines.federated.simulation import simulate
 from elasticdl.engines.federated.simulation.simulate import SimulatedMember
 from elasticdl.engines.federated.strategies.fusions import FUSIONS, PartyUpdate
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.errors import OutputTakenError, TrainingError
 from elasticdl.event_file import read_events
 from elasticdl.events import Evaluated, JobFinished, PartyJoined, RoundFinished

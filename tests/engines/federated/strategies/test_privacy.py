@@ -13,7 +13,7 @@ from elasticdl.engines.federated.simulation import simulate
 from elasticdl.engines.federated.strategies.fusions import FUSIONS
 from elasticdl.engines.federated.strategies.privacy import private_mean, privately, system_noise
 from elasticdl.engines.federated.strategies.updates import PartyUpdate
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.errors import AggregationError
 from elasticdl.event_file import read_events
 from elasticdl.events import RoundFinished

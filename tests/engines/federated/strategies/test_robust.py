@@ -7,7 +7,7 @@ from elasticdl.engines.federated.strategies.robust import (
     coordinate_median,
     fed_plus,
     geometric_median,
-    mixed,
+    nearest_neighbor_mixing,
     num_trimmed_of,
     trimmed_mean,
     weiszfeld_shares,
@@ -124,7 +124,9 @@ def test_a_middle_of_what_was_mixed_is_near_the_mean_of_parties_that_differ(fuse
 def test_mixing_takes_those_nearest_to_each_and_counts_them_once(update):
     updates = [update("a", [0], 1), update("b", [1], 50), update("c", [3], 1), update("d", [90])]
 
-    means = {one.party: float(one.weights["w"][0]) for one in mixed(ZERO, updates, 1)}
+    means = {
+        one.party: float(one.weights["w"][0]) for one in nearest_neighbor_mixing(ZERO, updates, 1)
+    }
 
     assert means == pytest.approx({"a": 4 / 3, "b": 4 / 3, "c": 4 / 3, "d": 94 / 3})
 
@@ -132,8 +134,8 @@ def test_mixing_takes_those_nearest_to_each_and_counts_them_once(update):
 def test_mixing_with_nobody_who_lies_changes_nothing(update):
     updates = of(update, b=1, a=5)
 
-    assert [one.party for one in mixed(ZERO, updates, 0)] == ["a", "b"]
-    assert mixed(ZERO, updates, 0)[1].weights is updates[0].weights
+    assert [one.party for one in nearest_neighbor_mixing(ZERO, updates, 0)] == ["a", "b"]
+    assert nearest_neighbor_mixing(ZERO, updates, 0)[1].weights is updates[0].weights
 
 
 def test_a_centre_of_fed_plus_is_a_mean_a_median_or_a_geometric_median(update):

@@ -41,13 +41,13 @@ def test_counters_come_from_the_party_that_krum_takes():
     assert fused.weights["count"] == [ord(fused.chosen[0])]
 
 
-@pytest.mark.parametrize("num_liars", [0, 1, 2])
-def test_krum_needs_twice_the_liars_and_three_parties(update, num_liars):
-    updates = [update(str(i), [i]) for i in range(2 * num_liars + 3)]
+@pytest.mark.parametrize("num_byzantine", [0, 1, 2])
+def test_krum_needs_twice_the_liars_and_three_parties(update, num_byzantine):
+    updates = [update(str(i), [i]) for i in range(2 * num_byzantine + 3)]
 
-    assert krum(ZERO, updates, {}, byzantine_threshold=num_liars).chosen
-    with pytest.raises(AggregationError, match=f"Krum needs at least {2 * num_liars + 3}"):
-        krum(ZERO, updates[1:], {}, byzantine_threshold=num_liars)
+    assert krum(ZERO, updates, {}, byzantine_threshold=num_byzantine).chosen
+    with pytest.raises(AggregationError, match=f"Krum needs at least {2 * num_byzantine + 3}"):
+        krum(ZERO, updates[1:], {}, byzantine_threshold=num_byzantine)
 
 
 def test_krum_finds_liars_where_float32_has_no_digits_left():

@@ -58,7 +58,7 @@ class ClientState(Protocol):
     """Storage of a party's state between rounds."""
 
     def after(self, history: str, round_number: int) -> Checkpoint | None:
-        """Return the party's state after a round of a training run; None if it was deleted.
+        """Return what `keep` saved for a round of a training run; None if it is not stored.
 
         `history` is the ID of the training run, which stays the same when it is resumed.
         """
@@ -101,7 +101,7 @@ class DiskClientState:
         self._last = max((number_of(one) for one in kept if one is not None), default=0)
 
     def after(self, history: str, round_number: int) -> Checkpoint | None:
-        """Load the party's state after a round of a training run; None if it was deleted."""
+        """Load what `keep` saved for a round of a training run; None if it is not stored."""
         self._store.wait()
         if round_number not in self._store.steps():
             return None
@@ -137,7 +137,7 @@ class DiskClientState:
 
 
 def numbered(checkpoint: Checkpoint, number: int) -> Checkpoint:
-    """Return the checkpoint with a sequence number, which shows whether own or global is newer."""
+    """Return a copy of a checkpoint with a sequence number, by which `latest` finds the newest."""
     return replace(checkpoint, metadata={**checkpoint.metadata, _NUMBER: number})
 
 
@@ -147,10 +147,16 @@ def number_of(checkpoint: Checkpoint) -> int:
 
 
 def latest(own: Checkpoint | None, synced: Checkpoint | None) -> CurrentModel | None:
-    """Return the party's model: the checkpoint with the higher sequence number.
+    """Return the party's current model: the checkpoint with the higher sequence number.
 
-    A checkpoint of a round that sent gradients has no model and is ignored. None without a
-    checkpoint.
+    A checkpoint of a round in which the party sent gradients contains no model and is ignored.
+
+    Args:
+        own: The newest checkpoint of the party's own models; None if it has none.
+        synced: The newest checkpoint of the global model; None if it has none.
+
+    Returns:
+        The current model; None if neither checkpoint contains one.
 
     Example:
         >>> from elasticdl.artifacts.checkpoint_store import Checkpoint

@@ -31,14 +31,15 @@ _NUM_SPLITS = 2
 def source_of(handler: DataHandler) -> Callable[[str], RecordSource]:
     """Return a function that opens the training or test data of a user's data handler.
 
-    The class is imported and called only when the first of the two is opened, and then raises the
-    errors below.
+    The errors below are raised by the returned function, not by this one: the user's class is
+    imported and called only when the first of the two is opened.
 
     Args:
         handler: The user's class, with its file and the argument of its constructor.
 
     Returns:
-        A function that takes the name `NAME: training` or `NAME: test` and returns the records.
+        A function that takes a name of the data and returns the records: the training data if the
+        name ends with ": training", otherwise the test data.
 
     Raises:
         DefinitionError: The file has no such class.

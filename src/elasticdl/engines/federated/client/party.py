@@ -43,7 +43,7 @@ from elasticdl.engines.federated.protocol.messages import (
 from elasticdl.engines.feed import TrainingBatch, training_batches
 from elasticdl.engines.in_process import InProcessCommitter
 from elasticdl.engines.loop import Loop, split_arrays
-from elasticdl.engines.progress import Silent
+from elasticdl.engines.progress_bar import Silent
 from elasticdl.engines.train_progress import states_from_json, states_to_json
 from elasticdl.engines.training_context import TrainingContext, open_context
 from elasticdl.errors import DataError, DefinitionError, UsageError
@@ -99,8 +99,8 @@ class Party:
         create_trainer: Builds the party's trainer; parties of one process may share one.
         shares_metrics: Whether the party's metrics may be sent to the aggregator.
         recorder: Writes the party's own metrics file; None if its config requests none.
-        redacts: Whether errors are sent only in redacted form, because they may quote the data.
-            False for requests that the party makes itself.
+        redacts: Whether a `Refusal` contains the error only in redacted form, because the error may
+            quote the data. False in a simulation, where all data belong to the same user.
     """
 
     name: str
@@ -114,7 +114,7 @@ class Party:
     _opened: _Opened | None = field(default=None, init=False)
 
     def open(self) -> int:
-        """Open the data and build the model ahead of the first request; return the record count.
+        """Open the data and build the model before the first request; return the record count.
 
         Raises:
             ElasticDLError: The data or the model cannot be used.
@@ -393,7 +393,10 @@ class Party:
     def _measured_before(
         self, request: RoundRequest, context: TrainingContext, trainer: Trainer
     ) -> MetricStates:
-        """Evaluate the global weights if the aggregator or the metrics file needs it, else {}."""
+        """Return an evaluation of the global weights; {} if it is not needed.
+
+        The aggregator may request it, or the party's metrics file may need it.
+        """
         recorded = self.recorder is not None and self.recorder.before_training
         asked = request.options.evaluate_before and self.shares_metrics
         return measured(context, trainer) if recorded or asked else {}
@@ -419,7 +422,7 @@ class Party:
         )
 
     def _measured(self, context: TrainingContext, trainer: Trainer) -> MetricStates:
-        """Evaluate the model on the party's validation data, if the party shares its metrics."""
+        """Evaluate the model on the party's validation data; {} if it shares no metrics."""
         return measured(context, trainer) if self.shares_metrics else {}
 
     def _reply(self, request: RoundRequest, **found: Any) -> Reply:
@@ -455,7 +458,7 @@ class _MetricsCommitter(InProcessCommitter):
 
 @dataclass(frozen=True, eq=False)
 class _Sum:
-    """Sum of contributions in float64: in float32 the last of many batches would be lost."""
+    """Sums contributions in float64: in float32, a large sum would lose small contributions."""
 
     buffer: np.ndarray[Any, Any]
     num_examples: int
@@ -487,7 +490,7 @@ class _NullSink:
 
 
 def _at_epoch(opened: _Opened, epoch: int) -> Checkpoint:
-    """Return the checkpoint from which a party trains if it has none of the previous round.
+    """Return the checkpoint from which a party trains if it has no state of the previous round.
 
     Args:
         opened: The party's data and trainer.
@@ -509,7 +512,7 @@ def _fingerprint(request: RoundRequest) -> str:
 
 
 def measured(context: TrainingContext, trainer: Trainer) -> MetricStates:
-    """Evaluate a model on a party's validation data; without any, return no metric states."""
+    """Evaluate a model on a party's validation data; return {} if it has no such data."""
     validation = context.validation
     if validation is None:
         return {}

@@ -56,10 +56,12 @@ class MetricsFile:
         Args:
             history: ID of the training run that the round belongs to.
             number: The round.
-            trainer: Has the metrics, which turn states into values.
+            trainer: Its metrics compute values from the metric states.
             training: Metric states of the round's training.
-            before: Metric states of the global weights; empty if not requested.
-            after: Metric states of the party's own weights; empty if not requested.
+            before: Metric states of the global weights, evaluated before training; empty if the
+                config does not request them.
+            after: Metric states of the party's own weights, evaluated after training; empty if the
+                config does not request them.
 
         Raises:
             OutputError: The file cannot be written.

@@ -4,7 +4,7 @@ An exception quotes the data that caused it: a row, a name, a path with a patien
 The message that is sent to the aggregator keeps the words that describe the problem, without the
 data. When in doubt, a word is removed: the full message is in the party's own log.
 
-Callers: `party.py`, through `messages.py`.
+Callers: `protocol/messages.py`, and `server/client_registry.py`.
 """
 
 from __future__ import annotations

@@ -263,7 +263,13 @@ RECORDER_NAMES = NameTable(
 
 
 def data_handler_problem(path: str) -> str | None:
-    """Explain why the data handler at a dotted path cannot be used; None if it is the user's own.
+    """Explain why a data handler is not supported: it is one of IBM FL's own classes.
+
+    Args:
+        path: The dotted path of the handler, as in a config.
+
+    Returns:
+        The explanation, with what to do; None if the handler is a user's own class.
 
     Example:
         >>> data_handler_problem("my_data")

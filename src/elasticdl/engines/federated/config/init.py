@@ -90,17 +90,19 @@ def write_federation(
 
     Args:
         folder: Created if it does not exist.
-        data: Records to distribute.
-        validation_data: Records for the parties to evaluate on, distributed evenly; None means
-            none.
+        data: Location of the records to distribute.
+        validation_data: Location of records for the parties to evaluate on, which are distributed
+            evenly at random; None means none.
         num_parties: Number of parties.
-        split: A name in `SPLITS`.
-        settings: Keyword arguments of that split.
-        label: The field that the split uses; None searches for it.
+        split: How the records are distributed: a name in `SPLITS`.
+        settings: Keyword arguments of the split, such as `alpha`.
+        label: Name of the field by whose values the split distributes the records; None searches
+            for it.
         seed: Seed of the split.
         address: The `ip` and `port` by which parties reach the aggregator.
         aggregator: Sections of the aggregator's config, except `model`.
-        model: Returns the section `model` of all configs in a folder; it may write to `model/`.
+        model: Function that is called with `folder` and returns the section `model` for all
+            configs. It may write the files of a saved model to `folder / "model"`.
 
     Raises:
         UsageError: The split is not possible with these settings.

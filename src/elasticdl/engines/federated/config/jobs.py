@@ -117,8 +117,12 @@ def check_names(parties: list[PartyConfig]) -> None:
 def check_party(party: PartyConfig, aggregator: AggregatorConfig | None) -> None:
     """Check that a party's `local_training` matches the aggregator's fusion.
 
+    Args:
+        party: The party's config.
+        aggregator: The aggregator's config; None if it is not known, then nothing is checked.
+
     Raises:
-        DefinitionError: `local_training` names another kind of local training.
+        DefinitionError: `local_training` names another kind of training than the fusion needs.
     """
     if aggregator is None or party.local_training in {None, "local"}:
         return

@@ -8,7 +8,7 @@ model_def, params, dialect, trust) and of `connection.info.tls_config`, and `out
 Reading has no side effects: no class is imported, and no file except the config is opened. Paths
 are relative to the file's folder.
 
-Callers: the command line, `init.py`, which checks what it has written, and `elasticdl.federated`.
+Callers: the command line and `elasticdl.federated`.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Section:
         return self._values.get(key) is not None
 
     def is_bare(self, key: str) -> bool:
-        """Return whether a section contains a key that has no value (`key:`)."""
+        """Return whether the section contains this key, but without a value (`key:`)."""
         return key in list(self._values) and key not in self
 
     def __bool__(self) -> bool:

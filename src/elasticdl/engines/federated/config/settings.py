@@ -1,6 +1,6 @@
 """Settings of a federation: the values of a config after reading.
 
-Callers: `reading.py` creates them; the command line, `party.py` and `aggregator.py` read them.
+Callers: `reading.py` creates them; the command line, the parties and the aggregator read them.
 """
 
 from __future__ import annotations
@@ -60,10 +60,12 @@ class Data:
     """Source of the examples: records, a handler, or the folder of a `data_loader_class`.
 
     Attributes:
-        uri: Records to train on; at an aggregator, to evaluate on.
-        validation_uri: Records to evaluate on.
-        handler: A user's class that returns the data.
-        data_dir: Folder that the `data_loader_class` of a model reads, to train and to evaluate on.
+        uri: Location of the records to train on; at an aggregator, to evaluate on. None with a
+            handler or a folder.
+        validation_uri: Location of the records to evaluate on; None if there are none.
+        handler: A user's class that returns the data; None without one.
+        data_dir: Folder that the `data_loader_class` of a model reads, to train and to evaluate on;
+            None for any other model.
     """
 
     uri: str | None = None
@@ -143,8 +145,9 @@ class ModelChoice:
     """The section `model` of a config.
 
     Attributes:
-        reference: The model, as in any other job.
-        spec: `model.spec`, if the model is a saved file; its dialect interprets the contents.
+        reference: Where the model's code or file is, and its params, as in a job of any engine.
+        spec: `model.spec`, if the model is a saved file; the reader of its format (a module in
+            `dialects/`) interprets the contents. None if it is not a saved file.
         trust: `model.trust`: which parts of a saved file may be executed. It applies only to the
             file of this config and is never sent.
         written: The whole section `model`, unchanged.
@@ -157,7 +160,11 @@ class ModelChoice:
 
     @property
     def has_components(self) -> bool:
-        """Whether a training session's components build the model and read the data."""
+        """Whether the model is given as the component classes of a training session.
+
+        In a session (dialect `abstractions`), a data loader, a preprocessor and a model builder
+        read the data and build the model, instead of a model file.
+        """
         return self.reference.dialect == "abstractions"
 
     def is_same(self, other: ModelChoice) -> bool:

@@ -56,7 +56,8 @@ class Followed:
         reporter: The job's own reporter.
 
     Attributes:
-        follower: The command whose caller receives the progress; None if there is none.
+        follower: The command `train` whose caller receives the progress; None while no caller
+            waits for a training run.
     """
 
     def __init__(self, reporter: Reporter) -> None:
@@ -94,7 +95,7 @@ class AggregatorCommands:
     """Executes commands to an aggregator and reports its status; see the module.
 
     Attributes:
-        begun: The running attempt at the job, with its output and its event log.
+        begun: The current attempt at the job, with its output and its event log.
         reporter: The job's reporter; it also sends progress to the caller of `train`.
         serves: Whether it trains on command and keeps running afterwards.
         address: The address that parties connect to.
@@ -320,7 +321,7 @@ class AggregatorCommands:
         self.reporter.note(f"{what}; run the same command to resume.")
 
     def published(self) -> None:
-        """Remember, for `status`, that the model of the current round has been published."""
+        """Record, for `status`, that the model of the current round has been published."""
         self._published_round = self.status().round
 
     def serve(

@@ -43,10 +43,10 @@ class ProcessAddress:
     """Role and folder of a process of a federation, which may or may not be running.
 
     Attributes:
-        config: The path as the caller gave it.
+        config: Path of the process's config, as the user gave it.
         role: Aggregator or party.
         folder: The process's own folder: an aggregator's output, or a party's client state.
-        kept: Reads the status from the saved files, for when no process runs.
+        kept: Function that reads the status from the saved files; used when no process runs.
     """
 
     config: str
@@ -56,7 +56,7 @@ class ProcessAddress:
 
     @property
     def is_held(self) -> bool:
-        """Whether a process holds the lock of the folder, even if it accepts no commands."""
+        """Whether a process uses the folder (holds its lock), even if it accepts no commands."""
         name = LOCK_FILE if self.role == "aggregator" else PARTY_LOCK
         return is_held(OutputFolder(self.folder), name)
 

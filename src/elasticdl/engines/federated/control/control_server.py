@@ -5,10 +5,11 @@
                                           '--> queue --> its main loop, at a safe point
            <-- notes; done or failed ---------------------------'
 
-The socket is in a folder that only this user can enter. Its path must be short, so it is recorded
-in `control.json` in the process's own folder. A killed process leaves that file behind, but no
-process listens then; this is what "is not running" means. The socket cannot be reached over a
-network. This module does not know which verbs exist or what they do.
+The socket is in a temporary folder that only this user can enter, because the path of a socket must
+be short. A file `control.json` in the process's own folder contains the path. A killed process
+leaves this file behind; if no process listens at the path, the process is reported as "not
+running". The socket cannot be reached over a network. This module does not know which verbs exist
+or what they do.
 
 A command may take hours, but a process that is stopped (SIGSTOP) or stuck is silent as well. The
 caller therefore checks on a second connection that the process is alive; its accept thread answers
@@ -67,7 +68,13 @@ _log = logging.getLogger("elasticdl")
 
 
 class Command:
-    """A command (`verb`) with its options (JSON values), whose caller waits for the result."""
+    """A received command, whose sender waits for the result.
+
+    Args:
+        verb: The name of the command, such as `stop`.
+        options: Its options; JSON values.
+        stream: Connection to the sender.
+    """
 
     def __init__(self, verb: str, options: Facts, stream: socket.socket) -> None:
         self.verb = verb

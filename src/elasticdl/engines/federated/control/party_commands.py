@@ -49,9 +49,10 @@ class PartyCommands:
     Attributes:
         config: The party's config file, for messages.
         folder: Folder of the party's client state.
-        stands: The party's status; replaced as a whole, because another thread reads it.
+        stands: The party's current status. An update replaces the object instead of changing it,
+            because another thread reads it.
         stop: Function that ends the process after the current request is answered.
-        is_connected: Returns whether the aggregator has accepted the connection.
+        is_connected: Function that returns whether the aggregator has accepted the connection.
         orders: The queue of commands.
         party: The party; None while it is starting.
         code: A copy of the code of the party's model.
@@ -127,7 +128,7 @@ class PartyCommands:
 
     # --- between two requests ---------------------------------------------------------------
 
-    def between(self) -> None:
+    def run_pending(self) -> None:
         """Execute the queued commands; called between two requests of the aggregator."""
         answers: Mapping[str, Callable[[Command], Facts]] = {
             "eval": self._eval,

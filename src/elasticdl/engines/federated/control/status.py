@@ -171,14 +171,14 @@ class Saved:
 
 @dataclass(frozen=True)
 class TrainedRounds:
-    """Result of the command `train`: a training run.
+    """Result of the command `train`: the training run that the command started.
 
     Attributes:
-        round: Number of rounds that produced the model.
-        num_rounds: Number of rounds requested.
+        round: Number of rounds that produced the current global model.
+        num_rounds: Number of the last round of this training run; rounds are counted over all runs.
         stopped: Whether a command stopped it before the last round.
         output: Folder of the TrainedModel.
-        metrics: The latest metrics.
+        metrics: The latest metrics of the global model.
     """
 
     round: int
@@ -198,8 +198,8 @@ def kept_aggregator(output: str, num_rounds: int, num_parties: int) -> Aggregato
 
     Args:
         output: The aggregator's output folder.
-        num_rounds: From its config.
-        num_parties: From its config.
+        num_rounds: Number of rounds in its config, used if no checkpoint contains the number.
+        num_parties: Number of parties in its config.
 
     Raises:
         CorruptCheckpointError: All checkpoints there are damaged.

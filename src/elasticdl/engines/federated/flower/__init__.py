@@ -12,8 +12,8 @@ and models are trained in a long-running process; the code inside Flower only fo
 If a Flower process is killed, a few seconds are lost but no training, and frameworks are imported
 only once.
 
-parties.py     requests to the parties and their answers, for the aggregator
-exchange.py    the same as arrays and JSON values; keeps a ServerApp running
+parties.py     sends the aggregator's requests to the parties, and receives their answers
+exchange.py    sends them as arrays and JSON values; keeps a ServerApp running
 membership.py  which Flower node belongs to which party                            (pure)
 superlink.py   Flower's processes at the aggregator
 tls_proxy.py   the only port that is reachable from outside

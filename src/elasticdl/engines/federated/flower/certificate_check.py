@@ -32,7 +32,7 @@ _ANSWER_S = 5.0
 _WRONG_HOST, _EXPIRED = (62, 64), 10
 
 
-def knock(address: str, ca: Path | None) -> str | None:
+def check_connection(address: str, ca: Path | None) -> str | None:
     """Check that the aggregator is reachable and has the expected certificate.
 
     Args:

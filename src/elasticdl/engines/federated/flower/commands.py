@@ -168,11 +168,12 @@ def ask_flwr(arguments: Sequence[str], variables: Mapping[str, str]) -> dict[str
     """Run a `flwr` command and return its JSON output.
 
     Args:
-        arguments: Without `flwr` and `--format json`.
-        variables: See `environment`; with the superlink's `SOCKET`.
+        arguments: Arguments of the command, without `flwr` and `--format json`.
+        variables: All of its environment variables, as `environment` returns them; `SOCKET` is the
+            path of the superlink's unix socket.
 
     Returns:
-        Its parsed output.
+        Its output, a parsed JSON object.
 
     Raises:
         TrainingError: The command failed; the message contains its output.

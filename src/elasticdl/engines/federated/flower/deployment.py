@@ -176,7 +176,7 @@ def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **o
             path = Path(short, "party")
             supernode = Supernode(state / FLOWER_FOLDER, address, keys, path)
             answer = answering(config.name, verbs.answer)
-            with ClientDaemon(path, config.name, answer, verbs.between) as daemon:
+            with ClientDaemon(path, config.name, answer, verbs.run_pending) as daemon:
                 verbs.stop, verbs.is_connected = daemon.stop, lambda: supernode.is_connected
                 with ended_by_signals(daemon) as noted:
                     supernode.start()

@@ -1,14 +1,14 @@
 """Message exchange with the parties: sends and receives arrays and JSON values (facts).
 
     ask(requests, 10 s)                                             the caller's thread
-       |  letters                          ^ answers, as they arrive
+       |  pending messages ("letters")     ^ answers, as they arrive
        v                                   |
     outbox --> writer --socket--> server_app --socket--> reader     two threads for each server_app
 
-A letter is a pending message to one party. The aggregator's process survives the death of any
-Flower process. A dead ServerApp is replaced by a new run, and all unanswered letters are sent
-again; a party gives the same answer to a repeated request. Deadlines are kept here, so that waiting
-inside Flower cannot extend them.
+A letter is a message to one party that is not answered yet. The aggregator's process survives the
+death of any Flower process. A dead ServerApp is replaced by a new run, and all unanswered letters
+are sent again; a party gives the same answer to a repeated request. Timeouts are measured in this
+process, so that delays inside Flower cannot extend them.
 
 Callers: `parties.py`.
 """
@@ -173,7 +173,8 @@ class Exchange:
             requests: Party -> arrays and values to send. A party that is not connected receives
                 them when it connects, if that is before the timeout.
             timeout_s: How long to wait for answers; None waits until all have arrived.
-            check: Called each second while waiting; an exception from it ends the wait.
+            check: Called each second while waiting; an exception that it raises ends the wait and
+                is passed on.
 
         Yields:
             A party's name, and the arrays and values of its answer. If `unanswered` is the only

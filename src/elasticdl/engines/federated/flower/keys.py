@@ -8,7 +8,7 @@ Each subfolder is copied to one machine and has everything that this machine nee
 authenticates the aggregator by its certificate, and the aggregator authenticates a party by the
 signature of its node key. A name belongs to a key, so a party cannot use another's name.
 
-A config may name files at any path: `of` uses exactly those.
+If a config names files at other paths, `AggregatorKeys.of` and `PartyKeys.of` read those.
 
 Callers: `elasticdl federated keys`, `deployment.py`.
 """
@@ -82,10 +82,13 @@ class AggregatorKeys:
 
     @classmethod
     def of(cls, tls: Tls) -> AggregatorKeys:
-        """Find and check the files that a config names; parties' keys are beside the certificate.
+        """Find and check the files that a config names, and the parties' public keys.
+
+        The public keys are read from the folder `parties` next to the aggregator's certificate.
 
         Raises:
-            UsageError: A file is not named or missing, or is not a certificate.
+            UsageError: The config does not name a file, a file is missing or is not a certificate,
+                or there is no public key.
         """
         return cls._of(
             _named(tls.ca_certificate, "ca_certificate"),
@@ -136,7 +139,8 @@ class PartyKeys:
         """Find and check the files that a config names.
 
         Raises:
-            UsageError: A file is not named or missing, or is not a certificate or not a key.
+            UsageError: The config does not name a file, or a file is missing or is not a
+                certificate or key.
         """
         return cls._of(
             _named(tls.ca_certificate, "ca_certificate"), _named(tls.private_key, "private_key")

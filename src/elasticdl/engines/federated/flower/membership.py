@@ -6,7 +6,7 @@ registered. Without keys (on one machine), each new node receives one request fo
     online --request--> named --vanished--> forgotten
                    '--> refused: an online node has this name; named when that node has vanished
 
-Callers: `parties.py`.
+Callers: `exchange.py`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Membership:
     """The connected nodes and their names; see the module.
 
     Attributes:
-        registered: Node -> party name, for registered keys; if there are any, no node receives a
-            request for its name.
+        registered: Node -> name of the party for which the node's key was registered. Empty without
+            keys; only then do nodes receive requests for their names.
         online: The nodes that Flower reports as connected.
-        given: Node -> the name it gave, for nodes without a registered key, in order of arrival.
+        given: Node -> the name with which it answered such a request, in order of arrival.
     """
 
     registered: Mapping[int, str] = field(default_factory=dict)
@@ -31,20 +31,20 @@ class Membership:
     given: Mapping[int, str] = field(default_factory=dict)
 
     def with_online(self, online: Iterable[int]) -> Membership:
-        """Return a copy in which exactly these nodes are online; it has no names of other nodes."""
+        """Return a copy in which exactly these nodes are online; forget other nodes' names."""
         nodes = frozenset(online)
         given = {node: name for node, name in self.given.items() if node in nodes}
         return replace(self, online=nodes, given=given)
 
     def with_name(self, node: int, name: str) -> Membership:
-        """Return the membership after a node has given its name."""
+        """Return a copy with a node's name; no change if it is offline or has a name already."""
         if node not in self.online or node in self.given:
             return self
         return replace(self, given={**self.given, node: name})
 
     @property
     def nodes(self) -> dict[str, int]:
-        """Connected party -> its node; if several nodes gave the same name, the first one."""
+        """Connected party -> its node; if several nodes have the same name, the first of them."""
         if self.registered:
             named = {node: name for node, name in self.registered.items() if node in self.online}
         else:

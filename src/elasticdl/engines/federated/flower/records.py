@@ -56,7 +56,7 @@ def from_record(record: RecordDict) -> tuple[dict[str, np.ndarray[Any, Any]], di
     """Decode the arrays and the facts from a message's content.
 
     Raises:
-        RecordError: The sender is not an ElasticDL process, or is malicious.
+        RecordError: `to_record` did not create the content; the sender may be malicious.
     """
     try:
         content = record.array_records[_ARRAYS][_BYTES].data

@@ -4,7 +4,7 @@
     FOLDER/nodes.json      the node of each party's key, written when the key is registered
     FOLDER/run             the run that was started last
     FOLDER/flwr/           Flower's own folder
-    FOLDER/bin/            all commands that the superlink can start: two
+    FOLDER/bin/            the only two commands that the superlink can start
     FOLDER/*.log           output of the processes
 
 The superlink itself listens on a unix socket in a separate folder (`unix_socket.py`). The TLS proxy

@@ -1,6 +1,6 @@
 """Flower's processes at a party: a supernode that stays connected to the aggregator.
 
-    FOLDER/bin/        all commands that the supernode can start: two
+    FOLDER/bin/        the only two commands that the supernode can start
     FOLDER/flwr/       Flower's own folder
     FOLDER/*.log       output of the processes
 
@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elasticdl.engines.federated.flower.certificate_check import ANOTHER_USER, knock
+from elasticdl.engines.federated.flower.certificate_check import ANOTHER_USER, check_connection
 from elasticdl.engines.federated.flower.commands import (
     NOWHERE_HOST,
     NOWHERE_PORT,
@@ -109,7 +109,7 @@ class Supernode:
         Raises:
             TrainingError: The aggregator is reachable, but not with these keys.
         """
-        unreachable = knock(self._address, None if self._keys is None else self._keys.ca)
+        unreachable = check_connection(self._address, None if self._keys is None else self._keys.ca)
         if unreachable is not None:
             _log.warning("%s Retrying until it succeeds.", unreachable)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -233,7 +233,9 @@ class Supernode:
             return reason, True
         # Check the aggregator again: if it was not reachable at the start, it may be misconfigured.
         try:
-            unreachable = knock(self._address, None if self._keys is None else self._keys.ca)
+            unreachable = check_connection(
+                self._address, None if self._keys is None else self._keys.ca
+            )
         except TrainingError as error:
             return str(error), True
         if unreachable is not None:

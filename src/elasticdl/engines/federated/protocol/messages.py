@@ -119,9 +119,9 @@ class RoundRequest:
             these weights; `evaluate`: evaluate them; `sync`: adopt them; `save`: write its model to
             disk.
         history: ID of the training run, from its first round to its last, including resumes.
-        round: From 1; 0 before the first.
+        round: Number of the round, from 1; 0 before the first round.
         weights: The global weights; empty for `join`, and for `save` of the party's own model.
-        options: How to train.
+        options: How the party trains and evaluates.
     """
 
     kind: Kind
@@ -155,8 +155,10 @@ class Reply:
         round: Round of the request.
         weights: Its trained weights, or gradients; empty for other kinds than `train`.
         num_examples: Number of its training examples.
-        training_metrics: Additive metric states of the local training, including `loss`.
-        evaluation_metrics: Additive metric states of the received weights, before training.
+        training_metrics: Metric states of the local training, including `loss`; states of several
+            parties can be added.
+        evaluation_metrics: Metric states of the received weights, before training; can be added,
+            too.
         metrics_stay_home: Whether the party's config does not share metrics
             (`privacy.metrics: false`); then both metrics are empty.
         architecture: Architecture of its model.

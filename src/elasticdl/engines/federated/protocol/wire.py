@@ -49,7 +49,8 @@ class Frame:
     Attributes:
         kind: Type of the message; the receiver chooses by it what to do.
         facts: JSON values.
-        arrays: By name; not modified, and must not be modified during sending.
+        arrays: Name -> array. `send` does not modify or copy them, so other threads must not modify
+            them while it runs.
     """
 
     kind: str
@@ -112,6 +113,10 @@ def receive(stream: socket.socket) -> Frame:
 def flatten(arrays: Arrays) -> tuple[Plan, list[memoryview]]:
     """Return the layout of arrays in one sequence of bytes, and the bytes of each array.
 
+    Returns:
+        [name, dtype, shape] of each array, in order; and a view of the bytes of each array that is
+        not empty.
+
     Raises:
         WireError: An array is not numeric.
     """
@@ -155,7 +160,7 @@ def empty_arrays(plan: Any, num_bytes: int) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def fill(arrays: Arrays, content: bytes) -> None:
-    """Fill arrays with bytes, one after another; the number of bytes must match exactly."""
+    """Copy bytes into arrays in place, one after another; the sizes must match exactly."""
     offset = 0
     for array in arrays.values():
         if array.nbytes:

@@ -13,7 +13,8 @@ and restarted therefore repeats the same requests, the parties give the same rep
 and training continues as if it had not been interrupted. Replies that belong to another round
 or another history are ignored.
 
-Callers: `simulate.py`, and the aggregator's process of `flower/`.
+Callers: `engines/federated/training.py` for a simulation, and the aggregator's process of
+`flower/`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from elasticdl.engines.federated.strategies.privacy import in_words, privately
 from elasticdl.engines.federated.strategies.updates import PartyUpdate
 from elasticdl.engines.interrupts import Interrupts
 from elasticdl.engines.job_messages import without_recording
-from elasticdl.engines.progress import metrics_in_words
+from elasticdl.engines.progress_bar import metrics_in_words
 from elasticdl.errors import TrainingError, UsageError
 from elasticdl.evaluation.metrics import add_states
 from elasticdl.events import Checkpointed, Evaluated, RoundFinished
@@ -66,7 +67,7 @@ class GlobalModel:
     """The global model after a round.
 
     Attributes:
-        weights: By parameter path.
+        weights: Parameter path -> array.
         round: Number of rounds that produced it.
         history: ID of the training run; every start from scratch gets a new one.
         fusion: The fusion's state.
@@ -89,14 +90,14 @@ class Aggregator:
         parties: The parties that can receive requests.
         create_trainer: Builds the job's model for examples of the shapes that a party reports.
             It defines what a party's model must look like, and turns metric states into metrics.
-        metadata: Further metadata of every checkpoint.
+        metadata: Values to add to the metadata of every checkpoint.
         measure: Evaluates a model on the aggregator's own data; None if it has no such data, and
             then the parties evaluate.
         safe_point: Called while no request is in flight: between two rounds and while waiting for
             parties. Returns whether to stop training there.
         until: The last round to train; stored in the checkpoints.
         model: The current global model; None until a party has described its examples.
-        phase: What `run` is doing.
+        phase: What `run` is doing; "idle" outside of it.
         attendance: Registry of the parties that take part; sends them requests.
     """
 

@@ -6,7 +6,7 @@ party that let a round time out therefore still receives the next requests, but 
 wait for it once enough other parties have replied. This lasts one round after the first silence,
 two after the next, then four, at most eight. A reply of any kind ends it.
 
-Callers: `aggregator.py`.
+Callers: `client_registry.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Backoff:
         self._of: dict[str, tuple[int, int]] = {}
 
     def is_over(self, party: str, number: int) -> bool:
-        """Return whether round `number` waits for a party: it has no backoff that still lasts."""
+        """Return whether round `number` waits for a party: no backoff of it is in effect."""
         _, again = self._of.get(party, (0, 0))
         return number >= again
 

@@ -9,8 +9,8 @@ reason is returned.
 
 The first party that joins describes its examples. The aggregator builds its own model for them and
 refuses every party whose model differs. A round waits for all joined parties, at most
-`max_timeout_s`. For a party that was silent before, it does not wait longer than for the others
-(`backoff.py`).
+`max_timeout_s`. If a party did not reply in an earlier round, the next rounds do not wait for it
+once enough other parties have replied (`backoff.py`).
 
 Callers: `aggregator.py`.
 """
@@ -63,8 +63,9 @@ class ClientRegistry:
         federation: How many parties are needed, and how long to wait for them.
         parties: The parties that can receive requests.
         create_trainer: Builds the job's model for examples of the shapes that a party reports.
-        options_for: (rank, whether the party evaluates) -> how the party trains.
-        needs: Minimum number of replies that the fusion needs, regardless of the quorum.
+        options_for: Function of (number of the party, whether it evaluates) that returns how the
+            party trains.
+        needs: Minimum number of replies with which the fusion works, regardless of the quorum.
         joined: Party -> its reply to the join request.
         trainer: Trainer of the aggregator's own model; None before a party has joined.
         last: Party -> what it did in the last round, or why it was left out.
@@ -101,7 +102,7 @@ class ClientRegistry:
     def wait(self, safe_point: Callable[[], bool]) -> bool:
         """Admit parties until all have joined.
 
-        Once a quorum has joined, the others are waited for at most `max_timeout_s`.
+        Once a quorum has joined, wait at most `max_timeout_s` for the remaining parties.
 
         Args:
             safe_point: Returns whether to stop waiting.
@@ -164,8 +165,8 @@ class ClientRegistry:
     def join_newcomers(self) -> None:
         """Send a join request to connected parties that have not joined; admit or refuse each.
 
-        A refused party is asked again after a pause. The first party that joins determines the
-        aggregator's own model.
+        A refused party receives another request after a pause. The first party that joins
+        determines the aggregator's own model.
 
         Raises:
             TrainingError: The connected parties could not be determined.

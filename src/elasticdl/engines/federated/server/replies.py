@@ -4,7 +4,7 @@ A reply that could be parsed (`messages.py`) may still belong to another round o
 be full of NaN; one such reply must not spoil the round. This module only describes problems: the
 aggregator leaves the party out of the round and reports them.
 
-Callers: `aggregator.py`. Pure.
+Callers: `client_registry.py`. Pure.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def problem_of(reply: Reply, request: RoundRequest, architecture: Architecture) 
     Args:
         reply: A party's reply.
         request: The request that it answers.
-        architecture: The global model's; empty if not known yet, before the first `join`.
-            Where gradients are requested, they may cover only some of its names.
+        architecture: Dtype and shape of each array of the global model; empty before the first
+            party has joined. A reply with gradients may contain only some of these arrays.
 
     Returns:
         One problem, in a sentence or two that name the party; None if the reply can be used.

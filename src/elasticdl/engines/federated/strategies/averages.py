@@ -3,7 +3,7 @@
 All of them trust every party: a single bad update can move the result arbitrarily far. The fusions
 in `robust.py` limit this.
 
-Callers: `fusions.py`, `robust.py`; `server_optimizers.py` uses the same means.
+Callers: `fusions.py`, `robust.py`.
 """
 
 from __future__ import annotations

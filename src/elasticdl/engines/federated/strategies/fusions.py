@@ -98,12 +98,15 @@ class Fusion:
         paper: URL of the paper that defines it.
         rule: The function of (global weights, updates, state, and the params by name).
         params: Name -> description of the param.
-        least: Complete params -> the minimum number of parties.
-        proximal: Name of the param that is the strength of a proximal term at the parties.
+        least: Function that takes all params, including defaults, and returns the minimum number of
+            parties.
+        proximal: Name of the param with the strength of the proximal term in the parties' loss;
+            None if there is no such term.
         keeps_own_weights: Whether parties continue from their own weights, not the global ones.
         sends_gradients: Whether parties send the gradient over all their examples and do not train.
         needs_score: Whether it needs the loss of weights on the aggregator's own data.
-        averages: Whether the mean of the parties' weights is all that it needs.
+        averages: Whether it needs only the mean of the parties' weights, not each party's. Central
+            differential privacy requires this.
     """
 
     name: str
@@ -242,8 +245,8 @@ _YIN = "https://arxiv.org/abs/1803.01498"
 
 
 def _krum_least(params: Mapping[str, Any]) -> int:
-    num_liars = int(params["byzantine_threshold"])
-    return max(2 * num_liars + 3, num_liars + int(params.get("num_chosen", 0)))
+    num_byzantine = int(params["byzantine_threshold"])
+    return max(2 * num_byzantine + 3, num_byzantine + int(params.get("num_chosen", 0)))
 
 
 def _middle_least(params: Mapping[str, Any]) -> int:

@@ -77,10 +77,13 @@ def private_mean(
     """Average the parties' weights with differential privacy: clip the changes and add noise.
 
     DP-FedAvg with a fixed clipping norm (McMahan et al., 2018, algorithm 1,
-    https://arxiv.org/abs/1710.06963), with all parties taking part: with d a party's change of the
-    global weights, w + mean of d * min(1, S / |d|) + noise of standard deviation z * S / n. The
-    norm |d| is over all arrays of real numbers. Every party counts once, because then n bounds its
-    part.
+    https://arxiv.org/abs/1710.06963), with all parties taking part. If w are the global weights and
+    d is a party's change of them, the result is
+
+        w + mean over the parties of d * min(1, S / |d|) + noise of standard deviation z * S / n
+
+    The norm |d| is over all arrays of real numbers. Every party counts once, so that none can move
+    the mean by more than S / n.
 
     Args:
         global_weights: The weights that the parties started from.

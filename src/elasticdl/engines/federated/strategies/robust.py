@@ -6,9 +6,9 @@ many parties it needs to tolerate them. A party can lie about `num_examples`, so
 
 A median is near all honest parties only if they are near each other. If their data differ,
 `byzantine_threshold` makes `coordinate_median`, `trimmed_mean` and `geometric_median` mix each
-update with its nearest ones first (`mixed`).
+update with its nearest ones first (`nearest_neighbor_mixing`).
 
-Callers: `fusions.py`.
+Callers: `fusions.py`, where each fusion is registered under its name.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _MAX_STEPS = 1000
 _CENTRES = ("mean", "median", "geometric_median")
 
 
-def mixed(
-    global_weights: Weights, updates: Sequence[PartyUpdate], num_liars: int
+def nearest_neighbor_mixing(
+    global_weights: Weights, updates: Sequence[PartyUpdate], num_byzantine: int
 ) -> list[PartyUpdate]:
     """Replace each update by the mean of its n - f nearest updates, including itself.
 
@@ -50,7 +50,7 @@ def mixed(
     Args:
         global_weights: The weights that the parties started from.
         updates: One per party, in any order.
-        num_liars: f, below half of the parties; 0 means no mixing.
+        num_byzantine: f, below half of the parties; 0 means no mixing.
 
     Returns:
         One update per party, sorted by party, rounded to their dtypes.
@@ -61,13 +61,16 @@ def mixed(
     Example:
         >>> sent = {"a": 0.0, "b": 3.0, "c": 6.0, "liar": -903.0}
         >>> updates = [PartyUpdate(p, {"w": np.float32([w])}, 1) for p, w in sent.items()]
-        >>> [float(m.weights["w"][0]) for m in mixed({"w": np.float32([0])}, updates, 1)]
+        >>> [
+        ...     float(m.weights["w"][0])
+        ...     for m in nearest_neighbor_mixing({"w": np.float32([0])}, updates, 1)
+        ... ]
         [3.0, 3.0, 3.0, -300.0]
     """
     ordered = in_order(updates, global_weights)
-    if not num_liars:
+    if not num_byzantine:
         return ordered
-    num_near = len(ordered) - num_liars
+    num_near = len(ordered) - num_byzantine
     nearest = np.argsort(squared_distances(global_weights, ordered), axis=1, kind="stable")
     made = []
     for update, near in zip(ordered, nearest[:, :num_near], strict=True):
@@ -93,8 +96,8 @@ def coordinate_median(
         global_weights: The weights that the parties started from.
         updates: One per party, in any order.
         state: Returned unchanged: this fusion has no state.
-        byzantine_threshold: Number of parties that may lie if data differ; see `mixed`. 0 means no
-            mixing.
+        byzantine_threshold: Number of parties that may lie if data differ; see
+            `nearest_neighbor_mixing`. 0 means no mixing.
 
     Returns:
         Arrays with the shapes and dtypes of the updates; `chosen` has all parties.
@@ -108,7 +111,7 @@ def coordinate_median(
         >>> coordinate_median({"w": np.float32([0])}, updates, {}).weights
         {'w': array([1.], dtype=float32)}
     """
-    ordered = mixed(global_weights, updates, byzantine_threshold)
+    ordered = nearest_neighbor_mixing(global_weights, updates, byzantine_threshold)
     weights = by_name(ordered, lambda name: np.asarray(np.median(_stacked(ordered, name), axis=0)))
     return Fused(weights, state, names_of(ordered))
 
@@ -133,8 +136,8 @@ def trimmed_mean(
         updates: One per party, in any order.
         state: Returned unchanged: this fusion has no state.
         beta: Fraction of the parties left out at each end; below 0.5. 0 is `iter_avg`.
-        byzantine_threshold: Number of parties that may lie if data differ; see `mixed`. 0 means no
-            mixing.
+        byzantine_threshold: Number of parties that may lie if data differ; see
+            `nearest_neighbor_mixing`. 0 means no mixing.
 
     Returns:
         Arrays with the shapes and dtypes of the updates; `chosen` has all parties.
@@ -148,7 +151,7 @@ def trimmed_mean(
         >>> trimmed_mean({"w": np.float32([0])}, updates, {}, beta=0.25).weights
         {'w': array([1.5], dtype=float32)}
     """
-    ordered = mixed(global_weights, updates, byzantine_threshold)
+    ordered = nearest_neighbor_mixing(global_weights, updates, byzantine_threshold)
     num_parties = len(ordered)
     num_trimmed = num_trimmed_of(num_parties, beta)
     # Each element keeps other parties, so this is not a weighted sum with one share per party.
@@ -193,8 +196,8 @@ def geometric_median(
         updates: One per party, in any order.
         state: Returned unchanged: this fusion has no state.
         smoothing: Lower bound of the distances in the divisions; the paper's nu.
-        byzantine_threshold: Number of parties that may lie if data differ; see `mixed`. 0 means no
-            mixing.
+        byzantine_threshold: Number of parties that may lie if data differ; see
+            `nearest_neighbor_mixing`. 0 means no mixing.
 
     Returns:
         Arrays with the shapes and dtypes of the updates; `chosen` has all parties.
@@ -208,7 +211,7 @@ def geometric_median(
         >>> geometric_median({"w": np.float32([0])}, updates, {}, smoothing=1e-9).weights
         {'w': array([1.], dtype=float32)}
     """
-    ordered = mixed(global_weights, updates, byzantine_threshold)
+    ordered = nearest_neighbor_mixing(global_weights, updates, byzantine_threshold)
     squared = squared_distances(global_weights, ordered)
     shares = weiszfeld_shares(squared, shares_by_examples(ordered), smoothing)
     return Fused(combined(ordered, shares), state, names_of(ordered))
@@ -252,11 +255,12 @@ def fed_plus(
     centre: str,
     rho: float,
 ) -> Fused:
-    """Return the mean or median of the parties' weights, towards which parties are pulled.
+    """Return the centre of the parties' weights: the mean or a median, as `centre` chooses.
 
-    Fed+ (Yu et al., 2020, https://arxiv.org/abs/2009.06303). Parties continue from their own
-    weights, and rho/2 * |w - centre|² is added to their loss: they do not adopt the result. So
-    `FUSIONS["fed_plus"]` has `keeps_own_weights`, and its `proximal_mu` is rho.
+    Fed+ (Yu et al., 2020, https://arxiv.org/abs/2009.06303). The parties do not adopt the centre as
+    their weights. They continue from their own weights w, and rho/2 * |w - centre|² is added to
+    their loss, which pulls w towards the centre. So `FUSIONS["fed_plus"]` has `keeps_own_weights`,
+    and its `proximal_mu` is rho.
 
     Args:
         global_weights: The previous centre.

@@ -132,7 +132,7 @@ def zeno(
 
     Zeno (Xie et al., 2019, algorithm 2, https://arxiv.org/abs/1805.10032): a party's score is its
     reduction of the loss minus rho * the squared norm of its change. The f parties with the lowest
-    scores are left out, and the others count once each. All parties but one may lie.
+    scores are left out, and the rest have equal weights in the mean. All parties but one may lie.
 
     Args:
         global_weights: The weights that the parties started from.
@@ -191,13 +191,15 @@ def zeno(
     return _mean_of(ordered, best, state)
 
 
-def _by_krum(global_weights: Weights, ordered: Sequence[PartyUpdate], num_liars: int) -> list[int]:
+def _by_krum(
+    global_weights: Weights, ordered: Sequence[PartyUpdate], num_byzantine: int
+) -> list[int]:
     """Rank the parties by Krum's score.
 
     Args:
         global_weights: The weights that the parties started from.
         ordered: Updates, sorted by party.
-        num_liars: f, the number of parties that may lie.
+        num_byzantine: f, the number of parties that may lie.
 
     Returns:
         Positions in `ordered`, the best first.
@@ -206,16 +208,16 @@ def _by_krum(global_weights: Weights, ordered: Sequence[PartyUpdate], num_liars:
         AggregationError: There are fewer than 2f + 3 updates.
     """
     num_parties = len(ordered)
-    if num_parties < 2 * num_liars + 3:
+    if num_parties < 2 * num_byzantine + 3:
         raise AggregationError(
-            f"byzantine_threshold is {num_liars}, and {num_parties} parties are in this round; "
-            f"Krum needs at least {2 * num_liars + 3}. Lower byzantine_threshold, or raise "
+            f"byzantine_threshold is {num_byzantine}, and {num_parties} parties are in this round; "
+            f"Krum needs at least {2 * num_byzantine + 3}. Lower byzantine_threshold, or raise "
             "perc_quorum."
         )
     squared = squared_distances(global_weights, ordered)
     # A party is not its own neighbour.
     np.fill_diagonal(squared, np.inf)
-    scores = np.sort(squared, axis=1)[:, : num_parties - num_liars - 2].sum(axis=1)
+    scores = np.sort(squared, axis=1)[:, : num_parties - num_byzantine - 2].sum(axis=1)
     return [int(at) for at in np.argsort(scores, kind="stable")]
 
 

@@ -41,9 +41,13 @@ def fedavgm(
 ) -> Fused:
     """Move the global weights towards the parties' mean, with momentum.
 
-    FedAvgM (Hsu et al., 2019, section 4.3, https://arxiv.org/abs/1909.06335): with d the mean of
-    (global weights - a party's weights), counted by examples, v = momentum * v + d and then
-    w - learning_rate * v. With momentum 0 and learning rate 1 it is `fedavg`.
+    FedAvgM (Hsu et al., 2019, section 4.3, https://arxiv.org/abs/1909.06335). With d the mean of
+    (global weights - a party's weights), each party counted by its number of examples:
+
+        v = momentum * v + d           0 before the first round
+        w - learning_rate * v          the next global weights
+
+    With momentum 0 and learning rate 1 it is `fedavg`.
 
     Args:
         global_weights: The weights that the parties started from.

@@ -1,4 +1,4 @@
-"""Exists only for old imports: what a model file's `custom_data_reader` is derived from."""
+"""Exists only for old imports: the base class of the reader of a model's `custom_data_reader`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Failure policy: ends a job whose workers keep dying at the same batch or without progress.
 
-A worker that dies is replaced, any number of times. But if a record makes the process that reads it
-crash (a bug in a decoder, a batch that needs more memory than there is), each replacement dies at
-the same batch, and the job would never end.
+A worker that dies is replaced (`scaling_policy.py`), any number of times. But if a record makes the
+process that reads it crash (a bug in a decoder, a batch that needs more memory than there is), each
+replacement dies at the same batch, and the job would never end.
 
 While a worker computes one batch, it prepares the following ones, so any of these may have caused
 its death. After the second death at a batch, workers do one thing at a time in its shard
@@ -76,7 +76,8 @@ class FailureCounter:
             step: The last step of the run so far.
 
         Returns:
-            The batch whose limit this death reaches, reported once; otherwise None.
+            The batch at which too many workers have now died; None if there is none, or if it was
+            returned before.
         """
         counted = [batch for batch in batches if _key(batch) not in self._known]
         for batch in counted:
@@ -97,7 +98,7 @@ class FailureCounter:
         return RepeatedFailure(worst, num_deaths, tuple(b for b in counted if b != worst))
 
     def of_all(self, step: int) -> None:
-        """Record that all workers were lost at the same time.
+        """Record that all workers were lost at the same time; fail if that happens too often.
 
         Args:
             step: The last step of the run so far.
@@ -125,8 +126,9 @@ class MemoryFailures:
     """Counts the workers that ran out of memory since the newest checkpoint.
 
     Attributes:
-        limit: Number at which the job ends, because further replacements would not help.
-        count: Number so far.
+        limit: Number of such workers at which the job ends, because further replacements would not
+            help.
+        count: Number of such workers since the newest checkpoint.
     """
 
     limit: int
@@ -137,7 +139,8 @@ class MemoryFailures:
         """Count another worker that ran out of memory; return whether there were too many.
 
         Args:
-            checkpoint: Step of the newest checkpoint.
+            checkpoint: Step of the newest checkpoint. If it is another one than in the last call,
+                the count starts from 0 again.
 
         Returns:
             Whether the job has to end.

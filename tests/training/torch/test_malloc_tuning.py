@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.training.torch.conftest import batch_of, trainer_of
 
-from elasticdl.training.torch.heap import ReusedArray
+from elasticdl.training.torch.malloc_tuning import ReusedArray
 
 # A process of its own: what lies in the heap of this one decides how much of it is given back.
 # The outputs of each layer take 8 MiB, which are 2,048 pages.

@@ -138,8 +138,8 @@ class Bar:
 class Phase:
     """Progress of a phase of a job: the amount done, the speed, and the estimated time left.
 
-    The speed is that of the last minutes. To leave compilation out, it is measured from the first
-    report on, and again from the start of the second epoch on.
+    The speed is the average over the last minutes. To exclude compilation, measuring begins with
+    the first report, and begins again with the second epoch.
 
     Args:
         title: Name of the phase, such as "Evaluating".
@@ -170,7 +170,12 @@ class Phase:
         self._num_epochs_seen = 0
 
     def advance(self, done: int, facts: Mapping[str, str]) -> None:
-        """Record a report; see `engine.Reporter.advanced`."""
+        """Record the amount done so far, and the facts to show with it.
+
+        Args:
+            done: The amount done, including that of earlier runs of the phase.
+            facts: Name -> text, such as `epoch`, `step` and `loss`.
+        """
         now = self._clock()
         epoch = facts.get("epoch")
         if epoch != self._facts.get("epoch") and self._num_epochs_seen < _EPOCHS_THAT_COMPILE + 1:
@@ -204,7 +209,7 @@ class Phase:
         return max(0, self.total - self.done) / speed
 
     def clock(self) -> str:
-        """Format the time left as hours:minutes:seconds."""
+        """Format the time left as hours:minutes:seconds, or as dashes if it is not known yet."""
         left_s = 0.0 if self.total and self.done >= self.total else self.left_s
         if left_s is None:
             return "-:--:-- left"
@@ -253,7 +258,12 @@ def _is_notebook() -> bool:
 
 
 def metrics_in_words(metrics: Mapping[str, Any], prefix: str = "") -> str:
-    """Format the metrics that are single numbers as one line."""
+    """Format metrics as one line, `loss 0.25, accuracy 0.9`; leave out lists and arrays.
+
+    Args:
+        metrics: Name -> value.
+        prefix: Text in front of each name, such as `val_`.
+    """
     return ", ".join(
         f"{prefix}{name} {value:.4g}"
         for name, value in metrics.items()

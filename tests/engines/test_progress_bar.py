@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from elasticdl.engines.progress import Bar, Phase, epoch_in_words
+from elasticdl.engines.progress_bar import Bar, Phase, epoch_in_words
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])

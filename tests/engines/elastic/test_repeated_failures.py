@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from elasticdl.engines.elastic.crash_note import BatchInWork, CrashNote
-from elasticdl.engines.elastic.failure_policy import (
+from elasticdl.engines.elastic.repeated_failures import (
     MAX_DEATHS_AT_A_BATCH,
     MAX_ROUNDS_WITHOUT_A_STEP,
     FailureCounter,

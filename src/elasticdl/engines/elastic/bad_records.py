@@ -22,7 +22,7 @@ from elasticdl.sharding.left_out import BatchId, records_of
 if TYPE_CHECKING:
     from elasticdl.artifacts.checkpoint_store import Checkpoint
     from elasticdl.engines.elastic.crash_note import BatchInWork
-    from elasticdl.engines.elastic.failure_policy import RepeatedFailure
+    from elasticdl.engines.elastic.repeated_failures import RepeatedFailure
     from elasticdl.engines.run import Run
 
 # Limit of the skipped records: the larger of a number of batches and a share of the data. The
@@ -40,8 +40,9 @@ class BadRecords:
         skip: Whether to skip bad records (`--skip_bad_records`).
 
     Attributes:
-        batches: All batches that workers must no longer use.
-        at_start: Batches that are skipped from the start of this round.
+        batches: All batches that workers must no longer train on.
+        at_start: Batches whose records are skipped from the start of this round: those skipped in
+            the state that it starts from, and those of `batches` not committed in that state.
 
     Raises:
         UsageError: `skip` is set, but the batches are not built from numbered records.
@@ -69,9 +70,10 @@ class BadRecords:
         self.batches = tuple(sorted({*self.batches, *self.at_start}))
 
     def add(self, found: RepeatedFailure) -> BatchId:
-        """Skip the records of a batch at which too many workers died; return the batch.
+        """Add a batch at which too many workers died to `batches`, and notify the user.
 
-        The user is notified.
+        Returns:
+            The batch.
 
         Raises:
             TrainingError: Skipping is not enabled, or too many records would be skipped.

@@ -12,6 +12,8 @@ In most modules the names of logged values begin with the stage, training or val
 `train_acc`, `val/loss`. Here `val_` is the prefix of evaluation metrics, so the stage is removed
 first.
 
+`dialects/lightning_module.py` creates the module and calls its `configure_optimizers`.
+
 Lightning itself is not needed: a module accesses its `Trainer` only through `self.trainer`, which
 here is a small object with the epoch and the step.
 """
@@ -65,7 +67,7 @@ _OWN = ("training", "_origin", "_step", "_epoch")
 
 
 class TrainerProgress:
-    """The attributes of `self.trainer` that a module may read.
+    """The object that a LightningModule gets as `self.trainer`: only progress can be read.
 
     Args:
         origin: Prefix of errors.
@@ -137,7 +139,8 @@ class LightningSteps:
 
     Args:
         definition: The model's definition, for errors.
-        loss: Computes the divisor of the loss that a step returns.
+        loss: Finds the divisor of the loss that a step returns: the number by which the sum over
+            examples was divided.
         precision: The number format of steps.
         without_effects: Returns a context manager; in its block the model is in evaluation mode,
             without gradients, and changes to its buffers are undone. See `steps.check_parts`.
@@ -227,12 +230,12 @@ class LightningSteps:
             self.outputs(model, batch.features)
 
     def check_splits(self, model: nn.Module, batch: Tensors, stepped: Stepped) -> None:
-        """Check that the losses of a batch's parts add up to the loss of the batch.
+        """Check that the loss of a batch follows from its parts' losses; see `Steps.check_splits`.
 
         Runs `training_step` on each part and on the whole batch, with the model in evaluation mode.
 
         Raises:
-            DefinitionError: They do not add up.
+            DefinitionError: The loss of the batch is not the weighted mean of its parts' losses.
         """
         del stepped
         check_parts(self, self._loss, self._without_effects, model, batch)
@@ -252,7 +255,7 @@ class LightningSteps:
         return step(given, self._batch_index) if several else step(given)
 
     def found_rows(self, has_rows: Sequence[bool]) -> None:
-        """Do nothing, because no results are computed from rows of outputs."""
+        """Do nothing: to split a batch, this class runs the model on its parts."""
 
     def _loss_in(self, returned: Any, step: str) -> torch.Tensor:
         loss = _loss_of(returned)

@@ -1,0 +1,144 @@
+"""Finds the few odd values that turn a column of numbers or dates into a text column.
+
+One mistyped cell among thousands of numbers turns the whole column into text, which models treat as
+categories. The values are counted while a table streams through; only the position of the first
+odd value is stored.
+
+Callers: `csv_types.py`, `table_source.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from elasticdl.data.column_summary import kind_of
+from elasticdl.data.table_times import MISSING_WORDS
+
+# With fewer values, or a larger share of odd ones, the column is text on purpose.
+_MIN_VALUES = 10
+_MAX_SHARE = 0.1
+
+_CLOCK = r"([T ]\d\d?:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?"
+# What the values would be -> the kind of such a column, and the form of a value as text.
+_FORMS = {
+    "numbers": (
+        "number",
+        r"^\s*[+-]?((\d+{point}?\d*|{point}\d+)([eE][+-]?\d+)?|(?i:inf|infinity))\s*$",
+    ),
+    "dates or times": (
+        "time",
+        r"^\s*([1-9]\d{3}[-/]\d\d?[-/]\d\d?|\d\d?\.\d\d?\.[1-9]\d{3})" + _CLOCK + r"\s*$"
+        r"|^\d\d:\d\d(:\d\d)?$",
+    ),
+    "true and false": ("boolean", r"^\s*(?i:true|false)\s*$"),
+}
+
+
+class OddValue(NamedTuple):
+    """The first of a text column's odd values.
+
+    Attributes:
+        num_odd: Number of odd values.
+        num_present: Number of values in the column, odd or not, without missing ones.
+        others: Kind of all values that are not odd: `numbers`, `dates or times` or
+            `true and false`.
+        batch: The batch with the first odd value, as passed to `OddValues.add`.
+        row: Its row in this batch.
+    """
+
+    num_odd: int
+    num_present: int
+    others: str
+    batch: Any
+    row: int
+
+
+class OddValues:
+    """Counts odd values: those that lack the form (number, date, boolean) of nearly all others.
+
+    Args:
+        num_rows: Number of rows of the table. Once more than a tenth of them have odd values,
+            later values are ignored.
+
+    Example:
+        >>> ages = OddValues(12)
+        >>> ages.add(pa.array([31] * 10), "first")
+        >>> ages.add(pa.array(["4o,2", ""]), "second")
+        >>> ages.found()
+        OddValue(num_odd=1, num_present=11, others='numbers', batch='second', row=0)
+    """
+
+    def __init__(self, num_rows: int) -> None:
+        self._limit = int(num_rows * _MAX_SHARE)
+        self._num_present = 0
+        self._num_odd = dict.fromkeys(_FORMS, 0)
+        self._firsts: dict[str, tuple[Any, int]] = {}
+
+    def add(self, column: pa.Array, batch: Any, decimal: str = ".") -> None:
+        """Count the odd values in one batch of the column's rows.
+
+        Args:
+            column: The values of the batch, as text or any other type.
+            batch: Anything that identifies the batch; `OddValue.batch` of a value found in it.
+            decimal: The decimal point of numbers in text.
+        """
+        if not self._num_odd:
+            return
+        kind = kind_of(column.type)
+        if kind == "text" and not pa.types.is_string(column.type):
+            # Not all functions take string views.
+            column = column.cast(pa.large_string())
+        present = column.is_valid()
+        if kind == "text":
+            words = pa.array(MISSING_WORDS, column.type)
+            present = pc.and_(present, pc.invert(pc.is_in(column, words)))
+        present = present.to_numpy(zero_copy_only=False)
+        self._num_present += int(present.sum())
+        for others, (their_kind, form) in _FORMS.items():
+            if others not in self._num_odd:
+                continue
+            fits: Any = kind == their_kind
+            if kind == "text":
+                matched = pc.match_substring_regex(column, form.replace("{point}", f"\\{decimal}"))
+                fits = matched.fill_null(True).to_numpy(zero_copy_only=False)
+            odd = np.flatnonzero(present & np.logical_not(fits))
+            if len(odd):
+                self._firsts.setdefault(others, (batch, int(odd[0])))
+                self._num_odd[others] += len(odd)
+            if self._num_odd[others] > self._limit:
+                del self._num_odd[others], self._firsts[others]
+
+    def found(self) -> OddValue | None:
+        """Return the first odd value.
+
+        None if no value is odd, if too many are odd to be mistakes, or if there are too few values
+        to tell.
+        """
+        others = min(self._num_odd, key=self._num_odd.__getitem__, default=None)
+        if others is None or not (count := self._num_odd[others]):
+            return None
+        if self._num_present - count < _MIN_VALUES or count > _MAX_SHARE * self._num_present:
+            return None
+        return OddValue(count, self._num_present, others, *self._firsts[others])
+
+
+def because_of(odd: OddValue, value: str, where: str = "") -> str:
+    """Return the second half of a warning that a column is text: `because of 1 of its values ...`.
+
+    Args:
+        odd: The odd value.
+        value: Its text.
+        where: The file and line of the value; empty if unknown.
+    """
+    of_all = f"{odd.num_odd:,} of its {odd.num_present:,} values"
+    first = ": " if odd.num_odd == 1 else ", such as "
+    one = "the value" if odd.num_odd == 1 else "them"
+    return (
+        f"because of {of_all}{first}{value!r}{f' ({where})' if where else ''}. The others are "
+        f"{odd.others}. If all should be, correct {one}, or leave the "
+        f"{'cell' if odd.num_odd == 1 else 'cells'} empty."
+    )
