@@ -8,8 +8,8 @@ from typing import Any, Literal, Optional
 
 import pytest
 
+from elasticdl.dialects.model_code import Symbol
 from elasticdl.dialects.params import Declared, Params, check_params, fits
-from elasticdl.dialects.reference import Symbol
 from elasticdl.errors import UsageError
 
 

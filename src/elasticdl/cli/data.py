@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from elasticdl.data.prepare_part import PartPreparation
     from elasticdl.data.samples import WrittenSample
     from elasticdl.data.schema import Schema
-    from elasticdl.dialects.reference import Reference
+    from elasticdl.dialects.model_code import ModelCode
 
 _FUNCTION = "prepare_data_for_a_single_file"
 _MAX_FILES_NAMED = 5
@@ -273,18 +273,18 @@ def load_preparation(model_zoo: str, model_def: str) -> PartPreparation:
     """
     from elasticdl.data.prepare_part import PartPreparation  # noqa: PLC0415 - not for `--help`
 
-    reference = _load(model_zoo, model_def)
-    function = reference.find(_FUNCTION)
+    model_code = _load(model_zoo, model_def)
+    function = model_code.find(_FUNCTION)
     if function is None:
         raise DefinitionError(
-            f"{reference.symbol}: there is no {_FUNCTION}(filename) in the file, the function that "
-            "reads one of your files and returns its record. Add it; `elasticdl data prepare "
+            f"{model_code.symbol}: there is no {_FUNCTION}(filename) in the file, the function "
+            "that reads one of your files and returns its record. Add it; `elasticdl data prepare "
             "--help` shows one."
         )
-    files = [module.__file__ for module in reference.modules if module.__file__]
+    files = [module.__file__ for module in model_code.modules if module.__file__]
     code = hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()
     model = f"{model_zoo} {model_def}"
-    return PartPreparation(function.value, _schema_of(reference), str(function), model, code)
+    return PartPreparation(function.value, _schema_of(model_code), str(function), model, code)
 
 
 # --- index -------------------------------------------------------------------------------------
@@ -433,21 +433,21 @@ def parse_schema(text: str) -> Schema:
 # --- the user's model file ---------------------------------------------------------------------
 
 
-def _load(model_zoo: str | None, model_def: str) -> Reference:
+def _load(model_zoo: str | None, model_def: str) -> ModelCode:
     from elasticdl import zoo  # noqa: PLC0415 - not for `--help`
     from elasticdl.job import ModelReference  # noqa: PLC0415
 
     return zoo.load(ModelReference(zoo=model_zoo, model_def=model_def))
 
 
-def _schema_of(reference: Reference) -> Schema:
+def _schema_of(model_code: ModelCode) -> Schema:
     from elasticdl.data.schema import Schema  # noqa: PLC0415 - not for `--help`
     from elasticdl.dialects.dialect_reader import call  # noqa: PLC0415
 
-    symbol = reference.find("data_schema")
+    symbol = model_code.find("data_schema")
     if symbol is None:
         raise DefinitionError(
-            f"{reference.symbol}: there is no data_schema() in the file, which defines the name, "
+            f"{model_code.symbol}: there is no data_schema() in the file, which defines the name, "
             "shape and dtype of each field of a record. Add it; `elasticdl data prepare --help` "
             "shows one."
         )

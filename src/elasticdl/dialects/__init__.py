@@ -1,6 +1,6 @@
 """Dialects: the ways in which users describe a model, each read into a `ModelDefinition`.
 
-A dialect is one file with a name, its requirements, `matches(reference)` and `define(reference)`.
+A dialect is one file with a name, its requirements, `matches(model_code)` and `define(model_code)`.
 Dialects do not know each other; this is the only module that knows all of them. Dialects of plugins
 are tried if no built-in dialect matches, or used by name.
 """
@@ -28,7 +28,7 @@ from elasticdl.errors import DefinitionError, UsageError
 
 if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition
-    from elasticdl.dialects.reference import Reference
+    from elasticdl.dialects.model_code import ModelCode
 
 
 class Dialect(Protocol):
@@ -45,11 +45,11 @@ class Dialect(Protocol):
     TITLE: str
     NEEDS: str
 
-    def matches(self, reference: Reference) -> bool:
+    def matches(self, model_code: ModelCode) -> bool:
         """Return whether the model is described in this dialect."""
         ...
 
-    def define(self, reference: Reference) -> ModelDefinition:
+    def define(self, model_code: ModelCode) -> ModelDefinition:
         """Return the definition of the referenced model.
 
         Raises:
@@ -70,11 +70,11 @@ DIALECTS: tuple[Dialect, ...] = (
 )
 
 
-def resolve(reference: Reference, dialect: str | None = None) -> ModelDefinition:
+def resolve(model_code: ModelCode, dialect: str | None = None) -> ModelDefinition:
     """Return the definition of the referenced model, in the dialect that fits it.
 
     Args:
-        reference: The loaded object that `model_def` names.
+        model_code: The loaded object that `model_def` names.
         dialect: Name of the dialect to use; None chooses the only one that matches.
 
     Raises:
@@ -84,31 +84,31 @@ def resolve(reference: Reference, dialect: str | None = None) -> ModelDefinition
         UserCodeError: A user function raised.
     """
     if dialect is not None:
-        return _completed(_named(dialect).define(reference), reference)
-    fitting = [each for each in DIALECTS if each.matches(reference)]
+        return _completed(_named(dialect).define(model_code), model_code)
+    fitting = [each for each in DIALECTS if each.matches(model_code)]
     others: list[Dialect] = []
     if not fitting:
         others = [plugins.load("dialects", name) for name in plugins.names("dialects")]
-        fitting = [each for each in others if each.matches(reference)]
+        fitting = [each for each in others if each.matches(model_code)]
     if len(fitting) == 1:
-        return _completed(fitting[0].define(reference), reference)
+        return _completed(fitting[0].define(model_code), model_code)
     if fitting:
         titles = " and as ".join(each.TITLE for each in fitting)
         flags = " or ".join(f"--dialect={each.NAME}" for each in fitting)
         raise DefinitionError(
-            f"{reference.symbol}: {reference.model_def} can be read as {titles}.\n"
+            f"{model_code.symbol}: {model_code.model_def} can be read as {titles}.\n"
             f"  Choose one: {flags}"
         )
     needs = "\n".join(f"    {each.NAME}: {each.NEEDS}" for each in (*DIALECTS, *others))
     raise DefinitionError(
-        f"{reference.symbol}: {_described(reference)}; this does not match any dialect.\n"
+        f"{model_code.symbol}: {_described(model_code)}; this does not match any dialect.\n"
         "  The dialects need:\n"
         f"{needs}\n"
         "  Add what is missing; use --dialect=NAME to see what one dialect is missing."
     )
 
 
-def _completed(definition: ModelDefinition, reference: Reference) -> ModelDefinition:
+def _completed(definition: ModelDefinition, model_code: ModelCode) -> ModelDefinition:
     """Add to a definition what all dialects read in the same way.
 
     These are the class names (`classes` in the model file), and notes on another library's trainer
@@ -117,12 +117,12 @@ def _completed(definition: ModelDefinition, reference: Reference) -> ModelDefini
     Raises:
         DefinitionError: A trainer in the file has a setting that would not be applied.
     """
-    if definition.framework == "torch" and (more := notes_on_other_trainers(reference)):
+    if definition.framework == "torch" and (more := notes_on_other_trainers(model_code)):
         own = definition.notes
         definition = dataclasses.replace(definition, notes=lambda: [*own(), *more])
     if definition.classes:
         return definition
-    return dataclasses.replace(definition, classes=named_in_file(reference.find("classes")))
+    return dataclasses.replace(definition, classes=named_in_file(model_code.find("classes")))
 
 
 def _named(name: str) -> Dialect:
@@ -139,8 +139,8 @@ def _named(name: str) -> Dialect:
     raise UsageError(f"--dialect={name}: expected one of {', '.join(expected)}.{suggestion}")
 
 
-def _described(reference: Reference) -> str:
-    value = reference.symbol.value
+def _described(model_code: ModelCode) -> str:
+    value = model_code.symbol.value
     if isinstance(value, ModuleType):
         names = [
             name
@@ -150,5 +150,6 @@ def _described(reference: Reference) -> str:
         return f"the file has {', '.join(names) or 'no names'}"
     if inspect.isclass(value):
         names = [name for name in vars(value) if not name.startswith("_")]
-        return f"{reference.symbol.name} is a class with {', '.join(names) or 'nothing of its own'}"
-    return f"{reference.symbol.name} is of type {type(value).__name__}"
+        contents = ", ".join(names) or "nothing of its own"
+        return f"{model_code.symbol.name} is a class with {contents}"
+    return f"{model_code.symbol.name} is of type {type(value).__name__}"

@@ -34,8 +34,8 @@ from elasticdl.dialects.component_classes import (
     replaces_the_whole,
 )
 from elasticdl.dialects.dialect_reader import DialectReader, call, locations_of
+from elasticdl.dialects.model_code import location_of
 from elasticdl.dialects.params import described, signature_of
-from elasticdl.dialects.reference import location_of
 from elasticdl.dialects.split_examples import SplitMethod
 from elasticdl.errors import DefinitionError, UserCodeError, raised_at, users_traceback
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from elasticdl.config_file import ConfigStruct
     from elasticdl.data.batch import Batch
-    from elasticdl.dialects.reference import Reference, Symbol
+    from elasticdl.dialects.model_code import ModelCode, Symbol
 
 NAME = "abstractions"
 TITLE = "the components of a training session"
@@ -60,20 +60,20 @@ _IDS_BY_ORDER = (
 _KEPT_BY_US = {"ModelCheckpoint": "checkpoints", "TensorBoard": "TensorBoard's logs"}
 
 
-def matches(reference: Reference) -> bool:
-    """Return whether the reference names a class that builds compiled models."""
-    value = reference.symbol.value
+def matches(model_code: ModelCode) -> bool:
+    """Return whether `model_def` names a class that builds compiled models."""
+    value = model_code.symbol.value
     return inspect.isclass(value) and callable(getattr(value, "get_compiled_model", None))
 
 
-def define(reference: Reference) -> ModelDefinition:
+def define(model_code: ModelCode) -> ModelDefinition:
     """Return the definition of a session, which is described by component classes and a config.
 
     Raises:
         DefinitionError: A component or a method of one is missing, or the config lacks a key.
         UserCodeError: A component raised.
     """
-    return Components(reference).definition()
+    return Components(model_code).definition()
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,18 +101,18 @@ class Components:
     """A session's components, created with its config.
 
     Args:
-        reference: The model builder, with the other classes as overrides and the config as params.
-        config: Config to pass to the components; None passes the params of `reference`.
+        model_code: The model builder, with the other classes as overrides and the config as params.
+        config: Config to pass to the components; None passes the params of `model_code`.
 
     Raises:
         DefinitionError: A class or a method is missing, or the config lacks a key.
         UserCodeError: A constructor raised.
     """
 
-    def __init__(self, reference: Reference, config: ConfigStruct | None = None) -> None:
-        self.reading = DialectReader(NAME, TITLE, reference)
-        self.config = config_of(reference) if config is None else config
-        self._symbols = {"model_builder_class": reference.symbol, **reference.overrides}
+    def __init__(self, model_code: ModelCode, config: ConfigStruct | None = None) -> None:
+        self.reading = DialectReader(NAME, TITLE, model_code)
+        self.config = config_of(model_code) if config is None else config
+        self._symbols = {"model_builder_class": model_code.symbol, **model_code.overrides}
         for key in ("data_loader_class", "preprocessor_class"):
             if key not in self._symbols:
                 raise DefinitionError(
@@ -147,7 +147,7 @@ class Components:
             create_optimizer=lambda: self.newest_model.optimizer,
             compiled=True,
             create_callbacks=self.create_callbacks,
-            params=dict(self.reading.reference.params),
+            params=dict(self.reading.model_code.params),
             places=locations_of(model=self._symbols["model_builder_class"]),
             # A session ends with this export.
             required_exports=("saved_model",),

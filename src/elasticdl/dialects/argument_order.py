@@ -16,7 +16,7 @@ from elasticdl.dialects.params import signature_of
 
 if TYPE_CHECKING:
     from elasticdl.dialects.dialect_reader import DialectReader
-    from elasticdl.dialects.reference import Symbol
+    from elasticdl.dialects.model_code import Symbol
 
 OUTPUTS = frozenset(
     [

@@ -12,7 +12,7 @@ from elasticdl.dialects.params import described
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from elasticdl.dialects.reference import Symbol
+    from elasticdl.dialects.model_code import Symbol
 
 
 def as_callbacks(symbol: Symbol | None, reading: DialectReader) -> Callable[[], Sequence[Any]]:

@@ -13,7 +13,7 @@ from elasticdl.dialects.dialect_reader import DialectReader, call
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from elasticdl.dialects.reference import Symbol
+    from elasticdl.dialects.model_code import Symbol
 
 
 def as_class_weight(

@@ -18,7 +18,7 @@ from elasticdl.dialects.params import described
 
 if TYPE_CHECKING:
     from elasticdl.dialects.dialect_reader import DialectReader
-    from elasticdl.dialects.reference import Symbol
+    from elasticdl.dialects.model_code import Symbol
 
 _FEWEST = 2
 

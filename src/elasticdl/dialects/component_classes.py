@@ -16,7 +16,7 @@ from elasticdl.config_file import ConfigStruct, lines_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from elasticdl.dialects.reference import Reference, Symbol
+    from elasticdl.dialects.model_code import ModelCode, Symbol
 
 COMPONENTS = ("data_loader_class", "preprocessor_class", "augmentor_class", "evaluator_class")
 """Config keys that name a class, except for the model builder's."""
@@ -58,19 +58,19 @@ def lines_in(file: str) -> Mapping[str, int]:
     return {key.removeprefix(own): n for key, n in lines.items() if key.startswith(own)}
 
 
-def config_of(reference: Reference) -> ConfigStruct:
+def config_of(model_code: ModelCode) -> ConfigStruct:
     """Return the config of a session, with line numbers if it comes from a file."""
-    file = reference.config_file
+    file = model_code.config_file
     config = ConfigStruct(
-        reference.params,
+        model_code.params,
         file=file or "the config",
         lines=lines_in(file) if file else {},
         optional=OPTIONAL_KEYS,
     )
-    if "num_epochs" not in reference.context:
+    if "num_epochs" not in model_code.context:
         return config
     # A finished session can be resumed with more epochs than its file has.
-    return config.with_values(epochs=reference.context["num_epochs"])
+    return config.with_values(epochs=model_code.context["num_epochs"])
 
 
 def missing_methods(key: str, symbol: Symbol) -> list[str]:

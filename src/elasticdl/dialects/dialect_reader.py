@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from elasticdl.dialects.frameworks import Framework
-    from elasticdl.dialects.reference import Reference, Symbol
+    from elasticdl.dialects.model_code import ModelCode, Symbol
 
 
 @dataclass(frozen=True, eq=False)
 class DialectReader:
-    """What every function that reads part of a model file needs: reference, params, error texts.
+    """What every function that reads part of a model file needs: code, params, error texts.
 
     Attributes:
         dialect: Name of the dialect.
         title: Name of a model in this dialect, with its article: `an ElasticDL module`.
-        reference: The reference being read.
+        model_code: The code being read.
         found: Names of the functions in the file that the dialect uses, for errors.
         params: The job's params.
         framework: Framework of the model, in which losses, metrics and optimizers are expected.
@@ -43,7 +43,7 @@ class DialectReader:
 
     dialect: str
     title: str
-    reference: Reference
+    model_code: ModelCode
     found: Sequence[str] = ()
     params: Params = field(default_factory=lambda: Params({}))
     framework: Framework = "keras"
@@ -51,14 +51,14 @@ class DialectReader:
     @property
     def origin(self) -> Origin:
         """Origin of the definition: dialect, file, line, symbol and zoo."""
-        reference = self.reference
+        model_code = self.model_code
         return Origin(
             dialect=self.dialect,
-            file=reference.symbol.file,
-            line=reference.symbol.line,
-            symbol=reference.model_def,
-            zoo=reference.zoo,
-            zoo_commit=reference.zoo_commit,
+            file=model_code.symbol.file,
+            line=model_code.symbol.line,
+            symbol=model_code.model_def,
+            zoo=model_code.zoo,
+            zoo_commit=model_code.zoo_commit,
         )
 
     def error(self, where: object, problem: str, way_out: str) -> DefinitionError:

@@ -34,19 +34,19 @@ from elasticdl.dialects.frameworks import framework_of, framework_of_model, is_l
 from elasticdl.dialects.inputs import as_input, schema_of, with_schema
 from elasticdl.dialects.losses import as_loss
 from elasticdl.dialects.metrics import evaluation_metrics, with_weighted
+from elasticdl.dialects.model_code import (
+    CONTRACT_FUNCTIONS,
+    DEFAULTS,
+    INPUT_FUNCTIONS,
+    ModelCode,
+    Symbol,
+    function_of,
+)
 from elasticdl.dialects.models import as_model_factory
 from elasticdl.dialects.near_names import near_names
 from elasticdl.dialects.optimizers import as_optimizer_factory, as_torch_optimizer_factory
 from elasticdl.dialects.params import Params, described
 from elasticdl.dialects.readers import ReaderOpener
-from elasticdl.dialects.reference import (
-    CONTRACT_FUNCTIONS,
-    DEFAULTS,
-    INPUT_FUNCTIONS,
-    Reference,
-    Symbol,
-    function_of,
-)
 from elasticdl.dialects.torch_loaders import LoaderFunctions
 from elasticdl.dialects.torch_updates import (
     as_function_of,
@@ -85,28 +85,28 @@ _OPTIONAL = (
 )
 
 
-def matches(reference: Reference) -> bool:
-    """Return whether the reference names a model in files with functions such as `loss`."""
-    value = reference.symbol.value
+def matches(model_code: ModelCode) -> bool:
+    """Return whether `model_def` names a model in files with functions such as `loss`."""
+    value = model_code.symbol.value
     if inspect.isclass(value):
-        if framework_of_model(value) is None or _trains_itself(reference, value):
+        if framework_of_model(value) is None or _trains_itself(model_code, value):
             return False
         if any(hasattr(value, name) for name in DEFAULTS):
             # A class with settings of the Keras class dialect: ambiguous only if the file is a
             # complete model file too.
-            alone = dataclasses.replace(reference, overrides={})
+            alone = dataclasses.replace(model_code, overrides={})
             return not _missing(alone) and _has_input(alone)
-    elif any(_trains_itself(reference, symbol.value) for symbol in reference.classes()):
+    elif any(_trains_itself(model_code, symbol.value) for symbol in model_code.classes()):
         return False
-    return any(reference.find(name) for name in CONTRACT_FUNCTIONS)
+    return any(model_code.find(name) for name in CONTRACT_FUNCTIONS)
 
 
-def _trains_itself(reference: Reference, value: Any) -> bool:
+def _trains_itself(model_code: ModelCode, value: Any) -> bool:
     """Return whether a class is a LightningModule in a file without `loss` and `optimizer`."""
-    return is_lightning(value, "LightningModule") and not any(map(reference.find, _REQUIRED))
+    return is_lightning(value, "LightningModule") and not any(map(model_code.find, _REQUIRED))
 
 
-def define(reference: Reference) -> ModelDefinition:
+def define(model_code: ModelCode) -> ModelDefinition:
     """Return the definition of a model file.
 
     Raises:
@@ -115,30 +115,30 @@ def define(reference: Reference) -> ModelDefinition:
         UsageError: A param is unknown, missing or has the wrong type.
         UserCodeError: `data_schema()` raised.
     """
-    reading = DialectReader(NAME, TITLE, reference, _found(reference), Params(reference.params))
-    missing = _missing(reference)
-    if list(missing) == ["loss"] and _may_compute_loss(reference):
+    reading = DialectReader(NAME, TITLE, model_code, _found(model_code), Params(model_code.params))
+    missing = _missing(model_code)
+    if list(missing) == ["loss"] and _may_compute_loss(model_code):
         missing = {}
     if missing:
         flags = [f"--{name}=FILE.FUNCTION" for name in _OVERRIDES if name in missing]
         raise reading.error(
-            reference.symbol.file,
+            model_code.symbol.file,
             f"{', '.join(missing.values())} {'is' if len(missing) == 1 else 'are'} missing.",
             "Add what is missing"
             + (f", or name it from another file: {' '.join(flags)}" if flags else "."),
         )
-    model = _model(reference, reading)
+    model = _model(model_code, reading)
     reading = dataclasses.replace(reading, framework=_framework(model, reading))
     is_object = not (inspect.isroutine(model.value) or inspect.isclass(model.value))
-    newest = _LatestImport(reference, is_late=is_object)
+    newest = _LatestImport(model_code, is_late=is_object)
     opener = None
     if reader := newest.find("custom_data_reader"):
         opener = ReaderOpener(reader, reading)
-    name = _input_name(reference, reading)
+    name = _input_name(model_code, reading)
     input_function = None if name is None else newest.required(name)
     model_input: Input
     if input_function is None:
-        model_input = default_input(reference.symbol.file)
+        model_input = default_input(model_code.symbol.file)
     elif input_function.short_name == _LOADER:
         model_input = LoaderFunctions(
             input_function,
@@ -193,7 +193,7 @@ def define(reference: Reference) -> ModelDefinition:
         labels_as_numpy=reading.framework == "keras" and _is_first_generation(model_input),
         create_outputs_processor=create_processor,
         open_source=opener,
-        params=dict(reference.params),
+        params=dict(model_code.params),
         notes=functools.partial(_notes, reading, has_input=input_function is not None),
         places=locations_of(
             model=model,
@@ -215,19 +215,19 @@ class _LatestImport:
     """Finds a model file's functions by name, in the newest import of the file.
 
     Args:
-        reference: The reference to the model.
+        model_code: The code of the model.
         is_late: Whether `find` wraps a function in a `LateBoundFunction`. After `reload`, the
             wrapper calls the function of the new import.
     """
 
-    def __init__(self, reference: Reference, *, is_late: bool) -> None:
-        self._reference = reference
+    def __init__(self, model_code: ModelCode, *, is_late: bool) -> None:
+        self._model_code = model_code
         self._is_late = is_late
 
-    def reload(self) -> Reference:
-        """Import the zoo's files again, and return the reference to the new modules."""
-        self._reference = self._reference.reload()
-        return self._reference
+    def reload(self) -> ModelCode:
+        """Import the zoo's files again, and return the new code."""
+        self._model_code = self._model_code.reload()
+        return self._model_code
 
     def find(self, name: str) -> Symbol | None:
         """Return a model file's function by name; None if the file has none.
@@ -258,26 +258,26 @@ class _LatestImport:
         symbol = self.find(name) if late else self._lookup(name)
         if symbol is None:
             raise DefinitionError(
-                f"{self._reference.symbol.file}: {name} existed when the file was first imported, "
+                f"{self._model_code.symbol.file}: {name} existed when the file was first imported, "
                 "but no longer does. The file may have been changed while it was used."
             )
         return symbol
 
     def _lookup(self, name: str) -> Symbol | None:
-        return self._reference.overrides.get(name) or self._reference.find(name)
+        return self._model_code.overrides.get(name) or self._model_code.find(name)
 
 
 def _notes(reading: DialectReader, *, has_input: bool) -> list[str]:
-    own = [] if has_input else [input_note(reading.reference.symbol.file)]
+    own = [] if has_input else [input_note(reading.model_code.symbol.file)]
     return [*own, *near_names(reading)]
 
 
-def _found(reference: Reference) -> list[str]:
+def _found(model_code: ModelCode) -> list[str]:
     names = (*MODELS, *INPUT_FUNCTIONS, *_REQUIRED, *_OPTIONAL)
-    return [name for name in names if reference.find(name) is not None]
+    return [name for name in names if model_code.find(name) is not None]
 
 
-def _missing(reference: Reference) -> dict[str, str]:
+def _missing(model_code: ModelCode) -> dict[str, str]:
     """Return the required parts that a model file lacks.
 
     Returns:
@@ -285,53 +285,53 @@ def _missing(reference: Reference) -> dict[str, str]:
     """
 
     def has(*names: str) -> bool:
-        return any(name in reference.overrides or reference.find(name) for name in names)
+        return any(name in model_code.overrides or model_code.find(name) for name in names)
 
     missing = {}
-    if reference.names_a_file and not has(*MODELS):
+    if model_code.names_a_file and not has(*MODELS):
         missing["model"] = "model (or custom_model)"
     return missing | {name: name for name in _REQUIRED if not has(name)}
 
 
-def _has_input(reference: Reference) -> bool:
+def _has_input(model_code: ModelCode) -> bool:
     """Return whether the files or the overrides have an input function or a `train_dataloader`."""
-    has = any(name in reference.overrides or reference.find(name) for name in INPUT_FUNCTIONS)
-    return has or _has_loader(reference)
+    has = any(name in model_code.overrides or model_code.find(name) for name in INPUT_FUNCTIONS)
+    return has or _has_loader(model_code)
 
 
-def _framework_there(reference: Reference) -> Framework | None:
+def _framework_there(model_code: ModelCode) -> Framework | None:
     """Return the framework of the model that the files define; None if it is unclear."""
-    there = [s for name in MODELS if (s := reference.find(name))] or [reference.symbol]
-    frameworks = {framework_of(symbol, reference.modules) for symbol in there}
+    there = [s for name in MODELS if (s := model_code.find(name))] or [model_code.symbol]
+    frameworks = {framework_of(symbol, model_code.modules) for symbol in there}
     return frameworks.pop() if len(frameworks) == 1 else None
 
 
-def _may_compute_loss(reference: Reference) -> bool:
+def _may_compute_loss(model_code: ModelCode) -> bool:
     """Return whether the model may compute its own loss; the trainer checks later that it does."""
-    if _framework_there(reference) == "torch":
+    if _framework_there(model_code) == "torch":
         # As models of Hugging Face do in `forward`.
         return True
-    return any("compute_loss" in vars(symbol.value) for symbol in reference.classes())
+    return any("compute_loss" in vars(symbol.value) for symbol in model_code.classes())
 
 
-def _has_loader(reference: Reference) -> bool:
-    return reference.find(_LOADER) is not None and _framework_there(reference) == "torch"
+def _has_loader(model_code: ModelCode) -> bool:
+    return model_code.find(_LOADER) is not None and _framework_there(model_code) == "torch"
 
 
-def _model(reference: Reference, reading: DialectReader) -> Symbol:
+def _model(model_code: ModelCode, reading: DialectReader) -> Symbol:
     """Return the model, or the function or class that creates it.
 
     Raises:
         DefinitionError: The named file has several, or the named object is not a model.
     """
-    model = reference.symbol
-    if reference.names_a_file:
-        there = [symbol for name in MODELS if (symbol := reference.find(name))]
+    model = model_code.symbol
+    if model_code.names_a_file:
+        there = [symbol for name in MODELS if (symbol := model_code.find(name))]
         if len(there) > 1:
             raise reading.error(
                 there[0],
                 f"the file has {' and '.join(symbol.name for symbol in there)}.",
-                f"Choose the model: --model_def={reference.model_def}.{there[0].name}",
+                f"Choose the model: --model_def={model_code.model_def}.{there[0].name}",
             )
         model = there[0]
     if not callable(model.value):
@@ -344,7 +344,7 @@ def _model(reference: Reference, reading: DialectReader) -> Symbol:
 
 
 def _framework(model: Symbol, reading: DialectReader) -> Framework:
-    framework = framework_of(model, reading.reference.modules)
+    framework = framework_of(model, reading.model_code.modules)
     if framework is None:
         raise reading.error(
             model,
@@ -394,24 +394,26 @@ def _import_model(newest: _LatestImport, name: str, reading: DialectReader) -> A
     Raises:
         DefinitionError: The file no longer has the name.
     """
-    reference = newest.reload()
-    symbol = reference.find(name.rpartition(".")[2]) if reference.names_a_file else reference.symbol
+    model_code = newest.reload()
+    symbol = (
+        model_code.find(name.rpartition(".")[2]) if model_code.names_a_file else model_code.symbol
+    )
     if symbol is None:
-        raise reading.error(reference.symbol, f"{name} no longer exists.", "Import it again.")
+        raise reading.error(model_code.symbol, f"{name} no longer exists.", "Import it again.")
     return symbol.value
 
 
-def _input_name(reference: Reference, reading: DialectReader) -> str | None:
+def _input_name(model_code: ModelCode, reading: DialectReader) -> str | None:
     """Return the name of the model file's input function; None if there is none.
 
     Raises:
         DefinitionError: The file has several different ones.
     """
-    if "input_fn" in reference.overrides:
+    if "input_fn" in model_code.overrides:
         return "input_fn"
-    there = [symbol for name in INPUT_FUNCTIONS if (symbol := reference.find(name))]
+    there = [symbol for name in INPUT_FUNCTIONS if (symbol := model_code.find(name))]
     if not there:
-        return _LOADER if _has_loader(reference) else None
+        return _LOADER if _has_loader(model_code) else None
     if any(symbol.value is not there[0].value for symbol in there):
         raise reading.error(
             there[0],

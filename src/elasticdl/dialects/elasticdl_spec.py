@@ -23,10 +23,10 @@ from elasticdl.dialects.dialect_reader import (
 from elasticdl.dialects.inputs import as_input, schema_of, with_schema
 from elasticdl.dialects.losses import as_loss
 from elasticdl.dialects.metrics import evaluation_metrics
+from elasticdl.dialects.model_code import ModelCode, Symbol, location_of
 from elasticdl.dialects.models import as_model_factory
 from elasticdl.dialects.optimizers import as_optimizer_factory
 from elasticdl.dialects.params import Params, described, signature_of
-from elasticdl.dialects.reference import Reference, Symbol, location_of
 from elasticdl.spec import ElasticDLSpec
 
 if TYPE_CHECKING:
@@ -44,12 +44,12 @@ _OVERRIDES = {
 }
 
 
-def matches(reference: Reference) -> bool:
+def matches(model_code: ModelCode) -> bool:
     """Return whether the named or only class of the file has the methods of `ElasticDLSpec`."""
-    return _spec(reference) is not None
+    return _spec(model_code) is not None
 
 
-def define(reference: Reference) -> ModelDefinition:
+def define(model_code: ModelCode) -> ModelDefinition:
     """Return the definition of a spec class.
 
     Raises:
@@ -57,23 +57,23 @@ def define(reference: Reference) -> ModelDefinition:
         UsageError: A param is unknown, missing or has the wrong type.
         UserCodeError: The constructor raised.
     """
-    spec = _spec(reference) or reference.symbol
-    params = Params(reference.params)
-    reading = DialectReader(NAME, TITLE, reference.with_symbol(spec), _found(spec.value), params)
+    spec = _spec(model_code) or model_code.symbol
+    params = Params(model_code.params)
+    reading = DialectReader(NAME, TITLE, model_code.with_symbol(spec), _found(spec.value), params)
     _check_methods(spec, reading)
     maker = _Maker(spec, reading)
     methods = {name: _method(spec, name, maker) for name in METHODS}
     methods |= {
-        name: reference.overrides[flag]
+        name: model_code.overrides[flag]
         for name, flag in _OVERRIDES.items()
-        if flag in reference.overrides
+        if flag in model_code.overrides
     }
     create_model = as_model_factory(methods["create_model"], reading, before=maker.make)
     model_input = as_input(methods["create_dataset"], reading)
-    read_schema = schema_of(reference.find("data_schema"), reading)
+    read_schema = schema_of(model_code.find("data_schema"), reading)
     loss = as_loss(methods["create_loss"], reading)
     create_optimizer = as_optimizer_factory(methods["create_optimizer"], reading)
-    if "eval_metrics_fn" in reference.overrides:
+    if "eval_metrics_fn" in model_code.overrides:
         create_metrics = evaluation_metrics(methods["create_metrics"], reading)
     else:
         create_metrics = _metrics(methods["create_metrics"], reading)
@@ -93,7 +93,7 @@ def define(reference: Reference) -> ModelDefinition:
         create_optimizer=create_optimizer,
         class_weight=class_weight,
         create_metrics=create_metrics,
-        params=dict(reference.params),
+        params=dict(model_code.params),
         places=locations_of(
             model=methods["create_model"],
             input=methods["create_dataset"],
@@ -121,7 +121,7 @@ class _Maker:
         signature = signature_of(spec)
         takes_context = "context" in signature.parameters
         if takes_context:
-            given["context"] = dict(reading.reference.context)
+            given["context"] = dict(reading.model_code.context)
         self._given = given
         self.newest: Any = None
 
@@ -130,10 +130,10 @@ class _Maker:
         self.newest = call(self._spec, **self._given)
 
 
-def _spec(reference: Reference) -> Symbol | None:
-    if not reference.names_a_file:
-        return reference.symbol if _is_spec(reference.symbol.value) else None
-    there = [symbol for symbol in reference.classes() if _is_spec(symbol.value)]
+def _spec(model_code: ModelCode) -> Symbol | None:
+    if not model_code.names_a_file:
+        return model_code.symbol if _is_spec(model_code.symbol.value) else None
+    there = [symbol for symbol in model_code.classes() if _is_spec(symbol.value)]
     return there[0] if len(there) == 1 else None
 
 
@@ -164,7 +164,7 @@ def _check_methods(spec: Symbol, reading: DialectReader) -> None:
     missing = [
         name
         for name in METHODS
-        if not _has(spec.value, name) and _OVERRIDES.get(name) not in reading.reference.overrides
+        if not _has(spec.value, name) and _OVERRIDES.get(name) not in reading.model_code.overrides
     ]
     if missing:
         raise reading.error(

@@ -17,12 +17,12 @@ import typing
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from elasticdl.dialects.reference import function_of
+from elasticdl.dialects.model_code import function_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from elasticdl.dialects.reference import Symbol
+    from elasticdl.dialects.model_code import Symbol
 
 Framework: TypeAlias = Literal["keras", "torch"]
 

@@ -33,8 +33,8 @@ from elasticdl.definition import (
 )
 from elasticdl.dialects.dialect_reader import DialectReader, locations_of
 from elasticdl.dialects.inputs import as_input
+from elasticdl.dialects.model_code import Symbol
 from elasticdl.dialects.params import Params
-from elasticdl.dialects.reference import Symbol
 from elasticdl.dialects.saved_input import BatchSignature, InputSignature, SavedInput
 from elasticdl.dialects.saved_spec import SavedSpec
 from elasticdl.errors import DefinitionError, ModelFileError, framework_needed
@@ -43,7 +43,7 @@ from elasticdl.saved_models.scan import scan
 
 if TYPE_CHECKING:
     from elasticdl.definition import Input
-    from elasticdl.dialects.reference import Reference
+    from elasticdl.dialects.model_code import ModelCode
     from elasticdl.saved_models.compile_options import CompileOptions
     from elasticdl.saved_models.file_format import ModelFile
 
@@ -56,39 +56,39 @@ _DEPRECATED = {"criterion": "loss_criterion"}
 _OF_CLASSES = ("CrossEntropyLoss", "NLLLoss")
 
 
-def matches(reference: Reference) -> bool:
-    """Return whether the reference names a spec, a YAML file that describes a saved model."""
-    return isinstance(reference.symbol.value, SavedSpec)
+def matches(model_code: ModelCode) -> bool:
+    """Return whether `model_def` names a spec, a YAML file that describes a saved model."""
+    return isinstance(model_code.symbol.value, SavedSpec)
 
 
-def define(reference: Reference) -> ModelDefinition:
+def define(model_code: ModelCode) -> ModelDefinition:
     """Return the definition of a saved model.
 
     Raises:
         DefinitionError: A key, a file or a name in the spec is wrong, or the file would run code.
         UsageError: A param is unknown or has the wrong type.
     """
-    spec = reference.symbol.value
+    spec = model_code.symbol.value
     if not isinstance(spec, SavedSpec):
         raise DefinitionError(
-            f"{reference.symbol}: {reference.symbol.name} is not a spec of a saved model. Pass its "
-            "YAML file: --spec=model.yml"
+            f"{model_code.symbol}: {model_code.symbol.name} is not a spec of a saved model. Pass "
+            "its YAML file: --spec=model.yml"
         )
-    reference = replace(reference, params={**spec.params, **reference.params})
-    params = Params(reference.params)
-    reading = DialectReader(NAME, TITLE, reference, params=params, framework=spec.library)
+    model_code = replace(model_code, params={**spec.params, **model_code.params})
+    params = Params(model_code.params)
+    reading = DialectReader(NAME, TITLE, model_code, params=params, framework=spec.library)
     kind = _SavedKeras if spec.library == "keras" else _SavedTorch
-    saved = kind(spec, reference, params.declare(_rate_symbol(reference)).get("learning_rate"))
+    saved = kind(spec, model_code, params.declare(_rate_symbol(model_code)).get("learning_rate"))
     batches = saved.input(reading)
     params.check()
     return saved.definition(reading, batches)
 
 
-def _rate_symbol(reference: Reference) -> Symbol:
+def _rate_symbol(model_code: ModelCode) -> Symbol:
     def optimizer(learning_rate: float | None = None) -> None:
         """Has the signature that declares `learning_rate` as a param of the model; never called."""
 
-    return Symbol("optimizer", optimizer, reference.symbol.file, reference.symbol.line)
+    return Symbol("optimizer", optimizer, model_code.symbol.file, model_code.symbol.line)
 
 
 class _Saved(ABC):
@@ -96,7 +96,7 @@ class _Saved(ABC):
 
     Args:
         spec: The spec, which names the files.
-        reference: The reference, with the code that the spec names.
+        model_code: The code that the spec names.
         learning_rate: Learning rate of the optimizer; None keeps that of the spec or file.
 
     Raises:
@@ -105,12 +105,12 @@ class _Saved(ABC):
 
     framework = "keras"
 
-    def __init__(self, spec: SavedSpec, reference: Reference, learning_rate: float | None) -> None:
+    def __init__(self, spec: SavedSpec, model_code: ModelCode, learning_rate: float | None) -> None:
         self._saved_spec = spec
         self._spec = spec.spec
         self._section = spec.section
         self._learning_rate = learning_rate
-        self._objects = {name: symbol.value for name, symbol in reference.objects.items()}
+        self._objects = {name: symbol.value for name, symbol in model_code.objects.items()}
         self._trust = trust.of(_plain(spec.section.get("trust")), spec.section.where("trust"))
         self._files = {key: self._identify(key, path) for key, path in spec.files.items()}
         self._main = self._files.get("model_definition") or self._files["model_architecture"]
@@ -130,7 +130,7 @@ class _Saved(ABC):
         It is the user's `input_fn` if there is one. Otherwise, a `SavedInput` fits records to the
         shapes of the model's inputs.
         """
-        own = reading.reference.overrides.get("input_fn")
+        own = reading.model_code.overrides.get("input_fn")
         if own is not None:
             return as_input(own, reading)
 
@@ -145,7 +145,7 @@ class _Saved(ABC):
         ) -> Any:
             """Has the signature that declares the params of `SavedInput`; never called."""
 
-        where = reading.reference.symbol
+        where = reading.model_code.symbol
         symbol = Symbol("input_fn", input_fn, where.file, where.line)
         given = reading.params.declare(symbol, {"records", "mode"})
         return RecordInput(SavedInput(self.taken, str(where), **given), takes_mode=True)
@@ -194,8 +194,8 @@ class _SavedKeras(_Saved):
             loss=self._loss,
             create_optimizer=self._create_optimizer,
             create_metrics=self._create_metrics,
-            params=dict(reading.reference.params),
-            places=locations_of(input=reading.reference.overrides.get("input_fn")),
+            params=dict(reading.model_code.params),
+            places=locations_of(input=reading.model_code.overrides.get("input_fn")),
             trust_used=[str(use) for use in self.trust_used],
             notes=self._notes,
         )
@@ -312,8 +312,8 @@ class _SavedTorch(_Saved):
             loss=loss if of_classes else _like_outputs(loss),
             create_optimizer=lambda: made.create,
             create_metrics=_accuracy if of_classes else no_metrics,
-            params=dict(reading.reference.params),
-            places=locations_of(input=reading.reference.overrides.get("input_fn")),
+            params=dict(reading.model_code.params),
+            places=locations_of(input=reading.model_code.overrides.get("input_fn")),
             trust_used=[str(use) for use in self.trust_used],
             notes=lambda: [f"Trained with {made.description}; loss {loss_name}."],
         )

@@ -22,7 +22,7 @@ from elasticdl.dialects.params import signature_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from elasticdl.dialects.reference import Symbol
+    from elasticdl.dialects.model_code import Symbol
 
 Kind: TypeAlias = Literal["records", "dataset"]
 

@@ -37,15 +37,15 @@ from elasticdl.dialects.dialect_reader import (
 from elasticdl.dialects.inputs import as_input, schema_of, with_schema
 from elasticdl.dialects.losses import as_loss
 from elasticdl.dialects.metrics import as_metrics_factory, evaluation_metrics, with_weighted
-from elasticdl.dialects.optimizers import as_optimizer_factory
-from elasticdl.dialects.params import Params, described
-from elasticdl.dialects.reference import (
+from elasticdl.dialects.model_code import (
     CONTRACT_FUNCTIONS,
     DEFAULTS,
-    Reference,
+    ModelCode,
     Symbol,
     location_of,
 )
+from elasticdl.dialects.optimizers import as_optimizer_factory
+from elasticdl.dialects.params import Params, described
 from elasticdl.training.import_seed import without_counting_layers
 
 if TYPE_CHECKING:
@@ -63,12 +63,12 @@ _FLAGS = {
 _REQUIRED = ("default_input", "default_loss", "default_optimizer")
 
 
-def matches(reference: Reference) -> bool:
+def matches(model_code: ModelCode) -> bool:
     """Return whether the named or only Keras class of the file has `default_` settings."""
-    return _model_class(reference) is not None
+    return _model_class(model_code) is not None
 
 
-def define(reference: Reference) -> ModelDefinition:
+def define(model_code: ModelCode) -> ModelDefinition:
     """Return the definition of a Keras class.
 
     Raises:
@@ -76,33 +76,33 @@ def define(reference: Reference) -> ModelDefinition:
         UsageError: A param is unknown, missing or has the wrong type.
         UserCodeError: The constructor or a property raised.
     """
-    model = _model_class(reference) or reference.symbol
+    model = _model_class(model_code) or model_code.symbol
     if not inspect.isclass(model.value):
-        raise DialectReader(NAME, TITLE, reference).error(
+        raise DialectReader(NAME, TITLE, model_code).error(
             model,
             f"{model.name} is {described(model.value)}, not a class.",
             "Pass a class derived from keras.Model: --model_def=FILE.CLASS",
         )
     found = [name for name in DEFAULTS if hasattr(model.value, name)]
     reading = DialectReader(
-        NAME, TITLE, reference.with_symbol(model), found, Params(reference.params)
+        NAME, TITLE, model_code.with_symbol(model), found, Params(model_code.params)
     )
     _check_complete(model, reading)
     objects = _Objects(model, reading)
     pieces = {
-        name: reference.overrides.get(flag) or objects.default(name)
+        name: model_code.overrides.get(flag) or objects.default(name)
         for name, flag in _FLAGS.items()
-        if flag in reference.overrides or name in found
+        if flag in model_code.overrides or name in found
     }
     model_input = as_input(pieces["default_input"], reading)
     in_class = hasattr(model.value, "data_schema")
-    schema = objects.default("data_schema") if in_class else reference.find("data_schema")
+    schema = objects.default("data_schema") if in_class else model_code.find("data_schema")
     # A class may take its schema from its params, and have no schema without them.
     read_schema = schema_of(schema, reading, may_be_none=in_class)
     loss = as_loss(pieces["default_loss"], reading, may_be_factory=True)
     create_optimizer = as_optimizer_factory(pieces["default_optimizer"], reading)
     create_metrics: Callable[[Mode], MetricFunctions] = no_metrics
-    if "eval_metrics_fn" in reference.overrides:
+    if "eval_metrics_fn" in model_code.overrides:
         create_metrics = evaluation_metrics(pieces["default_metrics"], reading)
     elif "default_metrics" in pieces:
         create_metrics = _metrics(pieces["default_metrics"], reading)
@@ -136,8 +136,8 @@ def define(reference: Reference) -> ModelDefinition:
         create_metrics=create_metrics,
         predictions=None if predictions is None else predictions.value,
         classes=() if classes is None else as_classes(classes, reading),
-        params=dict(reference.params),
-        complete_params=_completion(model, reference),
+        params=dict(model_code.params),
+        complete_params=_completion(model, model_code),
         places=locations_of(
             model=model,
             input=pieces["default_input"],
@@ -220,7 +220,7 @@ class _Objects:
         return call(self._class, **self._params, **rest)
 
 
-def _completion(model: Symbol, reference: Reference) -> Any:
+def _completion(model: Symbol, model_code: ModelCode) -> Any:
     """Return `ModelDefinition.complete_params` for a class.
 
     The function is the result of the class method `complete_params(params)`. It computes, from
@@ -229,20 +229,20 @@ def _completion(model: Symbol, reference: Reference) -> Any:
     """
     found = getattr(model.value, "complete_params", None)
     # With another input function, the class does not determine the features.
-    if found is None or "input_fn" in reference.overrides:
+    if found is None or "input_fn" in model_code.overrides:
         return None
-    return call(dataclasses.replace(model, value=found), reference.params)
+    return call(dataclasses.replace(model, value=found), model_code.params)
 
 
-def _model_class(reference: Reference) -> Symbol | None:
-    if not reference.names_a_file:
-        value = reference.symbol.value
+def _model_class(model_code: ModelCode) -> Symbol | None:
+    if not model_code.names_a_file:
+        value = model_code.symbol.value
         if not (inspect.isclass(value) and mro_has(value, "Model")):
             return None
         speaks = _speaks_for_itself(value)
-        in_model_file = any(reference.find(name) for name in CONTRACT_FUNCTIONS)
-        return reference.symbol if speaks or not in_model_file else None
-    there = [symbol for symbol in reference.classes() if _speaks_for_itself(symbol.value)]
+        in_model_file = any(model_code.find(name) for name in CONTRACT_FUNCTIONS)
+        return model_code.symbol if speaks or not in_model_file else None
+    there = [symbol for symbol in model_code.classes() if _speaks_for_itself(symbol.value)]
     return there[0] if len(there) == 1 else None
 
 
@@ -254,7 +254,7 @@ def _check_complete(model: Symbol, reading: DialectReader) -> None:
     missing = [
         name
         for name in _REQUIRED
-        if not hasattr(model.value, name) and _FLAGS[name] not in reading.reference.overrides
+        if not hasattr(model.value, name) and _FLAGS[name] not in reading.model_code.overrides
     ]
     if missing:
         flags = " ".join(f"--{_FLAGS[name]}=FILE.FUNCTION" for name in missing)

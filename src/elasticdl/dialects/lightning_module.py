@@ -30,10 +30,10 @@ from elasticdl.dialects.callbacks import as_callbacks
 from elasticdl.dialects.dialect_reader import DialectReader, call, locations_of
 from elasticdl.dialects.frameworks import is_lightning, overridden
 from elasticdl.dialects.inputs import as_input, schema_of, with_schema
+from elasticdl.dialects.model_code import INPUT_FUNCTIONS, Symbol, location_of
 from elasticdl.dialects.models import as_model_factory
 from elasticdl.dialects.optimizers import with_parameters
 from elasticdl.dialects.params import Params, described, signature_of
-from elasticdl.dialects.reference import INPUT_FUNCTIONS, Symbol, location_of
 from elasticdl.dialects.source_lines import assigned_line
 from elasticdl.dialects.torch_loaders import (
     SharedGeneratorCheck,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from elasticdl.definition import Epochs
-    from elasticdl.dialects.reference import Reference
+    from elasticdl.dialects.model_code import ModelCode
 
 NAME = "lightning_module"
 TITLE = "a LightningModule"
@@ -100,12 +100,12 @@ _INSTEAD = {
 _NO_TRAINER = "is not attached to a"
 
 
-def matches(reference: Reference) -> bool:
+def matches(model_code: ModelCode) -> bool:
     """Return whether the named class, or the only one in the file, is a LightningModule."""
-    return len(_modules(reference)) == 1
+    return len(_modules(model_code)) == 1
 
 
-def define(reference: Reference) -> ModelDefinition:
+def define(model_code: ModelCode) -> ModelDefinition:
     """Return the definition of a LightningModule.
 
     Raises:
@@ -113,31 +113,31 @@ def define(reference: Reference) -> ModelDefinition:
         UsageError: A param is unknown, missing or has the wrong type.
         UserCodeError: A user function raised.
     """
-    found = _modules(reference)
+    found = _modules(model_code)
     if len(found) != 1:
         names = " and ".join(symbol.name for symbol in found) or "no LightningModule"
-        raise DialectReader(NAME, TITLE, reference).error(
-            reference.symbol, f"the file has {names}.", "Choose one: --model_def=FILE.CLASS"
+        raise DialectReader(NAME, TITLE, model_code).error(
+            model_code.symbol, f"the file has {names}.", "Choose one: --model_def=FILE.CLASS"
         )
     module = found[0]
     has = [name for name in sorted(_SUPPORTED) if overridden(module.value, name)]
     reading = DialectReader(
         NAME,
         TITLE,
-        reference.with_symbol(module),
+        model_code.with_symbol(module),
         has,
-        Params(reference.params),
+        Params(model_code.params),
         framework="torch",
     )
     _check_methods(module, reading)
-    for name in reference.overrides.keys() - {"input_fn"}:
+    for name in model_code.overrides.keys() - {"input_fn"}:
         raise reading.error(
-            reference.overrides[name],
+            model_code.overrides[name],
             f"--{name} names another {name}, but {module.name} has its own.",
             f"Leave out --{name}, and change the module.",
         )
     for name in _OF_MODEL_FILES:
-        if function := reference.find(name):
+        if function := model_code.find(name):
             raise reading.error(
                 function,
                 f"{name} would not be used: {module.name} has its own.",
@@ -145,10 +145,10 @@ def define(reference: Reference) -> ModelDefinition:
             )
     models = _Models(module, reading)
     model_input, place = _input(module, models, reading)
-    schema = schema_of(reference.find("data_schema"), reading)
-    create_average = as_function_of("model", reference.find("averaged_model"), reading)
-    clipping = as_gradient_clipping(reference.find("gradient_clipping"), reading)
-    create_callbacks = as_callbacks(reference.find("callbacks"), reading)
+    schema = schema_of(model_code.find("data_schema"), reading)
+    create_average = as_function_of("model", model_code.find("averaged_model"), reading)
+    clipping = as_gradient_clipping(model_code.find("gradient_clipping"), reading)
+    create_callbacks = as_callbacks(model_code.find("callbacks"), reading)
     reading.params.check()
     return ModelDefinition(
         origin=reading.origin,
@@ -161,16 +161,16 @@ def define(reference: Reference) -> ModelDefinition:
         create_lr_schedulers=models.schedulers,
         gradient_clipping=clipping,
         create_average=create_average,
-        precision=as_precision(reference.find("precision"), reading),
+        precision=as_precision(model_code.find("precision"), reading),
         create_callbacks=create_callbacks,
-        params=dict(reference.params),
+        params=dict(model_code.params),
         places=locations_of(
             model=module,
             input=place,
             loss=_method(module, "training_step"),
             optimizer=_method(module, "configure_optimizers"),
             lr_scheduler=_method(module, "configure_optimizers"),
-            callbacks=reference.find("callbacks"),
+            callbacks=model_code.find("callbacks"),
         ),
     )
 
@@ -185,7 +185,7 @@ class _Models:
 
     def __init__(self, module: Symbol, reading: DialectReader) -> None:
         self._module, self._reading = module, reading
-        self._maker = reading.reference.find(_MAKER) or module
+        self._maker = reading.model_code.find(_MAKER) or module
         self._create = as_model_factory(self._maker, reading)
         self._newest: Any = None
         self._schedulers: Any = None
@@ -349,32 +349,32 @@ def _is_plateau(scheduler: Any) -> bool:
     return any(kind.__name__ == "ReduceLROnPlateau" for kind in type(scheduler).__mro__)
 
 
-def _modules(reference: Reference) -> list[Symbol]:
+def _modules(model_code: ModelCode) -> list[Symbol]:
     """Return the named LightningModule, or those in the named file that have `training_step`."""
-    if not reference.names_a_file:
-        named = reference.symbol
+    if not model_code.names_a_file:
+        named = model_code.symbol
         return [named] if is_lightning(named.value, "LightningModule") else []
     return [
         symbol
-        for symbol in _classes(reference, "LightningModule")
+        for symbol in _classes(model_code, "LightningModule")
         if overridden(symbol.value, "training_step")
     ]
 
 
-def _classes(reference: Reference, kind: str) -> list[Symbol]:
+def _classes(model_code: ModelCode, kind: str) -> list[Symbol]:
     """Return a model file's classes that descend from a Lightning class.
 
     If the file defines no such class, returns those that it imports, unless it has a `loss` or an
     `optimizer` function.
 
     Args:
-        reference: The reference to the model.
+        model_code: The code of the model.
         kind: Name of the Lightning class, such as `LightningModule`.
     """
-    own = [symbol for symbol in reference.classes() if is_lightning(symbol.value, kind)]
-    if own or any(map(reference.find, ("loss", "optimizer"))):
+    own = [symbol for symbol in model_code.classes() if is_lightning(symbol.value, kind)]
+    if own or any(map(model_code.find, ("loss", "optimizer"))):
         return own
-    imported = reference.imported_classes()
+    imported = model_code.imported_classes()
     return [symbol for symbol in imported if is_lightning(symbol.value, kind)]
 
 
@@ -416,15 +416,15 @@ def _method(module: Symbol, name: str) -> Symbol:
 
 
 def _input(module: Symbol, models: _Models, reading: DialectReader) -> tuple[Input, Symbol]:
-    reference = reading.reference
-    overrides = reference.overrides
+    model_code = reading.model_code
+    overrides = model_code.overrides
     functions = [
-        s for name in INPUT_FUNCTIONS if (s := overrides.get(name) or reference.find(name))
+        s for name in INPUT_FUNCTIONS if (s := overrides.get(name) or model_code.find(name))
     ]
     if functions:
         return as_input(functions[0], reading), functions[0]
     validates = overridden(module.value, "validation_step")
-    classes = _classes(reference, "LightningDataModule")
+    classes = _classes(model_code, "LightningDataModule")
     if len(classes) > 1:
         raise reading.error(
             classes[0],

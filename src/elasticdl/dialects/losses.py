@@ -21,8 +21,8 @@ from elasticdl.dialects.argument_order import (
 )
 from elasticdl.dialects.dialect_reader import DialectReader, call, mro_has
 from elasticdl.dialects.frameworks import framework_of_model, is_of_torch
+from elasticdl.dialects.model_code import Symbol
 from elasticdl.dialects.params import described, signature_of
-from elasticdl.dialects.reference import Symbol
 
 
 def as_loss(

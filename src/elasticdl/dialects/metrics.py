@@ -19,8 +19,8 @@ from elasticdl.definition import MetricFunctions, Mode, NamedMetric, no_metrics
 from elasticdl.dialects import keras_objects, torch_metrics
 from elasticdl.dialects.argument_order import by_name, takes_outputs_and_labels
 from elasticdl.dialects.dialect_reader import DialectReader, call, mro_has
+from elasticdl.dialects.model_code import Symbol
 from elasticdl.dialects.params import described
-from elasticdl.dialects.reference import Symbol
 
 
 def as_metrics_factory(symbol: Symbol, reading: DialectReader) -> Callable[[], MetricFunctions]:

@@ -13,7 +13,7 @@ from elasticdl.dialects.dialect_reader import DialectReader, call
 from elasticdl.dialects.params import described
 
 if TYPE_CHECKING:
-    from elasticdl.dialects.reference import Symbol
+    from elasticdl.dialects.model_code import Symbol
 
 
 def as_model_factory(

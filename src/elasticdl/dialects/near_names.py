@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from elasticdl.dialects.reference import function_of, symbol_of
+from elasticdl.dialects.model_code import function_of, symbol_of
 from elasticdl.dialects.source_lines import names_used
 
 if TYPE_CHECKING:
@@ -74,10 +74,10 @@ def near_names(reading: DialectReader) -> list[str]:
     is_torch = reading.framework == "torch"
     names_meant = _MEANT if is_torch else {name: _MEANT[name] for name in _OF_KERAS}
     notes = []
-    for module in reading.reference.modules:
+    for module in reading.model_code.modules:
         used = names_used(Path(module.__file__ or ""))
         for meant, names in names_meant.items():
-            if reading.reference.find(meant) is not None:
+            if reading.model_code.find(meant) is not None:
                 continue
             for name in names:
                 value = getattr(module, name, None)

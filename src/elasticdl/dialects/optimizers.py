@@ -21,7 +21,7 @@ from elasticdl.dialects.params import described, signature_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from elasticdl.dialects.reference import Symbol
+    from elasticdl.dialects.model_code import Symbol
 
     TorchOptimizerMaker = Callable[[Sequence[Any], Any], Any]
 

@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elasticdl.dialects.reference import symbol_of
+from elasticdl.dialects.model_code import symbol_of
 from elasticdl.dialects.source_lines import calls_of, shown_path
 from elasticdl.errors import DefinitionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from elasticdl.dialects.reference import Reference
+    from elasticdl.dialects.model_code import ModelCode
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,20 +125,20 @@ class _Found:
     is_run: bool = True
 
 
-def notes_on_other_trainers(reference: Reference) -> list[str]:
+def notes_on_other_trainers(model_code: ModelCode) -> list[str]:
     """Return notes on the settings of other trainers in a model's files.
 
     Raises:
         DefinitionError: A setting changes trained weights or validation results, and the file does
             not define a replacement.
     """
-    found = [*_objects(reference), *_dicts(reference)] or list(_calls(reference))
+    found = [*_objects(model_code), *_dicts(model_code)] or list(_calls(model_code))
     notes = []
     for each in found:
         changing = {
             setting: value
             for setting, value in each.settings.items()
-            if setting.changes_numbers and not any(map(reference.find, setting.covered_by))
+            if setting.changes_numbers and not any(map(model_code.find, setting.covered_by))
         }
         named = " and ".join(f"{setting.name}={value}" for setting, value in changing.items())
         if changing and each.is_run:
@@ -174,8 +174,8 @@ def _advice(settings: Mapping[_Setting, str]) -> str:
     )
 
 
-def _objects(reference: Reference) -> Iterator[_Found]:
-    for module in reference.modules:
+def _objects(model_code: ModelCode) -> Iterator[_Found]:
+    for module in model_code.modules:
         for name, value in list(vars(module).items()):
             for kind in type(value).__mro__:
                 title, settings = _KINDS.get(
@@ -193,8 +193,8 @@ def _objects(reference: Reference) -> Iterator[_Found]:
                     )
 
 
-def _dicts(reference: Reference) -> Iterator[_Found]:
-    for module in reference.modules:
+def _dicts(model_code: ModelCode) -> Iterator[_Found]:
+    for module in model_code.modules:
         for name, value in list(vars(module).items()):
             if "trainer" in name.lower() and isinstance(value, Mapping):
                 settings = _with_effect(value, _OF_LIGHTNING)
@@ -202,12 +202,12 @@ def _dicts(reference: Reference) -> Iterator[_Found]:
                     yield _Found(str(symbol_of(name, value, module)), name, settings)
 
 
-def _calls(reference: Reference) -> Iterator[_Found]:
+def _calls(model_code: ModelCode) -> Iterator[_Found]:
     """Yield the calls of a class named `Trainer`, with their arguments that Lightning knows.
 
     They are read from the source, because the code may not run on import.
     """
-    for module in reference.modules:
+    for module in model_code.modules:
         file = Path(module.__file__ or "")
         for call in calls_of(file, "Trainer"):
             given: dict[str, Any] = {}

@@ -24,7 +24,7 @@ from elasticdl.errors import DefinitionError, UsageError
 if typing.TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from elasticdl.dialects.reference import Symbol
+    from elasticdl.dialects.model_code import Symbol
 
 _NO_ARGUMENTS = inspect.Signature()
 _SEQUENCES = (

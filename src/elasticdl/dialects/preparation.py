@@ -16,8 +16,8 @@ from typing import Any
 
 from elasticdl.data.schema import Schema
 from elasticdl.dialects.dialect_reader import call
+from elasticdl.dialects.model_code import ModelCode, Symbol, symbol_of
 from elasticdl.dialects.params import signature_of
-from elasticdl.dialects.reference import Reference, Symbol, symbol_of
 from elasticdl.errors import DefinitionError
 
 NAME = "prepare_data_for_a_single_file"
@@ -42,7 +42,7 @@ class Preparation:
     where: str
 
 
-def preparation(reference: Reference) -> Preparation:
+def preparation(model_code: ModelCode) -> Preparation:
     """Return the data preparation of a model file.
 
     Raises:
@@ -50,13 +50,13 @@ def preparation(reference: Reference) -> Preparation:
             one nor two arguments.
         UserCodeError: `data_schema()` raised.
     """
-    function, schema = _find(reference, NAME), _find(reference, "data_schema")
+    function, schema = _find(model_code, NAME), _find(model_code, "data_schema")
     missing = [
         f"{name}()" for name, found in ((NAME, function), ("data_schema", schema)) if not found
     ]
     if function is None or schema is None:
         raise DefinitionError(
-            f"{reference.symbol.file}: {' and '.join(missing)} missing. Preparing data needs "
+            f"{model_code.symbol.file}: {' and '.join(missing)} missing. Preparing data needs "
             f"{NAME}(filename), which returns a record, and data_schema(), which describes it."
         )
     required = [
@@ -80,11 +80,11 @@ def preparation(reference: Reference) -> Preparation:
     )
 
 
-def _find(reference: Reference, name: str) -> Symbol | None:
-    owner = reference.symbol.value
+def _find(model_code: ModelCode, name: str) -> Symbol | None:
+    owner = model_code.symbol.value
     if inspect.isclass(owner) and hasattr(owner, name):
         found = getattr(owner, name)
         takes_self = inspect.isfunction(found) and "self" in inspect.signature(found).parameters
         if not takes_self:
-            return symbol_of(name, found, reference.modules[0])
-    return reference.find(name)
+            return symbol_of(name, found, model_code.modules[0])
+    return model_code.find(name)

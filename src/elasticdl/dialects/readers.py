@@ -22,8 +22,8 @@ import numpy as np
 from elasticdl.data.example import decode_batch_schemaless
 from elasticdl.data.record_source import RecordFile
 from elasticdl.dialects.dialect_reader import DialectReader, call
+from elasticdl.dialects.model_code import Symbol
 from elasticdl.dialects.params import described, signature_of
-from elasticdl.dialects.reference import Symbol
 from elasticdl.errors import DataError, DefinitionError, NoDataError
 
 if TYPE_CHECKING:

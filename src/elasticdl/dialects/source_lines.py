@@ -3,7 +3,7 @@
 Errors contain `file:line`, and a zoo's folder is searched for a name before its files are imported.
 For a file that is not valid Python, no names are found; importing it reports the error.
 
-Callers: `reference.py`, `near_names.py`, `other_trainers.py`, `lightning_module.py`,
+Callers: `model_code.py`, `near_names.py`, `other_trainers.py`, `lightning_module.py`,
 `zoo/folder.py` and `zoo/code_files.py`.
 """
 

@@ -35,7 +35,7 @@ from elasticdl.errors import DefinitionError, ElasticDLError, UserCodeError, use
 
 if TYPE_CHECKING:
     from elasticdl.dialects.dialect_reader import DialectReader
-    from elasticdl.dialects.reference import Symbol
+    from elasticdl.dialects.model_code import Symbol
 
 _PAIR = len(("x", "y"))
 
@@ -93,7 +93,7 @@ class LoaderFunctions:
         symbol = self._functions[mode]
         if symbol is None:
             raise self._reading.error(
-                self._reading.reference.symbol,
+                self._reading.model_code.symbol,
                 "there is no val_dataloader(data) for the validation data.",
                 "Add it, or leave out --validation_data.",
             )

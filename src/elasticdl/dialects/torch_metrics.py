@@ -17,7 +17,7 @@ from elasticdl.errors import UserCodeError, raised_at, users_traceback
 
 if TYPE_CHECKING:
     from elasticdl.dialects.dialect_reader import DialectReader
-    from elasticdl.dialects.reference import Symbol
+    from elasticdl.dialects.model_code import Symbol
 
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 

@@ -31,7 +31,7 @@ from elasticdl.dialects.params import described, signature_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from elasticdl.dialects.reference import Symbol
+    from elasticdl.dialects.model_code import Symbol
 
 _CLIPPINGS = (
     'Expected a number, the maximum norm of all gradients together; {"norm": 1.0}; {"value": '

@@ -54,8 +54,8 @@ def open_trained(session: SessionProject) -> TrainedSession:
     job = replace(Job.from_json(model.description.job_json), data=session.data, workers=None)
     assert job.model is not None  # noqa: S101 - a training job
     quiet_frameworks()
-    reference = zoo.load(replace(job.model, zoo=str(model.zoo)), context_of(job, Mode.EVALUATION))
-    components = Components(reference)
+    model_code = zoo.load(replace(job.model, zoo=str(model.zoo)), context_of(job, Mode.EVALUATION))
+    components = Components(model_code)
     definition = components.definition()
     data = IterableData(definition, job)
     example = data.example(data.plan_shards(job))

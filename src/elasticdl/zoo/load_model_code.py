@@ -1,4 +1,4 @@
-"""Imports the code that a `ModelReference` names; returns the `Reference` that a dialect reads."""
+"""Imports the code that a `ModelReference` names; returns the `ModelCode` that a dialect reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl.definition import Mode
 from elasticdl.dialects.component_classes import COMPONENTS, lines_in
-from elasticdl.dialects.reference import Reference, Symbol, symbol_of
+from elasticdl.dialects.model_code import ModelCode, Symbol, symbol_of
 from elasticdl.errors import UsageError
 from elasticdl.training.create import quiet_frameworks
 from elasticdl.zoo import imports, specs
@@ -43,7 +43,7 @@ def load(
     model: ModelReference,
     context: Mapping[str, Any] | None = None,
     opened: Zoo | None = None,
-) -> Reference:
+) -> ModelCode:
     """Import the object that a model reference names, and the functions named by its overrides.
 
     Args:
@@ -74,7 +74,7 @@ def load_symbol(zoo: str | None, dotted: str) -> Symbol:
     return _symbol(opened, dotted, "symbol", ())
 
 
-def _load(zoo: Zoo, model: ModelReference, context: Mapping[str, Any]) -> Reference:
+def _load(zoo: Zoo, model: ModelReference, context: Mapping[str, Any]) -> ModelCode:
     imports.forget(zoo)
     if specs.is_spec(model.model_def):
         return _load_spec(zoo, model, context)
@@ -86,7 +86,7 @@ def _load(zoo: Zoo, model: ModelReference, context: Mapping[str, Any]) -> Refere
     if home is not None and home is not module and imports.is_of(zoo, home):
         modules.append(home)
     _check_overrides(model.overrides)
-    return Reference(
+    return ModelCode(
         model_def=model.model_def,
         symbol=symbol,
         modules=tuple(modules),
@@ -103,12 +103,12 @@ def _load(zoo: Zoo, model: ModelReference, context: Mapping[str, Any]) -> Refere
     )
 
 
-def _load_spec(zoo: Zoo, model: ModelReference, context: Mapping[str, Any]) -> Reference:
+def _load_spec(zoo: Zoo, model: ModelReference, context: Mapping[str, Any]) -> ModelCode:
     quiet_frameworks()
     spec = specs.open_spec(zoo, model.model_def)
     file, _, line = spec.where.rpartition(":")
     _check_overrides(model.overrides)
-    return Reference(
+    return ModelCode(
         model_def=model.model_def,
         symbol=Symbol(model.model_def, spec, file or spec.where, int(line) if file else 1),
         modules=(),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from elasticdl.dialects.reference import location_of
+from elasticdl.dialects.model_code import location_of
 from elasticdl.sessions.checks.batches import Places
 
 if TYPE_CHECKING:
@@ -89,8 +89,10 @@ class CheckContext:
             key: Key of the component's class in the config.
             methods: Names of methods, preferred ones first.
         """
-        reference = made(self.components).reading.reference
-        symbol = reference.symbol if key == "model_builder_class" else reference.overrides.get(key)
+        model_code = made(self.components).reading.model_code
+        symbol = (
+            model_code.symbol if key == "model_builder_class" else model_code.overrides.get(key)
+        )
         for method in methods:
             found = location_of(getattr(getattr(symbol, "value", None), method, None))
             if found is not None and self._is_users(found[0]):

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from elasticdl.dialects.component_classes import missing_methods
-from elasticdl.dialects.reference import location_of
+from elasticdl.dialects.model_code import location_of
 from elasticdl.sessions.checks.finding import CheckFinding, error
 
 if TYPE_CHECKING:
-    from elasticdl.dialects.reference import Symbol
+    from elasticdl.dialects.model_code import Symbol
 
 CALLED_WITH: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "data_loader_class": {

@@ -64,8 +64,8 @@ def check_components(context: CheckContext) -> Iterator[CheckFinding]:
     """Yield mistakes in the component classes; store the created components in the context."""
     job = context.job
     assert job.model is not None  # noqa: S101 - a training job
-    reference = zoo.load(job.model, context_of(job, Mode.TRAINING))
-    symbols = {"model_builder_class": reference.symbol, **reference.overrides}
+    model_code = zoo.load(job.model, context_of(job, Mode.TRAINING))
+    symbols = {"model_builder_class": model_code.symbol, **model_code.overrides}
     wrong = [
         finding
         for key, symbol in symbols.items()
@@ -74,8 +74,8 @@ def check_components(context: CheckContext) -> Iterator[CheckFinding]:
     yield from wrong
     if wrong:
         return
-    config = keys.NotingConfig(config_of(reference), context.asked)
-    context.components = Components(reference, config)
+    config = keys.NotingConfig(config_of(model_code), context.asked)
+    context.components = Components(model_code, config)
     context.said = ", ".join(symbol.short_name for symbol in symbols.values())
 
 

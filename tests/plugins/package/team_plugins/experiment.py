@@ -9,17 +9,17 @@ TITLE = "an experiment of the team"
 NEEDS = "a dict EXPERIMENT with model, batch, loss, optimizer"
 
 
-def matches(reference):
+def matches(model_code):
     """Return whether the file has an experiment."""
-    return reference.find("EXPERIMENT") is not None
+    return model_code.find("EXPERIMENT") is not None
 
 
-def define(reference):
+def define(model_code):
     """Return the definition of an experiment."""
-    symbol = reference.find("EXPERIMENT")
+    symbol = model_code.find("EXPERIMENT")
     parts = symbol.value
     return ModelDefinition(
-        origin=Origin(NAME, symbol.file, symbol.line, symbol.name, reference.zoo),
+        origin=Origin(NAME, symbol.file, symbol.line, symbol.name, model_code.zoo),
         framework="torch",
         create_model=parts["model"],
         input=RecordInput(parts["batch"]),

@@ -1,6 +1,6 @@
-"""References: the object that `model_def` names, loaded with its files; the input of a dialect.
+"""`ModelCode`: the object that `model_def` names, loaded with its files; the input of a dialect.
 
-`zoo/load_model_code.py` creates a `Reference` and knows where user code comes from; a dialect sees
+`zoo/load_model_code.py` creates a `ModelCode` and knows where user code comes from; a dialect sees
 only the result. This module does not interpret names; dialects do.
 """
 
@@ -64,7 +64,7 @@ class Symbol:
 
 
 @dataclass(frozen=True, eq=False)
-class Reference:
+class ModelCode:
     """The loaded object that `model_def` names, with its files and options.
 
     Attributes:
@@ -80,14 +80,14 @@ class Reference:
         config_file: File that contains params and overrides; None means the command line.
         objects: Name of a custom object in a saved model's file -> the user's class or function
             for it.
-        reload: Imports the zoo's files again and returns the same reference to the new modules.
+        reload: Imports the zoo's files again and returns the new code of the same model.
     """
 
     model_def: str
     symbol: Symbol
     modules: tuple[ModuleType, ...]
     zoo: str
-    reload: Callable[[], Reference]
+    reload: Callable[[], ModelCode]
     zoo_commit: str | None = None
     params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     overrides: Mapping[str, Symbol] = dataclasses.field(default_factory=dict)
@@ -129,8 +129,8 @@ class Reference:
             if inspect.isclass(value) and value.__module__ != module.__name__
         ]
 
-    def with_symbol(self, symbol: Symbol) -> Reference:
-        """Return a copy of this reference with another `symbol` of the same files."""
+    def with_symbol(self, symbol: Symbol) -> ModelCode:
+        """Return a copy with another `symbol` of the same files."""
         return dataclasses.replace(self, symbol=symbol)
 
 
