@@ -1,9 +1,10 @@
 """Output of a job: one folder, on this machine or on an object store.
 
 Everything a run leaves behind is written through an `OutputFolder`, which guarantees three things
-for every kind of storage: a name never leads out of the folder, a file or folder is complete or
-absent, and failures are an `OutputError` that names the path and the remedy. It does not interpret
-what is written; `claim.py` decides which process may write.
+for every kind of storage: it rejects names outside the folder, such as `../x`; it writes a file or
+folder completely or not at all; and it raises an `OutputError` that names the path and the remedy
+when reading or writing fails. It does not interpret what is written; `claim.py` decides which
+process may write.
 
     OUTPUT/
       job.json        the job's identity (`claim.py`)  .lock        the process that works on it

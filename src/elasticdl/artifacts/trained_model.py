@@ -158,7 +158,12 @@ class TrainedModel:
         return self._on_this_machine(ZOO_FOLDER)
 
     def exported(self, name: str) -> Path:
-        """Return the local path of a file or folder for serving; a remote one is downloaded once.
+        """Return the local path of an export: a file or folder for serving, such as `saved_model`.
+
+        If the model is not on this machine, the export is downloaded once.
+
+        Args:
+            name: One of `description.exports`.
 
         Raises:
             OutputError: There is no such export, or it cannot be downloaded.

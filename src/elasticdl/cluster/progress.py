@@ -200,12 +200,16 @@ def line_of(annotations: Mapping[str, str | None]) -> str:
 
 
 def is_line(line: str) -> bool:
-    """Return whether a line of a log is a progress line."""
+    """Return whether a line of a log contains progress annotations, as `line_of` writes them."""
     return line.startswith(_LINE + "{")
 
 
 def last_line(lines: Iterable[str]) -> dict[str, str]:
-    """Return the annotations of the last progress line of a log; empty if there is none."""
+    """Return the latest annotations that `line_of` wrote to a log; empty if there are none.
+
+    Args:
+        lines: The lines of the log, oldest first.
+    """
     found: dict[str, str] = {}
     for line in lines:
         if is_line(line):
@@ -218,10 +222,10 @@ def last_line(lines: Iterable[str]) -> dict[str, str]:
 
 
 def short(annotations: Annotations) -> str:
-    """Return the progress as a short string, for a column of a table.
+    """Return only the annotation `progress`, for a column of a table; empty if it is missing.
 
     Example:
-        >>> short({"elasticdl.org/progress": "epoch 1/2, 25 %"})
+        >>> short({"elasticdl.org/progress": "epoch 1/2, 25 %", "elasticdl.org/loss": "0.5"})
         'epoch 1/2, 25 %'
     """
     return annotations.get(f"{_PREFIX}progress", "")

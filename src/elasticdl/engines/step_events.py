@@ -1,4 +1,7 @@
-"""Step events: reports progress after each commit, and writes one event for several steps.
+"""Reports the steps of a job: to the user after each commit, and to the event log.
+
+The log gets one `StepCommitted` for all steps within an interval of time, because a line for each
+step would slow down short steps.
 
 Callers: `loop.py`; `elastic/event_writer.py` joins the events that it fetches from workers.
 """

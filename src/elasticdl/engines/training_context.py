@@ -188,8 +188,11 @@ class TrainingContext:
     def indexes(self) -> dict[str, DataIndex]:
         """Return the indexes (record counts and positions) that were made when opening the data.
 
-        Other processes pass them to `open_context`. They are keyed by `data` and `validation_data`
-        of the job. Data that a user's own reader or pipeline reads has none.
+        Other processes pass them to `open_context`, which then need not index the data again.
+
+        Returns:
+            Location of the data, as in `job.data` and `job.validation_data` -> its index. Data
+            that a user's own reader or pipeline reads has none.
         """
         sources: dict[str, RecordSource | None] = {}
         if isinstance(self.data, RecordData):

@@ -4,9 +4,9 @@ tf_keras is the continuation of Keras 2; only it can read these files. Its model
 `tf.Variable`s become the values of Keras 3 variables, without a copy, and `call` calls the model.
 Therefore Keras 3 trainers, optimizers, losses and metrics work with it as with any other model.
 
-Dropout draws from generators whose states are variables. They are named like the seeds of Keras 3,
-so that code that sets seeds sets these, too. Other sources of randomness cannot be seeded, and are
-reported.
+Dropout draws from generators, whose states are variables. These variables are given the name that
+Keras 3 uses for seeds, so that code that sets the seeds of a model also sets them. Other sources of
+randomness cannot be seeded, and are reported.
 
 Callers: dialects, in the process that trains.
 """

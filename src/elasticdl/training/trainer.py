@@ -78,9 +78,10 @@ class StepResult:
     """Losses and metrics of a group of steps.
 
     Attributes:
-        losses: One float32 per step.
-        metrics: Additive states over all examples of the group; for metrics in `Metrics.ordered`,
-            their states after the group.
+        losses: float32 [steps]: mean loss of each step.
+        metrics: Metric states. Those that add up are sums over the examples of this group only.
+            Those of metrics in `Metrics.ordered` continue from the states before the group, and
+            replace them.
     """
 
     losses: np.ndarray[Any, Any]
@@ -278,12 +279,15 @@ class Trainer(Protocol):
     def train_steps(
         self, batches: Sequence[Batch], so_far: MetricStates | None = None
     ) -> StepResult:
-        """Apply one update per batch, in one call and without a sum over workers.
+        """Train on a group of batches in this process alone: apply one update per batch.
 
         Args:
             batches: One or more batches of equal size and structure.
             so_far: Metric states of this epoch so far, from which metrics in `Metrics.ordered`
-                continue; other metrics do not use them. None starts from empty states.
+                continue; other metrics do not use them. None: start from empty states.
+
+        Returns:
+            The loss of each update, and the metrics of the group.
         """
         ...
 
@@ -294,7 +298,7 @@ class Trainer(Protocol):
 
         Args:
             batch: The batch.
-            so_far: As for `train_steps`.
+            so_far: Metric states of this epoch so far, as for `train_steps`.
 
         Returns:
             The contribution, and the loss and metrics of this one step.

@@ -39,7 +39,9 @@ _TOLERANCE = 1e-4
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """A few examples, and the model's outputs for them.
+    """Examples with the model's outputs for them, from which a model is exported.
+
+    The inputs give the export its signature, and the outputs are compared with those of the export.
 
     Attributes:
         inputs: Arrays, as the model takes them.
@@ -67,7 +69,7 @@ def export(model: keras.Model, folder: Path, example: Example) -> list[str]:
     Args:
         model: A built model.
         folder: An existing folder.
-        example: Examples for comparing the export with the model.
+        example: Examples that give the export its signature, and to compare it with the model.
 
     Returns:
         Names of the file and the folder written. If Keras cannot save the model, or TensorFlow

@@ -11,12 +11,12 @@ starts from the same values, so workers send changes:
     boolean           "was seen"                  the new value               if all agree
 
 Whether a variable is a mean or a sum is determined on the first batch that changes it: the changes
-of its two halves are compared with that of the whole. Each worker sends its result (its *votes*)
+of its two halves are compared with that of the whole. Each worker sends its result, as flags, along
 with its changes, because a worker whose batches never changed a variable cannot determine it. A
 variable that is drawn at random, independently of the examples, is neither: it is rejected by name.
 
 Some later batches are compared again (`repeated_checks.py`). A difference is then a warning, and
-the votes stay as they are, so workers need not agree about it.
+the flags stay as they are, so workers need not agree about it.
 
 Callers: `trainer.py`.
 """

@@ -10,8 +10,8 @@
 
 A round is a function of the global weights and the parties' data. An aggregator that was killed
 and restarted therefore repeats the same requests, the parties give the same replies (`party.py`),
-and training continues as if it had not been interrupted. Replies that belong to another round
-or another history are ignored.
+and training continues as if it had not been interrupted. Replies to requests of another round, or
+of another training run (`GlobalModel.history`), are left out.
 
 Callers: `engines/federated/training.py` for a simulation, and the aggregator's process of
 `flower/`.
