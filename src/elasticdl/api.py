@@ -85,7 +85,7 @@ def train(
         params: `"name=literal, ..."` or a mapping, for the model's constructor and the functions of
             its file.
         validation_data: Records to evaluate on while training, in the same forms as `data`.
-        reporter: Reports progress to the user; None chooses one that suits the terminal.
+        reporter: Reports progress to the user. None: one that suits the terminal.
         quiet: Print no progress and no notes.
         **options: See `job_options.training_job`.
 
@@ -124,7 +124,7 @@ def evaluate(
         trained_model: Folder that `train` wrote.
         data: URI or glob of the records, a list of them, or data in memory, as for `train`.
         output: JSON file for the metrics; None means `evaluation.json` in the trained model.
-        reporter: Reports progress to the user; None chooses one that suits the terminal.
+        reporter: Reports progress to the user. None: one that suits the terminal.
         quiet: Print no progress and no notes.
         **options: See `job_options.evaluation_job`.
 
@@ -159,7 +159,7 @@ def predict(
         trained_model: Folder that `train` wrote; nothing else is needed.
         data: URI or glob of the records, a list of them, or data in memory, as for `train`.
         output: A file if it ends in `.recordio`, `.parquet` or `.csv`, else a folder of part files.
-        reporter: Reports progress to the user; None chooses one that suits the terminal.
+        reporter: Reports progress to the user. None: one that suits the terminal.
         quiet: Print no progress and no notes.
         **options: See `job_options.prediction_job`.
 
@@ -220,7 +220,7 @@ def run(job: Job, reporter: Reporter | None = None) -> Outcome:
 
     Args:
         job: The job to run.
-        reporter: Reports progress to the user; None chooses one that suits the terminal.
+        reporter: Reports progress to the user. None: one that suits the terminal.
 
     Raises:
         ElasticDLError: See `elasticdl.errors`.

@@ -70,7 +70,7 @@ class RecordInput:
     Attributes:
         input_fn: Takes the decoded records of one batch, returns `(features, labels)`; in
             prediction the labels are ignored and may be left out.
-        schema: How records are decoded; None decodes each record by the types stored in it.
+        schema: How records are decoded. None: decode each record by the types stored in it.
         takes_mode: Whether `input_fn` is called as `input_fn(records, mode)`.
     """
 

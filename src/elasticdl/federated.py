@@ -99,7 +99,7 @@ def init(
         alpha: For `dirichlet`: the smaller, the more the parties' data differ.
         shards_per_party: For `shards`: number of shards of each party. A shard has records of one
             label, or of two.
-        label: Name of the label's field; None detects it.
+        label: Name of the label's field. None: detect it.
         seed: Random seed for the split and for training.
         fusion: Name of the fusion that combines the parties' models.
         num_rounds: Number of rounds.
@@ -298,16 +298,16 @@ def simulate(
 
     Args:
         config: The aggregator's config; the parties' configs, `party*.yml`, are beside it.
-        num_parties: Number of parties to use, in the order of their names; None uses the number in
-            the config.
+        num_parties: Number of parties to use, in the order of their names. None: the number in the
+            config.
         num_rounds: Overrides the config.
         output: Folder for the TrainedModel; overrides the config.
         num_processes: Number of processes that run the parties, with one thread each. 1 means this
             process, with all of its threads. More are forked from it, for PyTorch on CPUs only; its
-            other threads should be idle then. None uses all cores if that is possible and there are
-            at least as many parties.
+            other threads should be idle then. None: as many processes as cores if forking is
+            possible and there are at least as many parties; otherwise 1.
         tracking: The experiment tracking of the job.
-        reporter: Shows progress and notes to the user; None chooses one for the terminal.
+        reporter: Shows progress and notes to the user. None: one that suits the terminal.
 
     Raises:
         ElasticDLError: See `elasticdl.errors`.
@@ -377,7 +377,7 @@ def aggregator(
         num_rounds: Overrides the config.
         output: Folder for the TrainedModel; overrides the config.
         tracking: The experiment tracking of the job.
-        reporter: Shows progress and notes to the user; None chooses one for the terminal.
+        reporter: Shows progress and notes to the user. None: one that suits the terminal.
         serves: Wait for calls of `train` and train at each of them; return after `stop`.
 
     Raises:
@@ -418,7 +418,7 @@ def party(config: str, *, reporter: Reporter | None = None) -> None:
 
     Args:
         config: The party's config; it has the aggregator's address.
-        reporter: Shows progress and notes to the user; None chooses one for the terminal.
+        reporter: Shows progress and notes to the user. None: one that suits the terminal.
 
     Raises:
         ElasticDLError: See `elasticdl.errors`.

@@ -77,7 +77,7 @@ def training_job(
             `model_zoo`, from the file's own folder, or from beside it within the working directory.
         model_zoo: See `train`.
         params: See `train`.
-        dialect: How to read the model file; None decides by its content.
+        dialect: How to read the model file. None: decide by its content.
         input_fn: Dotted name of a function that replaces the model's own; also `loss`, `optimizer`
             and `eval_metrics_fn`.
         loss: See `input_fn`.
@@ -87,10 +87,10 @@ def training_job(
         validation_split: Share of the records of `data` to evaluate on instead, such as 0.2; the
             others are trained on. Whether a record is held out depends only on the name of its
             file and its position in the file.
-        num_workers: Number of training processes: `3`, or `2..4` for at least 2 and at most 4; None
-            trains in this process. See `job.Workers` for the options that follow.
+        num_workers: Number of training processes: `3`, or `2..4` for at least 2 and at most 4.
+            None: train in this process. See `job.Workers` for the options that follow.
         num_spare_workers: Additional processes in reserve.
-        ray_address: Address of a Ray cluster; None starts Ray on this machine.
+        ray_address: Address of a Ray cluster. None: start Ray on this machine.
         gpus_per_worker: GPUs reserved for each worker. Needs `num_workers`.
         give_up_after: Seconds without any training after which the job fails.
         heartbeat_timeout: Seconds without a heartbeat after which the others no longer wait for a
@@ -268,10 +268,10 @@ def evaluation_job(
         validation_split: Evaluate only the records that training on `data` with this
             `validation_split` holds out.
         report: Folder for a report on each record; True or an empty string means `report` in the
-            trained model, None makes no report.
+            trained model. None: write no report.
         minibatch_size: Number of examples per call of the model.
-        num_workers: Number of processes that share the records; None evaluates in this process.
-        ray_address: Address of a Ray cluster; None starts Ray on this machine.
+        num_workers: Number of processes that share the records. None: evaluate in this process.
+        ray_address: Address of a Ray cluster. None: start Ray on this machine.
         give_up_after: Seconds without progress of any worker after which the job fails.
 
     Raises:
@@ -318,8 +318,8 @@ def prediction_job(
             or the format of the one file that `output` names.
         columns: Columns of the input to copy into the predictions: a list, or their names separated
             by commas.
-        num_workers: Number of processes that share the records; None predicts in this process.
-        ray_address: Address of a Ray cluster; None starts Ray on this machine.
+        num_workers: Number of processes that share the records. None: predict in this process.
+        ray_address: Address of a Ray cluster. None: start Ray on this machine.
         give_up_after: Seconds without progress of any worker after which the job fails.
 
     Raises:
@@ -525,7 +525,7 @@ def workers(
     Args:
         num_workers: See `training_job`.
         num_spare_workers: Additional processes in reserve.
-        ray_address: Address of a Ray cluster; None starts Ray on this machine.
+        ray_address: Address of a Ray cluster. None: start Ray on this machine.
 
     Raises:
         UsageError: A value is wrong.

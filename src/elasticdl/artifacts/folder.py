@@ -168,7 +168,10 @@ class OutputFolder:
         self._storage.fetch(_checked(name, self.uri), destination)
 
     def fence(self, fence: Fence | None) -> None:
-        """Set the lock (see `fence.Fence`) that is checked before each write; None removes it."""
+        """Set the lock (see `fence.Fence`) that is checked before each write.
+
+        None: check no lock.
+        """
         self._storage.fence = fence
 
     def versioned(self, name: str) -> VersionedFile:

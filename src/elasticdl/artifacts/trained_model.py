@@ -207,10 +207,9 @@ def save_trained_model(
         folder: The job's output.
         description: Description of the model; the fields about files are filled in here.
         params: Path -> tensor.
-        copy_zoo: Called with an empty folder, into which it copies the user's code; None stores no
-            code.
-        export: Called with an empty folder, into which it writes files and folders for serving;
-            they are stored under the same names in `folder`. None exports nothing.
+        copy_zoo: Function (empty folder): copies the user's code into it. None: store no code.
+        export: Function (empty folder): writes files and folders for serving into it, which are
+            then stored under the same names in `folder`. None: store no exports.
 
     Returns:
         The model, as `load_trained_model` would return it.

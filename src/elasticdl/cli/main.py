@@ -116,7 +116,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line, print its error if it fails, and exit with its exit code.
 
     Args:
-        arguments: The arguments after `elasticdl`; None uses those of this process.
+        arguments: The arguments after `elasticdl`. None: those of this process.
     """
     args = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in args

@@ -120,7 +120,7 @@ class JobProgress:
         return progress
 
     def annotations(self) -> dict[str, str | None]:
-        """Return the progress as annotations of the RayJob; None removes an annotation.
+        """Return the progress as annotations of the RayJob. A value of None removes the annotation.
 
         Example:
             >>> shown = JobProgress(

@@ -47,7 +47,7 @@ def check_shape(field: Field, kept: tuple[int, ...] | None, where: Callable[[], 
 
     Args:
         field: The field of the schema.
-        kept: The stored shape, from `shape_of`; None accepts every field.
+        kept: The stored shape, from `shape_of`. None: accept every field.
         where: Returns the name of the data, as the start of the error message.
 
     Raises:

@@ -59,8 +59,8 @@ class Batch:
         labels: Input of the loss; None in prediction.
         num_examples: Length of the first axis of every array.
         weights: Weight of each example in loss, metrics and gradients: float32 of shape
-            [num_examples], or [num_examples, ...] for a weight per time step or pixel. None
-            weights all examples equally.
+            [num_examples], or [num_examples, ...] for a weight per time step or pixel. None: all
+            examples have equal weights.
         where: Returns the names of the records it was made of, for an error; None if unknown. It
             is a `RecordNames` only if example i was made of record i of the batch alone.
     """
@@ -178,7 +178,7 @@ def repeated(batch: Batch, num_examples: int) -> Batch:
 def map_arrays(function: Callable[[Any], Any], tree: Arrays) -> Arrays:
     """Apply a function to every array in a nesting of dicts, lists and tuples; return the results.
 
-    The result has the same nesting; None stays None.
+    The result has the same nesting. For None, it is None.
     """
     if tree is None:
         return None

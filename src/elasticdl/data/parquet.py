@@ -129,7 +129,7 @@ class ParquetSource:
 
         Args:
             file_index: Number of the file.
-            columns: Names of the columns to read; None reads all.
+            columns: Names of the columns to read. None: read all columns.
 
         Raises:
             CorruptDataError: A row group is damaged.
@@ -217,7 +217,7 @@ class ParquetSource:
         Args:
             start: First row, counted over all files.
             stop: One past the last row.
-            schema: Schema that selects the columns; None reads all.
+            schema: Schema that selects the columns. None: read all columns.
 
         Yields:
             A table, and a function that returns the name of its i-th row (file and number).

@@ -29,7 +29,7 @@ def decode_records(
 
     Args:
         records: Serialized `tf.Example`s.
-        schema: The result of the user's `data_schema()`; None decodes every field as a 1-D array.
+        schema: The result of the user's `data_schema()`. None: decode every field as a 1-D array.
         name: Returns the file and number of the i-th record, for error messages.
 
     Raises:

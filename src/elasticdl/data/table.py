@@ -52,7 +52,7 @@ def decode_table(
 
     Args:
         table: Rows.
-        schema: The result of the user's `data_schema()`; None makes each column a field.
+        schema: The result of the user's `data_schema()`. None: each column becomes a field.
         where: Returns the name of row i in an error message.
 
     Raises:
@@ -249,7 +249,7 @@ class _TableGroup:
 
     Args:
         table: The rows.
-        schema: The fields to decode; None makes each column a field.
+        schema: The fields to decode. None: each column becomes a field.
         where: Returns the name of row i in an error message.
 
     Raises:

@@ -82,7 +82,7 @@ class Unit(Protocol):
 
         Args:
             picked: The records, in the order of the result.
-            schema: The result of the user's `data_schema()`; None decodes all fields.
+            schema: The result of the user's `data_schema()`. None: decode all fields.
 
         Raises:
             SchemaError: A record does not fit the schema.
@@ -151,7 +151,7 @@ class UnitSource(Protocol):
         """Divide the records into units, and estimate the memory that they take.
 
         Args:
-            schema: Schema with which the units will be read; None reads all fields.
+            schema: Schema with which the units will be read. None: all fields are read.
         """
         ...
 

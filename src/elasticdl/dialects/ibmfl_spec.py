@@ -97,7 +97,7 @@ class _Saved(ABC):
     Args:
         spec: The spec, which names the files.
         model_code: The code that the spec names.
-        learning_rate: Learning rate of the optimizer; None keeps that of the spec or file.
+        learning_rate: Learning rate of the optimizer. None: that of the spec or the file.
 
     Raises:
         DefinitionError: A file is missing, is not a model, or would run code.

@@ -32,8 +32,8 @@ def train(job: Job, reporter: Reporter, definition: ModelDefinition | None = Non
     Args:
         job: The job to run.
         reporter: Reports progress to the user.
-        definition: The model definition if there already is one; None reads it from the job's
-            model reference.
+        definition: The model definition if there already is one. None: read it from the job's model
+            reference.
 
     Raises:
         ElasticDLError: See `elasticdl.errors`; the reason is in the event log as well.

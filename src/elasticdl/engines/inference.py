@@ -178,7 +178,7 @@ def open_trained(
     Args:
         job: The job.
         mode: Evaluation or prediction.
-        folder: A copy of the trained model; None opens the one that the job names.
+        folder: A copy of the trained model. None: open the model that the job names.
         worker_id: Number of this worker, from 0; the user's `ElasticDLSpec` receives it.
         world_size: Number of workers; the user's `ElasticDLSpec` receives it.
         indexes: Known indexes, keyed by the name of the data. Data with an index is neither listed
@@ -214,7 +214,7 @@ def define_trained(
     Args:
         job: The job.
         mode: Evaluation or prediction.
-        folder: A copy of the trained model; None opens the one that the job names.
+        folder: A copy of the trained model. None: open the model that the job names.
         worker_id: Number of this worker, from 0; the user's `ElasticDLSpec` receives it.
         world_size: Number of workers; the user's `ElasticDLSpec` receives it.
 

@@ -58,7 +58,7 @@ class Prefetch(Generic[T]):
 
         Args:
             timeout_s: Seconds to wait for the thread, which first finishes the item that it is
-                preparing; None waits without limit.
+                preparing. None: wait without limit.
         """
         with self._changed:
             self._closed = True

@@ -799,7 +799,7 @@ def _present(source: RecordSource, field: Field) -> Sequence[str] | None:
 def _filled(field: Field, value: int | None) -> np.ndarray[Any, Any]:
     """Return a placeholder for a missing field: `value` in the field's type, or its null value.
 
-    With None as `value`, a field that is not nullable gets 0.
+    If `value` is None, a field that is not nullable gets 0.
     """
     if value is None and field.nullable:
         return field.missing(1)[0, ...]

@@ -167,8 +167,8 @@ def train(
         job: The job to run.
         reporter: Reports progress to the user.
         engine: The function that trains.
-        definition: The model definition if there already is one; None reads it from the job's
-            model reference.
+        definition: The model definition if there already is one. None: read it from the job's model
+            reference.
 
     Raises:
         ElasticDLError: See `elasticdl.errors`; the reason is in the event log as well.

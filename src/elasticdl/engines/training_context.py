@@ -402,13 +402,13 @@ def open_context(
     Args:
         job: The job.
         checkpoint: The checkpoint to resume from.
-        code: A copy of the zoo to read the model from; None reads the zoo itself.
-        plan: The shard plan, if another process has made it; None makes one, or takes that of the
+        code: A copy of the zoo to read the model from. None: read the zoo itself.
+        plan: The shard plan, if another process has made it. None: make one, or take that of the
             checkpoint.
         worker_id: Number of this worker, from 0; the user's `ElasticDLSpec` receives it.
         world_size: Number of workers; the user's `ElasticDLSpec` receives it.
-        definition: The model definition if there already is one; None reads it from the job's
-            model reference.
+        definition: The model definition if there already is one. None: read it from the job's model
+            reference.
         indexes: Indexes of the data that another process has made; see
             `TrainingContext.indexes`.
 

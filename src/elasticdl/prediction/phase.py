@@ -37,7 +37,7 @@ class Predictor:
         definition: The model's definition.
         files: The files of the records, in their order.
         classes: Names of the classes; empty if unknown.
-        columns: Columns of the input to write beside the outputs; None writes none.
+        columns: Columns of the input to write beside the outputs. None: write no such columns.
 
     Attributes:
         note: A notice for the user, complete after the last batch; empty if there is none.

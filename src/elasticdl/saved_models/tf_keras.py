@@ -62,7 +62,7 @@ class WrappedModel(keras.Model):
         inner: The tf_keras model, built.
         generators: The variables that hold the states of the random generators that it draws from.
         others: Further variables that its computation uses and that tf_keras does not list.
-        specs: Tensor specs to whose dtypes inputs are cast; None keeps the inputs' dtypes.
+        specs: Tensor specs to whose dtypes inputs are cast. None: keep the dtypes of inputs.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ def load(
 
     Args:
         file: A whole model or an architecture.
-        weights: File with the weights of an architecture; None initializes them.
+        weights: File with the weights of an architecture. None: initialize the weights.
         custom_objects: The file's own classes and functions, by name.
         trust: Code that may run.
 

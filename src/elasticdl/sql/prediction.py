@@ -58,7 +58,7 @@ class PredictRequest:
         column: The column of that table for the predictions.
         using: Name of the trained model.
         options: Options of `job_options.prediction_job`.
-        probability: Column for the probability of the predicted class; None writes none.
+        probability: Column for the probability of the predicted class. None: write no probability.
         output: Name of the model output to write; None means `prediction`, or the first output if
             the model has none of that name.
         statement: The statement's text, for errors.

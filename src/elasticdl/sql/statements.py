@@ -103,7 +103,7 @@ class Train:
         attributes: The WITH clause.
         columns: The COLUMN clause; empty derives the features from the table.
         label: The column to predict; None means the last selected column.
-        using: Name of a trained model to start from; None starts from new weights.
+        using: Name of a trained model to start from. None: start from new weights.
         text: The whole statement.
         span: Position in the program.
     """

@@ -422,7 +422,7 @@ class SupportsProximalTerm(Protocol):
         not include the term.
 
         Args:
-            weights: At least the trainable parameters; None ends the pull.
+            weights: At least the trainable parameters. None: end the pull.
             strength: mu in the paper.
         """
         ...

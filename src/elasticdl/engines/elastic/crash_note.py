@@ -61,7 +61,7 @@ class CrashNote:
     """Record of the batches that a process is working on; see the module.
 
     Args:
-        path: The file that holds the note, created if it does not exist. None keeps the note in
+        path: The file that holds the note, created if it does not exist. None: keep the note in
             memory, where no other process can read it.
 
     Attributes:

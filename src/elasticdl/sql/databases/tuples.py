@@ -25,8 +25,8 @@ class TupleColumn:
     Attributes:
         name: Name of the column.
         type: Arrow type of the column.
-        convert: Converts a value that is not None to one that Arrow accepts for the type; None
-            leaves all values unchanged.
+        convert: Function (value that is not None) -> value that Arrow accepts for the type. None:
+            leave all values unchanged.
     """
 
     name: str

@@ -58,12 +58,12 @@ class KerasHooks:
         model: The model, compiled with its optimizer.
         callbacks: The user's callbacks.
         where: Names the user's code, for messages.
-        direction: Takes a metric's name; returns "min" or "max", whichever values are better, or
-            None if unknown. For models that were not compiled with their metrics, where Keras
-            cannot find out. None leaves it to Keras.
+        direction: Function (name of a metric) -> "min" or "max", whichever values are better, or
+            None if unknown. Needed for a model that was not compiled with its metrics, because
+            Keras then cannot find out. None: leave it to Keras.
         is_compiled: Whether the model was compiled with its loss and metrics.
-        drawing: Takes an event's name, such as `on_epoch_end`, and a batch number; returns a
-            context manager that seeds the random numbers drawn in its block. None seeds none.
+        drawing: Function (name of an event, such as `on_epoch_end`, number of the batch) -> context
+            manager that seeds the random numbers drawn in its block. None: do not seed them.
         only_in_validation: Names of metrics that are not measured in training, as far as they are
             known before training.
 
@@ -71,7 +71,7 @@ class KerasHooks:
         are_of_users: Whether there is a callback with user code.
         epoch: The current epoch, from 0.
         attributes: Tracks Python attributes of the model and the optimizer that the user's
-            callbacks change, to store them in checkpoints; None stores none.
+            callbacks change, to store them in checkpoints. None: store none.
     """
 
     def __init__(

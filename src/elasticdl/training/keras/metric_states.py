@@ -100,8 +100,8 @@ class MetricVariables:
         """Before a step, set the metrics whose states are carried (`ordered`).
 
         Args:
-            so_far: Name of the metric -> its states after the previous batch; a metric that is
-                missing is reset, and None resets all.
+            so_far: Name of the metric -> its states after the previous batch. A metric that is
+                missing is reset. None: reset all metrics.
         """
         for name in self.ordered:
             if so_far and name in so_far:

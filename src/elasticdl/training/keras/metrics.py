@@ -88,7 +88,7 @@ class KerasMetrics:
         Runs within a compiled step, after `variables.begin`.
 
         Args:
-            loss: The batch's mean loss; None leaves out the metric `loss`.
+            loss: The batch's mean loss. None: leave out the metric `loss`.
             outputs: The model's outputs.
             labels: As tensors.
             num_examples: Number of examples in the batch, a float32 scalar.

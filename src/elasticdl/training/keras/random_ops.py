@@ -220,7 +220,7 @@ class RandomOpReplacer:
         """Replace a random operation by a seeded one; TensorFlow calls this for each operation.
 
         Returns:
-            The outputs to use in place of the operation's; None keeps them.
+            The outputs to use in place of the operation's, or None to keep those of the operation.
 
         Raises:
             DefinitionError: The operation draws random numbers and cannot be replaced.

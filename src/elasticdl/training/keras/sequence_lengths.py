@@ -80,7 +80,7 @@ def signature(
         shape: Shape of an array.
         number: Index of the array.
         leading: Number of axes before those of one example.
-        fixed_axis: The leading axis whose length is fixed; None leaves all of them open.
+        fixed_axis: The leading axis whose length is fixed. None: all of them have variable sizes.
         axes: Further open axes, as `Lengths.open_axes` returns them.
     """
     return tuple(

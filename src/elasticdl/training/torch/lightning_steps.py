@@ -276,7 +276,7 @@ class LightningSteps:
         Args:
             model: The module.
             step: Name of the step that runs in the block, such as `training_step`.
-            so_far: States of the module's metrics before the step; None resets the metrics.
+            so_far: States of the module's metrics before the step. None: reset the metrics.
 
         Yields:
             The object that records what the module logs.

@@ -501,9 +501,9 @@ class TorchTrainer:
             return export.export(self.model, arguments, folder)
 
     def pull_towards(self, weights: Weights | None, strength: float) -> None:
-        """Set the weights towards which FedProx's proximal term pulls; None ends the pull.
+        """Set the weights towards which FedProx's proximal term pulls; if None, end the pull.
 
-        See `trainer.SupportsProximalTerm`.
+        `trainer.SupportsProximalTerm` describes the term and the arguments.
         """
         self._pull = strength
         self._anchors = {

@@ -58,7 +58,7 @@ def folders_of(data: str, num_parties: int | None) -> Sequence[Path]:
 
     Args:
         data: A glob that matches them, such as `hospitals/*`.
-        num_parties: The required number; None accepts any number.
+        num_parties: The required number. None: any number.
 
     Raises:
         DataError: No folder matches, or not the required number.

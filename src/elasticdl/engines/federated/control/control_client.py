@@ -145,7 +145,7 @@ def send(
         address: The process.
         verb: The command, such as `train`.
         options: Options of the command; JSON values.
-        note: Called with each line of progress; None discards them.
+        note: Function (line of progress), called for each line. None: discard the lines.
 
     Raises:
         UsageError: No process is running, or its role does not have this command.

@@ -29,7 +29,7 @@ class Parties(Protocol):
 
         Args:
             requests: Party -> its request.
-            timeout_s: How long to wait in total; None waits until all have answered.
+            timeout_s: How long to wait in total. None: wait until all have answered.
             check: Called regularly while waiting; an exception from it ends the wait.
         """
         ...

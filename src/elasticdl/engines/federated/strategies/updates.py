@@ -111,7 +111,7 @@ def in_order(
 
     Args:
         updates: In any order.
-        global_weights: The weights that the parties started from; None skips this comparison.
+        global_weights: The weights that the parties started from. None: do not compare with them.
 
     Raises:
         AggregationError: There is no update; a party occurs twice or has no example; two parties
