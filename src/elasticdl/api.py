@@ -87,7 +87,7 @@ def train(
         validation_data: Records to evaluate on while training, in the same forms as `data`.
         reporter: Reports progress to the user. None: one that suits the terminal.
         quiet: Print no progress and no notes.
-        **options: See `job_options.training_job`.
+        **options: Options of the job, by name; see `job_options.training_job`.
 
     Raises:
         ElasticDLError: The job cannot be completed; see `elasticdl.errors`.
@@ -126,10 +126,10 @@ def evaluate(
         output: JSON file for the metrics; None means `evaluation.json` in the trained model.
         reporter: Reports progress to the user. None: one that suits the terminal.
         quiet: Print no progress and no notes.
-        **options: See `job_options.evaluation_job`.
+        **options: Options of the job, by name; see `job_options.evaluation_job`.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`.
+        ElasticDLError: The job cannot be completed; see `elasticdl.errors`.
     """
     check_options(options, evaluation_job)
 
@@ -161,10 +161,10 @@ def predict(
         output: A file if it ends in `.recordio`, `.parquet` or `.csv`, else a folder of part files.
         reporter: Reports progress to the user. None: one that suits the terminal.
         quiet: Print no progress and no notes.
-        **options: See `job_options.prediction_job`.
+        **options: Options of the job, by name; see `job_options.prediction_job`.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`.
+        ElasticDLError: The job cannot be completed; see `elasticdl.errors`.
     """
     check_options(options, prediction_job)
 
@@ -190,7 +190,7 @@ def load(trained_model: str | Path, data: Any = None) -> Any:
             the training data, for example if they come from a `tf.data` pipeline.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`.
+        ElasticDLError: The model cannot be loaded; see `elasticdl.errors`.
     """
     from elasticdl.engines.load import load as load_model  # noqa: PLC0415 - imports take time
     from elasticdl.training import framework_settings  # noqa: PLC0415 - as above
@@ -223,7 +223,7 @@ def run(job: Job, reporter: Reporter | None = None) -> Outcome:
         reporter: Reports progress to the user. None: one that suits the terminal.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`.
+        ElasticDLError: The job cannot be completed; see `elasticdl.errors`.
     """
     # Imported only when needed, because these imports take time.
     from elasticdl.engines import in_process, inference, progress_bar  # noqa: PLC0415
@@ -250,10 +250,10 @@ def _run_on_data(
     """Run a job on files, or on data in memory, which is stored in temporary files first.
 
     Args:
-        job_of: Creates the job; called with file names as keyword arguments.
+        job_of: Function (file names as keyword arguments) -> the job.
         data: Argument name of `job_of` -> file names, data in memory, or None.
-        reporter: See `run`.
-        quiet: See `train`.
+        reporter: Reports progress to the user. None: one that suits the terminal.
+        quiet: Print no progress and no notes.
     """
     from elasticdl.engines import progress_bar, stored_data  # noqa: PLC0415 - imports take time
     from elasticdl.training import framework_settings  # noqa: PLC0415 - as above
@@ -395,7 +395,7 @@ def image_options(repository: str, **options: Any) -> ImageOptions:
 
     Args:
         repository: Repository to push the image to.
-        **options: See `ImageOptions`.
+        **options: Attributes of the `ImageOptions`, by name.
 
     Raises:
         UsageError: A value is invalid.

@@ -110,7 +110,7 @@ def init(
         port: Port on which the aggregator listens.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`.
+        ElasticDLError: The records cannot be read or split, or the files cannot be written.
     """
     from elasticdl.engines.federated.config.init import (  # noqa: PLC0415
         check_split,
@@ -310,7 +310,7 @@ def simulate(
         reporter: Shows progress and notes to the user. None: one that suits the terminal.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`.
+        ElasticDLError: The job failed; see `elasticdl.errors`.
     """
     # Imported late, because these imports are slow and `--help` does not need them.
     from elasticdl.engines import progress_bar  # noqa: PLC0415
@@ -381,7 +381,7 @@ def aggregator(
         serves: Wait for calls of `train` and train at each of them; return after `stop`.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`.
+        ElasticDLError: The job failed; see `elasticdl.errors`.
     """
     from elasticdl.engines import progress_bar  # noqa: PLC0415 - not for `--help`
     from elasticdl.engines.federated.config import jobs  # noqa: PLC0415
@@ -421,7 +421,7 @@ def party(config: str, *, reporter: Reporter | None = None) -> None:
         reporter: Shows progress and notes to the user. None: one that suits the terminal.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`.
+        ElasticDLError: The job failed; see `elasticdl.errors`.
     """
     from elasticdl.engines import progress_bar  # noqa: PLC0415 - not for `--help`
     from elasticdl.engines.federated.config import jobs  # noqa: PLC0415
@@ -461,7 +461,7 @@ def status(config: str) -> AggregatorStatus | PartyStatus:
             (For an aggregator that was started with `output`, give that folder instead.)
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`.
+        ElasticDLError: The status cannot be read; see `elasticdl.errors`.
     """
     control_client = _control_client()
     found: AggregatorStatus | PartyStatus = control_client.status_of(
@@ -596,7 +596,7 @@ def make_keys(folder: str, *, parties: Sequence[str], hosts: Sequence[str]) -> N
         hosts: Names and addresses by which parties reach the aggregator.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`.
+        ElasticDLError: The keys cannot be created or written; see `elasticdl.errors`.
     """
     _deployment()
     from elasticdl.engines.federated.flower import keys  # noqa: PLC0415 - imports cryptography

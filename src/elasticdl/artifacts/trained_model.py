@@ -284,9 +284,10 @@ def _prepare(
 
     Args:
         scratch: An empty folder on this machine.
-        params: See `save_trained_model`.
-        copy_zoo: See `save_trained_model`.
-        export: See `save_trained_model`.
+        params: Path -> tensor.
+        copy_zoo: Function (empty folder): copies the user's code into it. None: store no code.
+        export: Function (empty folder): writes files and folders for serving into it. None: store
+            no exports.
 
     Raises:
         OutputError: An export has a reserved name, or a tensor cannot be stored.

@@ -112,7 +112,8 @@ class JobProgress:
         `num_workers` and `max_steps` are those of this object.
 
         Args:
-            history: As returned by `event_file.read_events`: without rolled-back events.
+            history: Events of the job that `event_file.read_events` returned, which has left out
+                rolled-back ones.
         """
         progress = JobProgress(num_workers=self.num_workers, max_steps=self.max_steps)
         for event in history:

@@ -30,7 +30,7 @@ class RecordNames:
     """Names of the records that a batch was made of, for error messages.
 
     Attributes:
-        name_some: Takes numbers of records; returns a text that names their files and positions.
+        name_some: Function (numbers of records) -> text that names their files and positions.
         numbers: Numbers of the batch's records in the data, in the order of its examples.
     """
 
@@ -61,7 +61,7 @@ class Batch:
         weights: Weight of each example in loss, metrics and gradients: float32 of shape
             [num_examples], or [num_examples, ...] for a weight per time step or pixel. None: all
             examples have equal weights.
-        where: Returns the names of the records it was made of, for an error; None if unknown. It
+        where: Function () -> names of the records it was made of, for an error; None if unknown. It
             is a `RecordNames` only if example i was made of record i of the batch alone.
     """
 

@@ -113,7 +113,7 @@ def groups(
 
     Args:
         records: Serialized examples.
-        where: Returns the source of record i of the batch, for an error message.
+        where: Function (i) -> source of record i of the batch, for an error message.
 
     Yields:
         Groups that contain each record of the batch once. Read a group before requesting the next

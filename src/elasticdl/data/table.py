@@ -53,7 +53,7 @@ def decode_table(
     Args:
         table: Rows.
         schema: The result of the user's `data_schema()`. None: each column becomes a field.
-        where: Returns the name of row i in an error message.
+        where: Function (i) -> name of row i, for an error message.
 
     Raises:
         SchemaError: A cell is empty, a column is missing, one of the schema is of a type that
@@ -250,7 +250,7 @@ class _TableGroup:
     Args:
         table: The rows.
         schema: The fields to decode. None: each column becomes a field.
-        where: Returns the name of row i in an error message.
+        where: Function (i) -> name of row i, for an error message.
 
     Raises:
         SchemaError: A field of the schema has a column of a type that it cannot be read from.

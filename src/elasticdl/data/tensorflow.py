@@ -99,7 +99,7 @@ def example_batches(
 
     Args:
         records: The records that the pipeline reads.
-        create_dataset: Takes a dataset of scalar strings, returns one of single examples:
+        create_dataset: Function (dataset of scalar strings) -> dataset of single examples:
             features, (features, labels) or (features, labels, sample weights).
         minibatch_size: Examples in a batch; the last may be shorter.
         where: The user's function, for errors.

@@ -106,7 +106,7 @@ class Selection(NamedTuple):
         units: The units that contain the records; all of one class.
         which: int64 [records], index into `units` of each record.
         rows: int64 [records], number of each record within its unit.
-        name: Returns the name of the i-th picked record (file and number) for a message.
+        name: Function (i) -> name of the i-th picked record (file and number), for a message.
     """
 
     units: Sequence[Any]

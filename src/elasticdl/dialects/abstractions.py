@@ -83,10 +83,10 @@ class Split:
     Attributes:
         name: The user's name for the generator, for errors.
         num_examples: Declared number of examples.
-        raw: Returns an iterator over the examples before preprocessing: `(x, y, id)` in the test
-            split, `(x, y, sample weight)` in the validation split.
-        preprocessed: Returns an iterator over the same examples after the user's preprocessor, in
-            the form that the model takes, but not batched.
+        raw: Function () -> iterator over the examples before preprocessing: `(x, y, id)` in the
+            test split, `(x, y, sample weight)` in the validation split.
+        preprocessed: Function () -> iterator over the same examples after the user's preprocessor,
+            in the form that the model takes, but not batched.
         notes: Notes to the user on how the examples were prepared; filled while they are read.
     """
 

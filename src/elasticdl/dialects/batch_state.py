@@ -81,8 +81,8 @@ class BatchState:
         batches.
 
         Args:
-            read: Takes a number of batches; reads that many from the start of the epoch, and
-                returns them.
+            read: Function (number of batches) -> that many batches, read from the start of the
+                epoch.
 
         Raises:
             DefinitionError: The batches depend on state.

@@ -361,7 +361,7 @@ def _checked(
     """Wrap a function that creates models, to reject a model of another framework than detected.
 
     Args:
-        create_model: Calls the user's code to create a model.
+        create_model: Function () -> model created by the user's code.
         model: The user's function or class, for errors.
         reading: Has the framework that was detected from the files.
     """

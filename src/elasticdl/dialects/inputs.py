@@ -63,8 +63,8 @@ def as_input(
     Args:
         symbol: The user's function.
         reading: Provides the params and builds error messages.
-        metadata: Returns the column metadata of the user's own reader, which is passed to
-            `feed(dataset, mode, metadata)`; None if there is no such reader.
+        metadata: Function () -> column metadata of the user's own reader, or None if there is no
+            such reader. It is passed to `feed(dataset, mode, metadata)`.
 
     Raises:
         DefinitionError: The function takes neither records nor a dataset.
@@ -115,7 +115,7 @@ def with_schema(model_input: Input, read_schema: Callable[[], Schema | None]) ->
 
     Args:
         model_input: Any input; only a `RecordInput` needs a schema, others are returned unchanged.
-        read_schema: Returns the schema; called only if it is needed.
+        read_schema: Function () -> schema; called only if it is needed.
     """
     if not isinstance(model_input, RecordInput):
         return model_input

@@ -449,8 +449,7 @@ class _Loaders:
     """Input from the dataloader methods of a LightningModule or LightningDataModule.
 
     Args:
-        owner: Takes the location of the data and the mode; returns the object that has the
-            dataloader methods.
+        owner: Function (location of the data, mode) -> object that has the dataloader methods.
         symbol: Class of this object.
         reading: Builds error messages.
     """

@@ -99,7 +99,7 @@ class KerasLoss:
     """A Keras loss object, which applies sample weights; a `definition.WeighableLoss`.
 
     Args:
-        create: Returns the loss object; called once, at the first batch.
+        create: Function () -> loss object; called once, at the first batch.
     """
 
     def __init__(self, create: Callable[[], Any]) -> None:

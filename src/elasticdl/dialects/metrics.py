@@ -84,8 +84,8 @@ def with_weighted(
     """Return a function `mode -> MetricFunctions` that creates unweighted and weighted metrics.
 
     Args:
-        plain: Creates the metrics that ignore sample weights.
-        weighted: Creates the metrics to which sample weights are applied.
+        plain: Function (mode) -> metrics that ignore sample weights.
+        weighted: Function (mode) -> metrics to which sample weights are applied.
         symbol: The user's source of the weighted metrics; None if there is none.
         reading: Builds the error message.
     """

@@ -80,7 +80,7 @@ class ModelCode:
         config_file: File that contains params and overrides; None means the command line.
         objects: Name of a custom object in a saved model's file -> the user's class or function
             for it.
-        reload: Imports the zoo's files again and returns the new code of the same model.
+        reload: Function () -> new code of the same model, after importing the zoo's files again.
     """
 
     model_def: str

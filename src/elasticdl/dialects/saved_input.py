@@ -65,7 +65,7 @@ class SavedInput:
     """Prepares batches for a saved model: `input_fn` of a `RecordInput`.
 
     Attributes:
-        taken: Returns the form of the batches that the model takes: its inputs and its labels.
+        taken: Function () -> form of the batches that the model takes: its inputs and its labels.
         where: Location of the spec, for errors.
         features: Names of the feature fields; None means all fields but the label.
         label: Name of the label field. None: look for one of `LABELS`.

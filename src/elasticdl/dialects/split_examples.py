@@ -69,7 +69,7 @@ def rows(
     The first method whose first batch does not raise is used.
 
     Args:
-        generator: Returns a new generator from the user's data loader.
+        generator: Function () -> new generator from the user's data loader.
         ways: The methods to make batches, in order of preference; at least one.
         name: The user's name for the generator, for errors.
         num_examples: Number of examples, according to the user's data loader.

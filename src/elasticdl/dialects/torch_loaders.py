@@ -130,8 +130,8 @@ def epochs_of(
         loader: The result of a user's `train_dataloader()`.
         symbol: That function, for errors.
         reading: Builds error messages.
-        parts_of: Takes a batch of the loader, and the loader's name for errors; returns
-            `(features, labels)`, or `(features,)` for a batch without labels.
+        parts_of: Function (batch of the loader, name of the loader for errors) -> `(features,
+            labels)`, or `(features,)` for a batch without labels.
         ends_at_length: Whether an epoch of an IterableDataset ends after `len(loader)` batches, as
             with Lightning's Trainer. Otherwise a further batch is an error, because a plain loop
             would train on it.

@@ -292,7 +292,7 @@ def evaluate(job: Job, reporter: Reporter) -> Outcome:
     """Evaluate a trained model and write the metrics to a file; the caller prints them.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`.
+        ElasticDLError: The job failed; see `elasticdl.errors`.
     """
     trained, definition = define_trained(job, Mode.EVALUATION)
     own = isinstance(definition.input, BatchesInput)
@@ -419,7 +419,7 @@ def predict(job: Job, reporter: Reporter) -> Outcome:
     """Write a trained model's outputs for records, in their order and with their keys.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`.
+        ElasticDLError: The job failed; see `elasticdl.errors`.
     """
     if job.output is None:
         raise ValueError(f"Not a prediction job: {job}")

@@ -93,7 +93,8 @@ class TablePredictor:
             x: A DataFrame, another table (see `data/in_memory.py`) or the name of files, with the
                 columns that the model was trained on; a label may be missing.
             args: Passed to the model's own `predict`, if x is not a table.
-            kwargs: See `args`; `batch_size` and `verbose` have no effect on a table.
+            kwargs: Passed to the model's own `predict`, if x is not a table. `batch_size` and
+                `verbose` have no effect on a table.
 
         Raises:
             ElasticDLError: The rows do not match those that the model was trained on.

@@ -171,7 +171,8 @@ def train(
             reference.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`; the reason is in the event log as well.
+        ElasticDLError: The job failed; the reason is in the event log as well. See
+            `elasticdl.errors`.
     """
     if job.model is None:
         raise ValueError(f"Not a training job: {job}")

@@ -48,7 +48,7 @@ def calling(where: object, records: Callable[[], str]) -> Iterator[None]:
 
     Args:
         where: Location of the function, `file:line`.
-        records: Returns the names of the records passed to it.
+        records: Function () -> names of the records passed to it.
     """
     thread, since_s = threading.get_ident(), time.monotonic()
     _calls.running[thread] = _Call(str(where), records, since_s)

@@ -79,8 +79,8 @@ class Predictor:
         Args:
             batches: Pairs of the number of a batch's first record and the batch, in the records'
                 order.
-            write: Called for each batch with the number of its first record, the keys of its
-                records and its outputs.
+            write: Function (number of the first record, keys of the records, outputs); called for
+                each batch.
             start: First record of the range.
             stop: One past the last record of the range; None means all that follow.
             worker_id: The worker number passed to the processor.

@@ -53,9 +53,9 @@ class CompileOptions:
     """Training settings of a model: optimizer, loss and metrics.
 
     Attributes:
-        create_optimizer: Returns a new Keras 3 optimizer.
+        create_optimizer: Function () -> new Keras 3 optimizer.
         loss: `(outputs, labels)`; returns one value per example, or their mean.
-        create_metrics: Returns new metrics by name: Keras 3 metrics, or functions `(labels,
+        create_metrics: Function () -> new metrics by name: Keras 3 metrics, or functions `(labels,
             predictions)` with one value per example.
         description: Optimizer, learning rate and loss, with their sources, for the log.
         own_loss: Name of the loss if the user has written it; empty if it is a loss of Keras.
@@ -229,7 +229,7 @@ class _Schedule:
     """A learning rate that changes over time.
 
     Attributes:
-        create: Returns a new Keras schedule, because optimizers must not share one.
+        create: Function () -> new Keras schedule, because optimizers must not share one.
         text: Description of the schedule, for the log.
     """
 

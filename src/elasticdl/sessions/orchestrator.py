@@ -54,10 +54,10 @@ class Orchestrator:
 
         Args:
             reporter: Reports progress to the user. None: one that suits the terminal.
-            **options: See `sessions.run.run`.
+            **options: Further options of the run, by name; `sessions.run.run` describes them.
 
         Raises:
-            ElasticDLError: See `elasticdl.errors`.
+            ElasticDLError: The run failed; see `elasticdl.errors`.
         """
         status = run(self.session, reporter=reporter, tracking_uri=self._tracking_uri, **options)
         if self._reports is not None:

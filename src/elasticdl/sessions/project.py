@@ -84,7 +84,7 @@ class SessionProject:
         Args:
             num_epochs: Replaces the config's number.
             workers: Number of training processes. None: train in this process.
-            checkpoint_steps: As in `TrainingOptions`.
+            checkpoint_steps: Steps between checkpoints, as in `TrainingOptions`.
             tracking: Where to track it. None: do not track it.
         """
         config = self.config

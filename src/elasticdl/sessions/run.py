@@ -76,7 +76,8 @@ def run(
     Raises:
         OutputBusyError: Another process is running the session.
         OutputTakenError: An earlier run of the session had different settings.
-        ElasticDLError: See `elasticdl.errors`; the reason is in the session's status as well.
+        ElasticDLError: The run failed; the reason is in the session's status as well. See
+            `elasticdl.errors`.
     """
     reporter = progress_bar.for_stream() if reporter is None else reporter
     commit = git.commit_of(session.project) or ""

@@ -74,8 +74,8 @@ class SqlSession:
         database: URL of the database. None: that of the environment, else one in memory.
         models: Folder of the trained models.
         zoo: Folder of model files; None is the prebuilt zoo.
-        run_submitter: Runs a submitter (see `submitter.py`), given its file and its environment;
-            returns its exit code.
+        run_submitter: Function (file of a submitter, its environment) -> exit code of the
+            submitter, which it runs; see `submitter.py`.
     """
 
     database: str | None = None

@@ -79,7 +79,7 @@ def quoted(name: Name, mark: str = '"') -> str:
         mark: The database's quotation mark for names.
 
     Raises:
-        UsageError: See `parts`.
+        UsageError: A part is empty or contains a null character.
 
     Example:
         >>> quoted("main.employee"), quoted("odd`name", "`")

@@ -146,7 +146,7 @@ def check_damage_is_found(
     Only for formats with checksums: a text table cannot detect damage.
 
     Args:
-        open_source: Returns a reader of the files at some paths.
+        open_source: Function (paths) -> reader of these files.
         content: Content of an undamaged file.
         expected_bytes: The records in that file, in order.
         folder: Folder for the damaged copies.

@@ -135,7 +135,7 @@ class FollowedLog:
         """Write an event to the log and queue it for the trackers.
 
         Raises:
-            OutputError: As raised by the log; the trackers then do not receive the event.
+            OutputError: The log cannot be written; the trackers then do not receive the event.
         """
         self._log.write(event)
         self._send_point(self._points.take(event))
@@ -147,7 +147,7 @@ class FollowedLog:
         """Publish the log, without waiting for the trackers.
 
         Raises:
-            OutputError: As raised by the log.
+            OutputError: The log cannot be written.
         """
         self._log.publish()
 

@@ -99,7 +99,7 @@ class MlflowTracker:
         """Start the run of a job, or continue its existing one.
 
         Raises:
-            TrackingError: See `tracker.Tracker`.
+            TrackingError: The service cannot be reached, or rejects the run.
         """
         with self._reaching(at_start=True):
             self._experiment_id = self._find_experiment()

@@ -194,7 +194,7 @@ class Hooks(Protocol):
         """Report that a step has ended; called only if `observes_batches`.
 
         Args:
-            step: As in `batch_begin`.
+            step: Step number within the epoch, from 0.
             logs: The metrics of the epoch so far.
         """
         ...
@@ -382,7 +382,7 @@ class PerExampleResults:
 
     Attributes:
         states: Additive metric states, as `Trainer.evaluate` returns them.
-        outputs: As `Trainer.predict` returns them.
+        outputs: The model's outputs, as `Trainer.predict` returns them.
         values: Name -> float64, one value per example: `loss`, and the metrics that are functions
             of one value per example. An example's loss is that of a batch of that example alone.
             `loss` is missing where labels come with weights, as for a compiled Keras model, or
@@ -405,7 +405,7 @@ class PerExampleEvaluator(Protocol):
 
         Args:
             batch: The batch.
-            so_far: As for `Trainer.evaluate`.
+            so_far: The evaluation's states before this batch, as for `Trainer.evaluate`.
         """
         ...
 

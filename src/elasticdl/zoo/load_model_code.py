@@ -62,7 +62,7 @@ def load_symbol(zoo: str | None, dotted: str) -> Symbol:
     """Import the object of a dotted name: from the zoo, or from an installed package.
 
     Args:
-        zoo: As in `open_zoo`.
+        zoo: A folder, a git URL, or None for the prebuilt models, as for `open_zoo`.
         dotted: `fintech.credit_data`, `keras.losses.Huber`.
 
     Raises:

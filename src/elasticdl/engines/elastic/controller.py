@@ -113,7 +113,8 @@ def train(job: Job, reporter: Reporter) -> Outcome:
     """Train on workers that may die or join during the run; resume an earlier run of the job.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`; the reason is in the event log as well.
+        ElasticDLError: The job failed; the reason is in the event log as well. See
+            `elasticdl.errors`.
     """
     with WarningLog().attached():
         return training_run.train(job, reporter, _train)

@@ -60,7 +60,8 @@ class PeerWatch:
 
         Args:
             peers: Addresses of the peers' torchft servers.
-            give_up: Makes the block's wait fail; called at most once, in the watch's thread.
+            give_up: Function () that makes the block's wait fail; called at most once, in the
+                watch's thread.
             limit_s: Maximum time that the block may wait for peers that answer.
         """
         self._wait = _Wait(peers, give_up, limit_s, time.monotonic())

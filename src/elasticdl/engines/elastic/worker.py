@@ -321,8 +321,8 @@ class Worker:
         """Add bad batches and replace the suspect shards while the worker runs.
 
         Args:
-            bad: See `InitialState.bad`.
-            suspects: See `InitialState.suspects`.
+            bad: Batches that killed workers, to be skipped once all workers have agreed on that.
+            suspects: (epoch, shard) of each shard in which workers have died.
         """
         # Takes effect before the next batch is prepared, in the thread that prepares batches.
         self._bad += [batch for batch in bad if batch not in self._bad]

@@ -234,7 +234,7 @@ def _check_same(outputs: Callable[[], Any], example: Example, it: str) -> None:
     """Check that an export gives the model's outputs, unless it draws random numbers.
 
     Args:
-        outputs: Calls the export with the inputs of the example.
+        outputs: Function () -> outputs of the export for the inputs of the example.
         example: The inputs, and the outputs of the trained model.
         it: The export, as the subject of a sentence in the error.
 

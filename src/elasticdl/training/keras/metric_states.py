@@ -41,7 +41,7 @@ class MetricVariables:
         where: The user's `file:line`, for errors.
 
     Attributes:
-        members: As passed.
+        members: The argument `members`.
         ordered: Names of metrics whose states are carried from batch to batch, not summed.
         unproved: Names of metrics for which no batch has shown yet whether states add up.
         failures: Name -> how its states differ from their sum.

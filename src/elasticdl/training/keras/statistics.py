@@ -218,7 +218,7 @@ class KerasStatistics:
 
         Args:
             num_examples: Number of examples in the batch.
-            changes: Computes the changes that examples of the batch make.
+            changes: Function (positions of examples in the batch, seed) -> changes that they make.
 
         Raises:
             DefinitionError: An integer variable is neither, or a variable is drawn at random.
@@ -285,7 +285,7 @@ class KerasStatistics:
 
         Args:
             num_examples: Number of examples in the batch.
-            changes: Computes the changes that examples of the batch make.
+            changes: Function (positions of examples in the batch, seed) -> changes that they make.
             step: Number of updates so far.
         """
         whole, one, other, share = _by_halves(num_examples, changes)
@@ -326,7 +326,7 @@ class KerasStatistics:
 
         Args:
             number: Index of the variable; all parts of the batch changed it by the same amount.
-            changes: Computes the changes that examples of the batch make.
+            changes: Function (positions of examples in the batch, seed) -> changes that they make.
 
         Raises:
             DefinitionError: The change depends on the seed, and not on the examples.
@@ -352,7 +352,7 @@ class KerasStatistics:
 
         Args:
             number: Index of the variable.
-            changes: Computes the changes that examples of the batch make.
+            changes: Function (positions of examples in the batch, seed) -> changes that they make.
         """
         pairs = (0, 0), (-1, -1), (0, -1), (-1, 0)
         first, last, *both = (changes(pair)[number] for pair in pairs)
@@ -399,7 +399,7 @@ class KerasStatistics:
             numbers: Indices of the variables.
             whole: The changes of all variables that the batch makes.
             all_rows: Indices of the batch's examples.
-            changes: Computes the changes that examples of the batch make.
+            changes: Function (positions of examples in the batch, seed) -> changes that they make.
         """
         are_counters = [True] * len(numbers)
         before = [np.array(self._statistics[number].variable) for number in numbers]

@@ -131,7 +131,7 @@ class StepFunctions:
 
         Args:
             name: Name of the function, for the cache and for errors.
-            function: Takes features, labels, sample weights, and step and rank.
+            function: Function (features, labels, sample weights, step and rank) to call.
             arrays: Features, labels and sample weights.
             at: Number of the first step, and the rank.
             batches: The batches of these arrays, for errors.

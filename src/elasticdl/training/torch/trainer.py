@@ -515,7 +515,7 @@ class TorchTrainer:
     def by_name(self, contribution: Contribution) -> tuple[Weights, Weights]:
         """Return the mean gradients and the mean changes of statistics, each by name.
 
-        See `trainer.SupportsNamedGradients`.
+        Call it only after `gradients`; see `trainer.SupportsNamedGradients`.
 
         Raises:
             DefinitionError: The divisor of the loss is not the number of examples; or the model

@@ -119,7 +119,7 @@ def status_of(address: ProcessAddress) -> AggregatorStatus | PartyStatus:
     """Return the status of a process, or the saved status if it does not run or answer.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`.
+        ElasticDLError: The status cannot be read; see `elasticdl.errors`.
     """
     try:
         facts = send_command(address.folder, "status", {}, _say_nothing)

@@ -47,8 +47,9 @@ class ClientDaemon:
     Args:
         path: Path of the socket, in a folder of this user.
         name: The party's name.
-        answer: Called with each request's arrays and facts, one at a time. Exceptions are only
-            written to this process's log, because they may quote data.
+        answer: Function (arrays and facts of a request) -> arrays and facts of the reply; called
+            for one request at a time. Exceptions are only written to this process's log, because
+            they may quote data.
         between: Called several times a second while no message is being answered, in the same
             thread; executes the commands of the user.
 

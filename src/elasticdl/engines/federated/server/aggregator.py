@@ -88,13 +88,13 @@ class Aggregator:
     Attributes:
         attempt: The attempt: the job, its output and its event log.
         parties: The parties that can receive requests.
-        create_trainer: Builds the job's model for examples of the shapes that a party reports.
-            It defines what a party's model must look like, and turns metric states into metrics.
+        create_trainer: Function (shapes of a party's examples) -> trainer of the job's model. It
+            defines what a party's model must look like, and turns metric states into metrics.
         metadata: Values to add to the metadata of every checkpoint.
-        measure: Evaluates a model on the aggregator's own data; None if it has no such data, and
-            then the parties evaluate.
-        safe_point: Called while no request is in flight: between two rounds and while waiting for
-            parties. Returns whether to stop training there.
+        measure: Function (trainer) -> metric states of its model on the aggregator's own data.
+            None: the aggregator has no data, and the parties evaluate.
+        safe_point: Function () -> whether to stop training. Called while no request is in flight:
+            between two rounds, and while waiting for parties.
         until: The last round to train; stored in the checkpoints.
         model: The current global model; None until a party has described its examples.
         phase: What `run` is doing; "idle" outside of it.

@@ -90,7 +90,7 @@ def train(
             simulate faults and attacks. If it returns None, the answer is lost.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`; the reason is in the events as well.
+        ElasticDLError: The job failed; the reason is in the events as well. See `elasticdl.errors`.
     """
     trainers = _Trainers()
     definitions = _Definitions(job)

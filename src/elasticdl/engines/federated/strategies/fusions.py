@@ -159,7 +159,7 @@ class Fusion:
         """Return the minimum number of parties for these params.
 
         Raises:
-            AggregationError: As `with_defaults`.
+            AggregationError: A param is unknown or has a value that is not allowed.
 
         Example:
             >>> FUSIONS["krum"].needs({"byzantine_threshold": 2})
@@ -171,7 +171,7 @@ class Fusion:
         """Return the strength of the proximal term at the parties; 0 means there is none.
 
         Raises:
-            AggregationError: As `with_defaults`.
+            AggregationError: A param is unknown or has a value that is not allowed.
         """
         if self.proximal is None:
             return 0.0
