@@ -180,7 +180,7 @@ def load(trained_model: str | Path, data: Any = None) -> Any:
 
     This runs the user's code that is stored in the trained model. A PyTorch model is returned in
     evaluation mode. The model's `predict` takes a DataFrame with the columns of the training data.
-    Its attribute `classes` has the names of the classes, if they are known (see
+    The model's attribute `classes` has the names of the classes, if they are known (see
     `engines/loaded_model.py`).
 
     Args:

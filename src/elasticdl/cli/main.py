@@ -298,8 +298,8 @@ class _TerminatedError(BaseException):
 def _terminate(signum: int, frame: FrameType | None) -> None:
     """Signal handler of SIGTERM: raise `_TerminatedError`, after an import that is in progress.
 
-    Some packages import optional parts within a bare `except:`. It would swallow the exception, and
-    the process would continue as if there had been no signal.
+    Some packages import optional parts within a bare `except:`. Such an `except:` would swallow the
+    exception, and the process would continue as if there had been no signal.
     """
     global _num_delays  # noqa: PLW0603 - of this process
     if _num_delays >= _MAX_DELAYS or not _is_importing(frame):

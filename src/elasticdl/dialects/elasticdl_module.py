@@ -232,8 +232,8 @@ class _LatestImport:
     def find(self, name: str) -> Symbol | None:
         """Return a model file's function by name; None if the file has none.
 
-        If the user has named another function to use instead (an override), returns that. If
-        `is_late`, the result looks the function up again at each call.
+        If the user has named another function to use instead, such as `--loss=FILE.FUNCTION`,
+        returns that. If `is_late`, the result looks the function up again at each call.
         """
         symbol = self._lookup(name)
         if symbol is None or not self._is_late or not inspect.isroutine(function_of(symbol.value)):
@@ -294,7 +294,10 @@ def _missing(model_code: ModelCode) -> dict[str, str]:
 
 
 def _has_input(model_code: ModelCode) -> bool:
-    """Return whether the files or the overrides have an input function or a `train_dataloader`."""
+    """Return whether the model has an input function or a `train_dataloader`.
+
+    They may be in its files, or be named by flags such as `--input_fn`.
+    """
     has = any(name in model_code.overrides or model_code.find(name) for name in INPUT_FUNCTIONS)
     return has or _has_loader(model_code)
 

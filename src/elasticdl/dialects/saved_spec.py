@@ -1,4 +1,4 @@
-"""Reads and checks the spec of a saved model, a YAML section with the keys of IBM FL.
+"""Reads and checks the spec of a saved model: a section `model` in YAML, with IBM FL's keys.
 
     model:
       name: KerasFLModel                    or TensorFlowFLModel, PytorchFLModel
@@ -34,14 +34,14 @@ LIBRARIES: Mapping[str, Library] = {
     "TensorFlowFLModel": "keras",
     "PytorchFLModel": "torch",
 }
-"""`name` of a model section -> library of the model."""
+"""`name` in the section `model` -> library of the model."""
 
 PATHS: Mapping[str, str] = {
     "ibmfl.model.keras_fl_model": "KerasFLModel",
     "ibmfl.model.tensorflow_fl_model": "TensorFlowFLModel",
     "ibmfl.model.pytorch_fl_model": "PytorchFLModel",
 }
-"""`path` of a model section -> its `name`."""
+"""`path` in the section `model` -> `name` in that section."""
 
 _KNOWN_ELSEWHERE = (
     "SklearnSGDFLModel",

@@ -267,7 +267,7 @@ def restored_trainer(
         trained: The published model.
         definition: The model's definition.
         example: A batch of the records, on which the model is built.
-        job: Provides the minibatch size. Its seed is not used, but the one of the training job,
+        job: Job that provides the minibatch size. The seed is that of the training job instead,
             because a model may draw random values other than weights when it is created.
 
     Raises:

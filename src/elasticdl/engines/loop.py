@@ -622,8 +622,8 @@ class Loop:
 
         One of them is called if the peer was in an evaluation and this process was not, or the
         reverse. This happens before the callbacks' own state is loaded, because the two calls may
-        change it. They may also swap weights; that is undone here, because the trainer's state
-        already contains the right weights.
+        change it. The callbacks may also swap weights; that is undone here, because the trainer's
+        state already contains the right weights.
         """
         is_evaluating = self.progress.evaluation is not None
         if is_evaluating == self._test_begun:

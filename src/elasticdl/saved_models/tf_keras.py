@@ -1,7 +1,8 @@
 """Loads files of Keras 1 and 2 as Keras 3 models: .h5, .keras, JSON, SavedModel folders.
 
-tf_keras is the continuation of Keras 2; only it can read these files. Its model is wrapped: the
-`tf.Variable`s become the values of Keras 3 variables, without a copy, and `call` calls the model.
+tf_keras is the continuation of Keras 2; only it can read these files. The model that it loads is
+wrapped: the `tf.Variable`s become the values of Keras 3 variables, without a copy, and `call` calls
+the model.
 Therefore Keras 3 trainers, optimizers, losses and metrics work with it as with any other model.
 
 Dropout draws from generators, whose states are variables. These variables are given the name that

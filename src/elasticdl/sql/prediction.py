@@ -229,8 +229,8 @@ def _made_empty(
 ) -> str:
     """Create an empty target table when there are no rows to predict.
 
-    Other programs may expect the table. It is not created if the types of the model's outputs are
-    unknown until the model predicts.
+    Other programs may expect the table. However, it is not created if the types of the model's
+    outputs are unknown until the model predicts.
 
     Returns:
         What was done, as a part of a note to the user; empty if the table exists already.

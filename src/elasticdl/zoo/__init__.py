@@ -47,7 +47,8 @@ def define(
     The files are imported again for each call.
 
     Args:
-        model: Zoo, dotted name, dialect, params and overrides.
+        model: Zoo, dotted name, dialect and params of the model, and the names of functions to use
+            in place of the model file's own.
         context: Values for a spec's constructor that differ from those of a single process:
             `worker_id`, `world_size`, `job_id`, `mode`.
         opened: The model's zoo, if the caller has opened it before. Opening it again could give

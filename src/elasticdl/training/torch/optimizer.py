@@ -409,9 +409,9 @@ def _what_else(returned: object) -> str:
 def _check_zero_grad(optimizer: torch.optim.Optimizer, definition: ModelDefinition) -> None:
     """Check that a user-defined zero_grad() only clears gradients.
 
-    It is not called in training, where gradients are set to None. It is tested here on an optimizer
-    that is not used otherwise: before its first step and after some, because it may accumulate the
-    gradients of several batches.
+    Training does not call `zero_grad()`, but sets gradients to None. The method is tested here on
+    an optimizer that is not used otherwise: before its first step and after some, because it may
+    accumulate the gradients of several batches.
 
     Raises:
         DefinitionError: It leaves a gradient, or changes the optimizer or a parameter.

@@ -13,8 +13,8 @@ copies depends on the examples that only this copy ran before: a mean of the fir
 that were initialized from it, if only an attribute records that they were.
 
 A variable of the file or of a class, and the state of a loss, may only be a log for the user (a
-list of losses, say). It is rejected if the second run returns other numbers than the first;
-otherwise `engines/file_variables.py` warns of it.
+list of losses, say). Such a variable or state is rejected if the second run returns other numbers
+than the first; otherwise `engines/file_variables.py` warns of it.
 
 Callers: `trainer.py`, when it is created; `callback_changes.py` and others compare digests.
 """
