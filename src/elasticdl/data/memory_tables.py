@@ -1,4 +1,4 @@
-"""Tables in memory: converts objects with columns, of any package, to Arrow tables.
+"""Tables in memory: converts objects with columns, of any package, to Arrow tables for a job.
 
     DataFrame of pandas, Dataset of Hugging Face, Arrow table, DataFrame of polars, list of dicts
 

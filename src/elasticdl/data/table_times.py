@@ -1,4 +1,4 @@
-"""Dates and times of Arrow tables as seconds.
+"""Converts dates and times of Arrow tables to seconds, so that models can use them as numbers.
 
     date, timestamp (with a zone or without)    since 1970-01-01 UTC
     time                                        since midnight

@@ -1,6 +1,6 @@
-"""Users' `tf.data` pipelines, and seeding of TensorFlow's random operations in input functions.
+"""Runs users' `tf.data` pipelines, and seeds TensorFlow's random operations in input functions.
 
-The only file of this folder that imports TensorFlow, and only when a pipeline is used.
+This is the only file of this folder that imports TensorFlow, and only when a pipeline is used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Converts a model file's `callbacks`, a list or function, to a function that creates new ones."""
+"""Converts a model file's `callbacks`, a list or function, to a function that creates new ones.
+
+The result becomes `create_callbacks` of the `ModelDefinition`.
+"""
 
 from __future__ import annotations
 

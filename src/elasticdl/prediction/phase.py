@@ -1,4 +1,7 @@
-"""Predicts in one process or as one of several workers, passing each batch to a writer."""
+"""Prediction phase: passes a model's outputs for each batch of records to a writer.
+
+It runs in one process, or in each of several workers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules for the arrays and the sizes of a split.
+"""Rules of the session check for a split's arrays and its declared sizes.
 
 The rules inspect arrays and read no data; their callers pass the location that an array came from.
 """

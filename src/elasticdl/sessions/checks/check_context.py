@@ -1,4 +1,4 @@
-"""State of a check: results of the groups so far, for the groups that follow."""
+"""State of a session check: results of the groups so far, which the following groups need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings of a check, as values that can be printed or written as JSON."""
+"""Findings of a session check, as values that can be printed or written as JSON."""
 
 from __future__ import annotations
 

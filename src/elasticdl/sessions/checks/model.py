@@ -1,6 +1,6 @@
-"""Checks of a session's model.
+"""Rules of the session check for the model, to find mismatches that would make training useless.
 
-They compare input shapes with x, the last layer with the loss, labels with outputs and loss,
+The rules compare input shapes with x, the last layer with the loss, labels with outputs and loss,
 `export.metric` with the metrics measured, `export.mode` with the direction in which that metric
 improves, and the metrics that callbacks monitor with those measured.
 """

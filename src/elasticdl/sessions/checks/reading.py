@@ -1,4 +1,4 @@
-"""Reads the beginning of each split in the same way as training and evaluation.
+"""Reads the beginning of each split for the session check, as training and evaluation would.
 
 Each reading creates its own generators: one that a check has read from is not used to train.
 """

@@ -1,4 +1,4 @@
-"""Exports a trained Keras model for serving.
+"""Exports a trained Keras model for serving, so that it can be called without the user's code.
 
 Keras' `model.export` calls a model without `training=False`, and layers that augment images treat
 that as training. The served function is therefore created here, and compared with the model's

@@ -1,6 +1,7 @@
 """Describes a compiled Keras model: inputs, last layers, losses.
 
-Called by `sessions/checks/model.py`, which draws the conclusions.
+`sessions/checks/model.py` compares these facts with the data; `scores.py` derives the kind of the
+outputs from them.
 """
 
 from __future__ import annotations

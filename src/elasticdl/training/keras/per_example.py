@@ -1,4 +1,4 @@
-"""Applies a function of a batch to each of its examples, inside a step.
+"""Applies a function of a batch to each of its examples, inside a step, for losses by example.
 
 Callers: `loss.py`.
 """

@@ -1,4 +1,4 @@
-"""Forwards the events of a run to the user's callbacks and to learning rate schedulers."""
+"""Forwards the events of a run to a PyTorch model's callbacks and learning rate schedulers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Converts arrays to tensors and back, whatever their dtype."""
+"""Converts arrays to tensors and back, also those of bfloat16, which NumPy does not know."""
 
 from __future__ import annotations
 

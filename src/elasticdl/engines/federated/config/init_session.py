@@ -1,4 +1,4 @@
-"""Uses a training session's config and data folders for a new federation.
+"""Converts a training session's config and data folders to those of a new federation.
 
 Callers: `elasticdl.federated`.
 """

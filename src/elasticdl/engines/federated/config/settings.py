@@ -1,4 +1,4 @@
-"""Settings of a federation: the values of a config after reading.
+"""Settings of a federation: the checked values of the aggregator's and the parties' configs.
 
 Callers: `reading.py` creates them; the command line, the parties and the aggregator read them.
 """
