@@ -223,7 +223,13 @@ class WeighableLoss(Protocol):
         ...
 
     def weighted(self, outputs: Any, labels: Any, weights: Any) -> Any:
-        """Return the loss of a batch, with a weight for each example; None for equal weights."""
+        """Return the loss of a batch whose examples have weights.
+
+        Args:
+            outputs: The model's outputs.
+            labels: The labels.
+            weights: Weight of each example. None: all examples have equal weights.
+        """
         ...
 
 

@@ -68,7 +68,7 @@ class TrainingOptions:
             addition.
         deterministic: Whether the same job gives the same bits on the same machine.
         global_batch_size: Examples in one update, summed over steps and workers; a multiple of
-            `minibatch_size`. 0 makes each step an update, with any number of workers.
+            `minibatch_size`. 0: each step is an update, with any number of workers.
         best_metric: The metric that decides the best checkpoint: a validation metric (`val_loss`),
             or a training metric at an epoch's end (`loss`).
         best_mode: Whether the lowest (`min`) or the highest (`max`) value is the best; `auto`

@@ -204,7 +204,7 @@ class ParquetSource:
     def joined(self, units: Iterable[TableUnit], memory_bytes: int) -> TableUnit | None:
         """Join all units into one, from which rows are picked faster; see `UnitSource`.
 
-        None if their columns differ.
+        Returns None if their columns differ.
         """
         del memory_bytes
         return TableUnit.joined([*units])

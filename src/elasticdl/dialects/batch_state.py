@@ -297,7 +297,7 @@ def _token(value: Any) -> Any:
 def _content(value: Any) -> Any:
     """Return a copy of a small container, array or tensor, which may be changed in place.
 
-    None for other values.
+    Returns None for other values.
     """
     if type(value) in _CONTAINERS and len(value) <= _MAX_ITEMS:
         return value.copy()

@@ -369,7 +369,7 @@ def _saved_inputs(model: Any) -> list[Any]:
 def _scores(model: Any, inputs: Sequence[InputSignature]) -> int:
     """Return the number of scores per example (the size of the last axis) in a model's output.
 
-    0 if it is unknown, or if the model has several outputs.
+    Returns 0 if it is unknown, or if the model has several outputs.
     """
     outputs = _symbolic(getattr(model, "inner", model), "outputs")
     shape = inputs[0].shape if len(inputs) == 1 else None

@@ -278,7 +278,7 @@ def _apart(element: Any, name: str) -> Iterator[tuple[Any, ...]]:
 def _size(part: Any) -> int | None:
     """Return the number of examples in a part of a batch (x, y, weights or ids).
 
-    None if the part has no axis of examples.
+    Returns None if the part has no axis of examples.
     """
     if isinstance(part, (list, tuple)) and part and isinstance(part[0], (str, bytes)):
         return len(part)

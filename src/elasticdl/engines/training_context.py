@@ -320,7 +320,7 @@ class TrainingContext:
     def _trains_with(self, metric: str) -> bool:
         """Return whether training measures a metric as well, without the prefix `val_`.
 
-        True if that is not known before the first step.
+        Returns True if that is not known before the first step.
         """
         if self.definition.compiled or metric == "loss":
             return True

@@ -66,7 +66,7 @@ def run(
         session: The session.
         num_epochs: Replaces the config's number; a finished session is trained further.
         workers: Training processes. None: train in this process.
-        checkpoint_steps: Save a checkpoint every N steps; 0 decides by time, so that saving takes
+        checkpoint_steps: Save a checkpoint every N steps. 0: decide by time, so that saving takes
             at most 1 % of the training time.
         tracked: Whether to track it in MLflow and TensorBoard.
         tracking_uri: An MLflow server, database or folder. None: `MLFLOW_TRACKING_URI` of the

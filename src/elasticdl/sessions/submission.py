@@ -50,7 +50,7 @@ class Submission:
         num_workers: Number of workers, as the user typed it. None: train in one process.
         num_spare_workers: Number of additional workers kept ready to replace lost ones.
         ray_address: Address of the workers' Ray cluster. None: start Ray on this machine.
-        checkpoint_steps: Save a checkpoint every N steps; 0 decides by time.
+        checkpoint_steps: Save a checkpoint every N steps. 0: decide by time.
         tracking_uri: MLflow server or database, without a password. None: that of the environment.
         tracked: Whether training is recorded in MLflow and TensorBoard.
         as_ray_job: Whether the cluster runs the session itself, and not only its workers.

@@ -54,7 +54,7 @@ class SubmitRequest:
         num_workers: Number of workers, as the user typed it. None: train in one process.
         num_spare_workers: Number of additional workers kept ready to replace lost ones.
         ray_address: Address of the workers' Ray cluster. None: start Ray on this machine.
-        checkpoint_steps: Save a checkpoint every N steps; 0 decides by time.
+        checkpoint_steps: Save a checkpoint every N steps. 0: decide by time.
         tracking_uri: MLflow server, database or folder, as the user typed it. None: that of the
             environment.
         tracked: Whether to track it in MLflow and TensorBoard.

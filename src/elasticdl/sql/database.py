@@ -99,7 +99,7 @@ class TableInfo:
 
     @property
     def name(self) -> str:
-        """Its full name, for messages."""
+        """Full name of the table, for messages."""
         return shown(self.parts)
 
 

@@ -53,7 +53,7 @@ class EvaluateRequest:
         select: The query.
         model: Name of the trained model.
         label: The column with the true values. None: the column that the model was trained on.
-        into: The table for the metrics; None only displays them.
+        into: The table for the metrics. None: only display them.
         options: Options of `job_options.evaluation_job`.
         statement: The statement's text, for errors.
         begins_at: Line and column of the statement in its program.

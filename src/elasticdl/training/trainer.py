@@ -159,7 +159,7 @@ class Hooks(Protocol):
         Args:
             num_epochs: Total number of epochs, including those of earlier attempts.
             num_steps: Steps per epoch; None if unknown in advance.
-            resumes: Whether `load_state` follows, with the state saved before.
+            resumes: Whether training resumes from a saved state, so that `load_state` follows.
             num_updates: Total number of updates if no callback stops training early; None if
                 unknown.
 

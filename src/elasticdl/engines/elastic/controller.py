@@ -672,7 +672,7 @@ class _Controller:
     def _publisher(self) -> _Process | None:
         """Return the worker to fetch events from: the lowest rank without a pending request.
 
-        None if there is no such worker that is in training.
+        Returns None if there is no such worker that is in training.
         """
         training = [p for p in self._training() if p.request is None]
         return min(training, key=lambda p: p.rank or 0, default=None)

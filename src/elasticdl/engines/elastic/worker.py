@@ -485,7 +485,7 @@ class Worker:
     def _noted_validation(self) -> Validation | None:
         """Return the validation data; reading it records the shard in the crash note.
 
-        None if there is no validation data.
+        Returns None if there is no validation data.
         """
         validation, note = self._context.validation, self._note
         if validation is None:

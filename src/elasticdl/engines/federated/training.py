@@ -184,7 +184,7 @@ class _Recorder:
 def _measure(job: Job, definition: ModelDefinition) -> Callable[[Trainer], MetricStates] | None:
     """Return a function that evaluates a model on the aggregator's own data.
 
-    None if the aggregator has no data.
+    Returns None if the aggregator has no data.
     """
     if job.validation_data is None:
         return None

@@ -102,7 +102,7 @@ class CheckGroup:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """Result of a check.
+    """Result of a session check.
 
     Attributes:
         session: Name of the session.

@@ -131,7 +131,8 @@ class KerasHooks:
     def monitored(self) -> Mapping[str, str]:
         """Name of a metric -> the callback that monitors it, as named in messages.
 
-        Empty if a user's callback has `on_epoch_end`, which may add metrics that are unknown here.
+        The result is empty if a user's callback has `on_epoch_end`, which may add metrics that are
+        unknown here.
         """
         if any(_is_own(each, "on_epoch_end") for each in self._callbacks):
             return {}
@@ -377,7 +378,8 @@ class KerasHooks:
     def _weights_beside(self, value: Any) -> list[Any]:
         """Return the variables of an attribute's value if it is another model or optimizer.
 
-        Empty for other values, and if it shares variables with the trained model or its optimizer.
+        The result is empty for other values, and if it shares variables with the trained model or
+        its optimizer.
         """
         if not isinstance(value, (keras.Model, keras.optimizers.Optimizer)):
             return []

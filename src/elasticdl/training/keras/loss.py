@@ -73,9 +73,9 @@ class TrainingLoss:
     def is_by_example(self) -> bool:
         """Whether the loss of each example can be computed separately.
 
-        False if the loss comes from the user's call of `model.compile`, or from the model's own
-        `compute_loss`: these return one value per batch. True otherwise: the model file's loss
-        function can be called for each example.
+        The value is False if the loss comes from the user's call of `model.compile`, or from the
+        model's own `compute_loss`: these return one value per batch. True otherwise: the model
+        file's loss function can be called for each example.
         """
         return not self._definition.compiled and not self.of_the_model
 

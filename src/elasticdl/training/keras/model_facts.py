@@ -89,7 +89,7 @@ class _Given(keras.losses.Loss):
         self.fn = function
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        """Return the function's value."""
+        """Return the value of the user's function for labels and predictions."""
         return self.fn(y_true, y_pred)
 
 

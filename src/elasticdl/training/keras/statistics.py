@@ -102,7 +102,7 @@ class _Statistic:
 class KerasStatistics:
     """The statistics of one model: encodes their changes as summable numbers, and applies sums.
 
-    See the module docstring.
+    The module docstring describes the kinds of statistics and their encoding.
 
     Args:
         variables: The non-trainable variables, except random seeds, and trained weights that a

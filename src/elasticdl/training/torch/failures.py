@@ -105,7 +105,7 @@ def place_of(error: Exception, definition: ModelDefinition) -> str:
 def device_advice(error: Exception) -> str:
     """Return advice, as a separate line, on an error about tensors on several devices.
 
-    Empty for other errors.
+    The result is empty for other errors.
     """
     if not torch.cuda.is_available() or not _DEVICE.search(str(error)):
         return ""

@@ -391,7 +391,7 @@ def _created(
 def _what_else(returned: object) -> str:
     """Return advice for what the user's function returned in place of a single optimizer.
 
-    Empty unless it contains several optimizers, a GradScaler or a scheduler.
+    The result is empty unless it contains several optimizers, a GradScaler or a scheduler.
     """
     several = leaves(returned)
     if sum(isinstance(each, torch.optim.Optimizer) for each in several) > 1:

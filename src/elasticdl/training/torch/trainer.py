@@ -543,7 +543,7 @@ class TorchTrainer:
     ) -> tuple[dict[str, torch.Tensor | None], dict[str, torch.Tensor | None]]:
         """Split a contribution into mean gradients and changes of statistics, by name.
 
-        None for a parameter without a gradient and for a statistic without a change.
+        Returns None for a parameter without a gradient and for a statistic without a change.
 
         Raises:
             DefinitionError: Workers disagree about a statistic.

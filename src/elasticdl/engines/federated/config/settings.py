@@ -255,5 +255,5 @@ class PartyConfig:
 
     @property
     def state(self) -> Path:
-        """The folder of its client state."""
+        """Folder in which the party keeps its client state between rounds."""
         return self.output or self.file.resolve().parent / self.name / "state"

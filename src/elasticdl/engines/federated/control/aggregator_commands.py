@@ -357,10 +357,13 @@ class AggregatorCommands:
         return None
 
     def _wait(self, one: Aggregator) -> Command | None:
-        """Execute commands and admit parties until `train` arrives; return it, None after `stop`.
+        """Execute commands and admit parties until the command `train` or `stop` arrives.
 
         Args:
             one: The aggregator that parties join.
+
+        Returns:
+            The command `train`; None after `stop`.
         """
         while not self.stopping:
             one.attendance.join_newcomers()

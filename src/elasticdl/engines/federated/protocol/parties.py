@@ -37,7 +37,7 @@ class Parties(Protocol):
     def state(self) -> tuple[Weights, dict[str, Any]]:
         """Return the client states to save with the global model: arrays by name, JSON values.
 
-        Empty if the parties save their client state themselves.
+        The result is empty if the parties save their client state themselves.
         """
         ...
 

@@ -292,7 +292,8 @@ class Aggregator:
     def _evaluates_at_once(self) -> bool:
         """Whether to evaluate a model right after its round, not with the next round's training.
 
-        True if the result may end training, or if the aggregator evaluates on its own data.
+        The value is True if the result may end training, or if the aggregator evaluates on its own
+        data.
         """
         return self.measure is not None or self._federation.termination_accuracy is not None
 

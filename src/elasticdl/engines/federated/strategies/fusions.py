@@ -192,7 +192,8 @@ class Fusion:
             global_weights: The weights that the parties started from.
             updates: One per party, in any order: the result does not depend on it.
             state: The state that the last round returned; empty in the first round.
-            score: See `Score`; required if `needs_score`.
+            score: Function (weights) -> loss on the aggregator's own data; required if
+                `needs_score`.
             params: Params by name; missing ones have their defaults.
 
         Raises:
