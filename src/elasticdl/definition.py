@@ -98,9 +98,9 @@ class Epochs:
     Attributes:
         num_examples: Examples in an epoch.
         num_batches: Batches in an epoch.
-        begin: `(epoch, first)` -> an iterator over the batches of this epoch, from batch number
-            `first` on; both count from 0. It builds a new pipeline, which draws from the process's
-            random number generators; callers seed these before the call.
+        begin: Function (epoch, first) -> iterator over the batches of this epoch, from batch number
+            `first` on; both count from 0. The function builds a new pipeline, which draws from the
+            process's random number generators; callers seed these before the call.
         indexed: Whether `begin` can start at any batch. Otherwise `first` must be 0, and the caller
             skips the batches before the one it needs.
         reproducible: Whether a pipeline that another process builds yields the same batches, so
@@ -178,8 +178,8 @@ class MetricFunctions:
     """The metrics of one mode.
 
     Attributes:
-        scalars: `(outputs, labels) -> {name: value of this batch}`; the mean over all examples is
-            reported. None if there are no such metrics.
+        scalars: Function (outputs, labels) -> {name: value of this batch}; the mean over all
+            examples is reported. None if there are no such metrics.
         named: Metrics that accumulate their own state over batches; the result computed from the
             final state is reported.
         where: `file:line` of the user's function that defines the metrics; empty without one.
@@ -263,20 +263,20 @@ class ModelDefinition:
         framework: The trainer that runs the model: name of a file in `training/`.
         create_model: Function () -> new model; called once per process, after seeding.
         input: How records become batches.
-        loss: `(outputs, labels)` -> the mean over a batch, or one value per example or time step.
-            The trainer averages such values, with the model's mask and the sample weights. None if
-            the model computes its own loss (`loss_within`), is compiled, or can only predict.
+        loss: Function (outputs, labels) -> mean over a batch, or one value per example or time
+            step. The trainer averages such values, with the model's mask and the sample weights.
+            None if the model computes its own loss (`loss_within`), is compiled, or can only
+            predict.
         create_optimizer: Function () -> new optimizer. For PyTorch, it returns a function
             `make(parameters, model)` -> optimizer instead. The parameters are those of the model,
             in the model's order; a test call before training passes other ones of the same shapes.
-        create_lr_schedulers: For PyTorch: takes the optimizer and returns its learning rate
-            schedulers, in the form that `training/torch/schedulers.py` reads.
+        create_lr_schedulers: For PyTorch: function (optimizer) -> its learning rate schedulers, in
+            the form that `training/torch/schedulers.py` reads.
         gradient_clipping: For PyTorch: how gradients are clipped before the optimizer step: a
             setting, or a user's function that takes a list of the parameters and changes their
             gradients in place. None for no clipping.
-        create_average: For PyTorch: takes the model and returns the `AveragedModel` of
-            `torch.optim.swa_utils` that follows its weights; the average is what is evaluated and
-            published.
+        create_average: For PyTorch: function (model) -> `AveragedModel` of `torch.optim.swa_utils`
+            that follows its weights. The average is what is evaluated and published.
         precision: For PyTorch: the format that a step computes in where that is safe (autocast):
             "bf16", "fp16", or "" for the dtype of the weights.
         loss_within: For PyTorch: name of the model's method that computes the loss, if `loss` is

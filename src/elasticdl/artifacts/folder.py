@@ -168,9 +168,10 @@ class OutputFolder:
         self._storage.fetch(_checked(name, self.uri), destination)
 
     def fence(self, fence: Fence | None) -> None:
-        """Set the lock (see `fence.Fence`) that is checked before each write.
+        """Set the lock that is checked before each write.
 
-        None: check no lock.
+        Args:
+            fence: The lock; see `fence.Fence`. None: check no lock.
         """
         self._storage.fence = fence
 

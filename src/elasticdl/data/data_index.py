@@ -164,7 +164,7 @@ def open_by_index(
     Args:
         uris: Files in reading order.
         index: An existing index of some or all of the files.
-        unpack: Unpacks the layout from an entry.
+        unpack: Function (entry) -> layout that is stored in it.
         open_one: Function (URI) -> layout of the file, which it reads.
 
     Raises:

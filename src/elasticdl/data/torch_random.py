@@ -165,7 +165,7 @@ def random_state() -> Any:
 def set_random_state(state: Any) -> None:
     """Restore the state that `random_state` returned.
 
-    If it is None, seed randomly, as at the start of a process.
+    If `state` is None, seed randomly, as at the start of a process.
     """
     if state is None:
         torch.seed()

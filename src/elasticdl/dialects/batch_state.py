@@ -213,7 +213,8 @@ class _Value:
     Attributes:
         name: Name for messages: `dataset.items[0]`.
         value: The value.
-        put: Sets the attribute or item to another value; None if that is not possible.
+        put: Function (value) that sets the attribute or item to another value; None if that is not
+            possible.
     """
 
     name: str

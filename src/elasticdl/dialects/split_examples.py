@@ -39,8 +39,9 @@ class SplitMethod:
     """A method to make batches from the examples of a loader's generator.
 
     Attributes:
-        prepare: Generator of examples -> generator of preprocessed examples.
-        batchify: (Generator of preprocessed examples, number of examples) -> generator of batches.
+        prepare: Function (generator of examples) -> generator of preprocessed examples.
+        batchify: Function (generator of preprocessed examples, number of examples) -> generator of
+            batches.
         drops: Whether `batchify` may drop the last examples if they do not fill a batch; those are
             then passed to it again.
         carries_ids: Whether the user's code gets `(x, y, 1.0)` in place of `(x, y, id)`, because it

@@ -71,7 +71,8 @@ class TablePredictor:
         opened: The trained model.
         trainer: The trainer with its weights.
         example: The batch that the model was built on.
-        other: The model's own `predict`, called with anything but a table; None if it has none.
+        other: The model's own method `predict`, called with anything but a table; None if it has
+            none.
     """
 
     def __init__(

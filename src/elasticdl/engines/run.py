@@ -166,7 +166,7 @@ def train(
     Args:
         job: The job to run.
         reporter: Reports progress to the user.
-        engine: The function that trains.
+        engine: Function (run) -> result of training; it runs the training loop.
         definition: The model definition if there already is one. None: read it from the job's model
             reference.
 

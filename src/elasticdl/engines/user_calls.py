@@ -63,8 +63,8 @@ def overdue(limit: Callable[[float], float], option: str) -> UserCodeError | Non
     """Return the error for a call that takes too long; must be called every second or two.
 
     Args:
-        limit: Given the duration of the slowest call so far, returns how long a call may take, both
-            in seconds.
+        limit: Function (duration of the slowest call so far) -> how long a call may take, both in
+            seconds.
         option: The option with which the user sets the limit.
 
     Returns:

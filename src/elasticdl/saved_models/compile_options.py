@@ -54,7 +54,7 @@ class CompileOptions:
 
     Attributes:
         create_optimizer: Function () -> new Keras 3 optimizer.
-        loss: `(outputs, labels)`; returns one value per example, or their mean.
+        loss: Function (outputs, labels) -> one value per example, or their mean.
         create_metrics: Function () -> new metrics by name: Keras 3 metrics, or functions `(labels,
             predictions)` with one value per example.
         description: Optimizer, learning rate and loss, with their sources, for the log.
@@ -440,7 +440,7 @@ class _Aligned:
     divergence and many user functions would return different numbers.
 
     Attributes:
-        function: The loss function, `(labels, outputs)`.
+        function: Loss function (labels, outputs).
         is_own: Whether the user has written it. Keras passes labels to such a function as floats;
             here, integers remain integers, which `one_hot` and indices need, unless the function
             does not accept them.
@@ -483,7 +483,7 @@ def takes_one_hot(loss: Loss, num_classes: int) -> bool:
     one-hot rows would broadcast integer labels over the columns and accept them.
 
     Args:
-        loss: `(outputs, labels)`.
+        loss: Function (outputs, labels) -> loss.
         num_classes: Number of scores per example.
     """
     number = num_classes + 1

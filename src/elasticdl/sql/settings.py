@@ -221,7 +221,8 @@ def _valid(name: Word, value: Value, program: str, use: Callable[[], None]) -> A
         name: The setting's name, for the error.
         value: The value to check.
         program: The whole program, for the error.
-        use: Passes the value to the code of that option; raises a `UsageError` if it is invalid.
+        use: Function () that passes the value to the code of that option; raises a `UsageError` if
+            it is invalid.
 
     Raises:
         StatementError: The value is invalid.

@@ -33,7 +33,9 @@ _NEVER_MORE = 0.5
 
 
 class BadRecords:
-    """Tracks the batches whose records a run skips because workers died on them; see the module.
+    """Tracks the batches whose records a run skips because workers died on them.
+
+    The module docstring describes how they are found and skipped.
 
     Args:
         run: The run.

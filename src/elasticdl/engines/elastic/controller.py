@@ -212,7 +212,7 @@ class _Process:
 
 
 class _Controller:
-    """Starts, watches and replaces the workers of one run; see the module."""
+    """Starts, watches and replaces the workers of one run; see the module docstring."""
 
     def __init__(self, run: Run, workers: Workers, timeouts: Timeouts) -> None:
         self._run, self._workers, self._timeouts = run, workers, timeouts

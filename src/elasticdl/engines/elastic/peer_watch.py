@@ -43,7 +43,8 @@ class PeerWatch:
         silence_s: Seconds that a wait lasts before the thread sends requests to the peers, and
             seconds within which a peer must answer one. A peer that misses two requests in a row is
             considered frozen.
-        is_answering: (Address, seconds) -> whether the peer answers a request within that time.
+        is_answering: Function (address, seconds) -> whether the peer answers a request within that
+            time.
     """
 
     def __init__(self, silence_s: float, is_answering: Callable[[str, float], bool]) -> None:

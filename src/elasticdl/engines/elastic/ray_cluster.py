@@ -85,7 +85,8 @@ class ConnectedRay:
         why_lost: Function () -> sentence on why Ray can no longer be used, or None if it can.
         answers: Function () -> whether Ray's control store (GCS) answers; if not, calls to Ray may
             block.
-        check_room: Raises `OutputError` if the disk of Ray's temporary files is full.
+        check_room: Function () that raises `OutputError` if the disk of Ray's temporary files is
+            full.
     """
 
     host: str

@@ -50,7 +50,7 @@ class Died:
 
 
 class WorkerProcess:
-    """Starts a worker in a separate process and calls its methods; see the module.
+    """Starts a worker in a separate process and calls its methods; see the module docstring.
 
     Args:
         assignment: Settings of the run.

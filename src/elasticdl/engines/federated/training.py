@@ -70,7 +70,7 @@ def train(
     Args:
         job: The federated training job.
         reporter: Shows progress and notes to the user.
-        open_parties: Model definition -> context manager that connects to the parties.
+        open_parties: Function (model definition) -> context manager that connects to the parties.
         make_trainer: Function (job, model definition, shapes of a party's examples) -> trainer of
             the aggregator's own model; None means `trainer_for`.
         open_control: Function (function that answers some commands immediately) -> context manager

@@ -192,7 +192,8 @@ def best(
     Args:
         config: Config of the session.
         metrics: Metrics of a batch, under their names in the evaluation.
-        direction: Metric name -> `min` if lower values are better, or `max`; None if unknown.
+        direction: Function (name of a metric) -> `min` if lower values are better, or `max`; None
+            if unknown.
     """
     names = [name for name, value in metrics.items() if isinstance(value, float)]
     known = [*names, *(f"val_{name}" for name in names)]

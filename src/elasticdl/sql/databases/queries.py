@@ -115,8 +115,8 @@ class DatabaseQuery:
         """Make a driver call that can be cancelled; return its result.
 
         Args:
-            act: The call. If this is the main thread, `act` runs in another one, so that signals
-                are handled while it runs.
+            act: Function () that makes the call. If this is the main thread, `act` runs in another
+                one, so that signals are handled while it runs.
 
         Raises:
             BaseException: The error of `act`; or the exception of a signal such as Ctrl-C, raised

@@ -125,8 +125,8 @@ class Execution:
         database: URL of the database.
         place: The settings for running them.
         turns: The locks of DuckDB files, shared by all executions of a server.
-        send: Receives the responses in order. It may block, and raises `CancelledError` to stop the
-            execution.
+        send: Function (response), called with the responses in order. It may block, and raises
+            `CancelledError` to stop the execution.
     """
 
     def __init__(

@@ -278,7 +278,7 @@ class KerasHooks:
     def _restored_by(self, callback: Any) -> str:
         """Return a note if a callback is an EarlyStopping that restored an earlier epoch's weights.
 
-        Empty otherwise.
+        The result is empty otherwise.
         """
         if (
             not isinstance(callback, keras.callbacks.EarlyStopping)

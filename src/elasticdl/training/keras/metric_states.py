@@ -161,8 +161,8 @@ class MetricVariables:
         failure is recorded in `failures`; it is an error only after `require_sums`.
 
         Args:
-            one: Updates all metrics by one batch.
-            other: Updates all metrics by another batch; both may be the same.
+            one: Function () that updates all metrics by one batch.
+            other: Function () that updates all metrics by another batch; both may be the same.
 
         Raises:
             DefinitionError: A metric keeps state outside its variables; or its states do not add

@@ -37,8 +37,8 @@ class TorchHooks:
         optimizer: The optimizer of the model.
         modes: Sets the model's mode, training or evaluation.
         schedulers: The schedulers, which step at the end of an epoch, after the callbacks.
-        drawing: (Hash of the event's name, epoch or batch number) -> a context manager that seeds
-            the random numbers drawn in its block.
+        drawing: Function (hash of the event's name, epoch or batch number) -> context manager that
+            seeds the random numbers drawn in its block.
         changed: Called after callbacks may have changed the set of trainable parameters.
 
     Attributes:

@@ -189,7 +189,7 @@ class StatefulMetric:
     def carried(self, so_far: States | None, outputs: Any, labels: Any) -> States:
         """Update the states so far with a batch, and return them.
 
-        If they are None, start from empty states.
+        If `so_far` is None, start from empty states.
         """
         self._try_on(outputs, labels)
         self.begin(so_far)
@@ -199,7 +199,7 @@ class StatefulMetric:
     def begin(self, so_far: States | None) -> None:
         """Load states into the metric before the user's code updates it.
 
-        If they are None, reset it.
+        If `so_far` is None, reset the metric.
         """
         if so_far is None:
             self._reset()

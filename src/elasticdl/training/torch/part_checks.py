@@ -88,7 +88,8 @@ class PartCheck:
         loss: Compares the loss of a batch with the losses of its parts.
         modes: Sets the module's mode, training or evaluation.
         buffers: The buffers of the module, which are restored after each run.
-        drawing: Number -> a context manager that seeds all random numbers drawn in its block.
+        drawing: Function (number) -> context manager that seeds all random numbers drawn in its
+            block.
     """
 
     def __init__(

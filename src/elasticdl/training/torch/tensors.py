@@ -1,4 +1,4 @@
-"""Converts arrays to tensors and back, also those of bfloat16, which NumPy does not know."""
+"""Converts arrays to tensors and back, also those of dtypes that NumPy lacks, such as bfloat16."""
 
 from __future__ import annotations
 

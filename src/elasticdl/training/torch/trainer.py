@@ -543,7 +543,9 @@ class TorchTrainer:
     ) -> tuple[dict[str, torch.Tensor | None], dict[str, torch.Tensor | None]]:
         """Split a contribution into mean gradients and changes of statistics, by name.
 
-        Returns None for a parameter without a gradient and for a statistic without a change.
+        Returns:
+            Name of a parameter -> its mean gradient, or None if it has no gradient; and name of a
+            statistic -> its change, or None if it is unchanged.
 
         Raises:
             DefinitionError: Workers disagree about a statistic.

@@ -66,7 +66,7 @@ def check_no_untracked_state(
         model: The module; it is not changed.
         run: Function (module) -> its outputs for the same examples in training mode, with the same
             seed and with gradients.
-        run_others: Does the same with other examples of the same shapes.
+        run_others: Function (module): the same as `run`, with other examples of the same shapes.
         origin: Prefix of errors.
 
     Raises:

@@ -50,7 +50,7 @@ class Notes:
 
 
 class Section:
-    """A section of a config, read key by key; see the module.
+    """A section of a config, read key by key; see the module docstring.
 
     An invalid value is recorded as a problem, and then read as if the key were missing.
 

@@ -130,7 +130,7 @@ class NoCommands:
 
 
 class Control:
-    """Listens for commands to this process; see the module and `CommandQueue`.
+    """Listens for commands to this process; see the module docstring and `CommandQueue`.
 
     Args:
         folder: The process's own folder, on which it holds a lock.

@@ -159,7 +159,7 @@ def answering(name: str, answer: Callable[[RoundRequest], Reply | Refusal]) -> A
 
     Args:
         name: The party's name.
-        answer: `Party.answer`, or a function that wraps it.
+        answer: Function (request) -> reply or refusal: `Party.answer`, or a function that wraps it.
     """
 
     def respond(arrays: Arrays, facts: Facts) -> tuple[Arrays, Facts]:

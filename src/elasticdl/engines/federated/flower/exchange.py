@@ -84,7 +84,7 @@ class _PendingMessage:
 
 
 class Exchange:
-    """Sends messages to the parties and collects answers; see the module.
+    """Sends messages to the parties and collects answers; see the module docstring.
 
     A context manager: it starts Flower on entry and ends it on exit.
 

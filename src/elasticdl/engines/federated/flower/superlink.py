@@ -66,7 +66,7 @@ _log = logging.getLogger("elasticdl")
 
 
 class Superlink:
-    """The aggregator's superlink and TLS proxy, kept running; see the module.
+    """The aggregator's superlink and TLS proxy, kept running; see the module docstring.
 
     Args:
         folder: Folder for the superlink's files; a federation must use the same one to resume.

@@ -83,7 +83,7 @@ class GlobalModel:
 
 @dataclass
 class Aggregator:
-    """Runs the rounds of a federated training job; see the module.
+    """Runs the rounds of a federated training job; see the module docstring.
 
     Attributes:
         attempt: The attempt: the job, its output and its event log.

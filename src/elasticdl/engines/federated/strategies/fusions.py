@@ -96,7 +96,7 @@ class Fusion:
         name: Its name in `fusion: {name: ...}` of a config.
         title: Its name in the documentation.
         paper: URL of the paper that defines it.
-        rule: The function of (global weights, updates, state, and the params by name).
+        rule: Function (global weights, updates, state, params by name) -> fused weights.
         params: Name -> description of the param.
         least: Function that takes all params, including defaults, and returns the minimum number of
             parties.
