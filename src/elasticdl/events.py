@@ -51,7 +51,7 @@ class JobStarted(_Event):
             keeps the number when it starts another training run.
         command: `train`, `evaluate` or `predict`.
         resumed_from_step: Number of updates that the model from which the attempt resumes has
-            received. It replaces everything that earlier attempts did after this step.
+            received. Everything that earlier attempts did after this step is void.
         num_records: Records in one epoch of the data.
         num_epochs: Epochs requested; 0 if the job has none.
         minibatch_size: Records in one step.

@@ -23,7 +23,7 @@ def as_callbacks(symbol: Symbol | None, reading: DialectReader) -> Callable[[], 
 
     Args:
         symbol: The user function, or a list of callbacks; None if there are none.
-        reading: Provides the params and builds error messages.
+        reading: Reader of the user's code, which provides the params and builds error messages.
 
     Raises:
         UsageError: The function needs a param that has no value.

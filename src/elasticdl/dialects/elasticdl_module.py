@@ -366,7 +366,7 @@ def _checked(
     Args:
         create_model: Function () -> model created by the user's code.
         model: The user's function or class, for errors.
-        reading: Has the framework that was detected from the files.
+        reading: Reader of the user's code, which has detected the framework from the files.
     """
 
     def create() -> Any:
@@ -390,9 +390,9 @@ def _import_model(newest: _LatestImport, name: str, reading: DialectReader) -> A
     For a file that creates its model at the top level (`model = keras.Model(...)`).
 
     Args:
-        newest: Imports the files.
+        newest: The last import of the files, which is replaced by a new one.
         name: Name of the model in its file.
-        reading: Builds error messages.
+        reading: Reader of the user's code, which builds error messages.
 
     Raises:
         DefinitionError: The file no longer has the name.

@@ -112,7 +112,7 @@ class _Maker:
 
     Args:
         spec: The user's class.
-        reading: Provides the params and builds error messages.
+        reading: Reader of the user's code, which provides the params and builds error messages.
 
     Attributes:
         newest: The object created last, whose methods are called; None before `make`.

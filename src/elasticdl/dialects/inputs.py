@@ -62,7 +62,7 @@ def as_input(
 
     Args:
         symbol: The user's function.
-        reading: Provides the params and builds error messages.
+        reading: Reader of the user's code, which provides the params and builds error messages.
         metadata: Function () -> column metadata of the user's own reader, or None if there is no
             such reader. It is passed to `feed(dataset, mode, metadata)`.
 
@@ -92,7 +92,7 @@ def schema_of(
 
     Args:
         symbol: The user's function or list.
-        reading: Provides the params and builds error messages.
+        reading: Reader of the user's code, which provides the params and builds error messages.
         may_be_none: Whether the function may return None, for records without a schema.
     """
     if symbol is None:

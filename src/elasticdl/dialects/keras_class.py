@@ -162,7 +162,7 @@ class _Objects:
 
     Args:
         model: The user's class.
-        reading: Provides the params and builds error messages.
+        reading: Reader of the user's code, which provides the params and builds error messages.
     """
 
     def __init__(self, model: Symbol, reading: DialectReader) -> None:

@@ -180,7 +180,7 @@ class _Models:
 
     Args:
         module: The user's LightningModule class.
-        reading: Provides the params and builds error messages.
+        reading: Reader of the user's code, which provides the params and builds error messages.
     """
 
     def __init__(self, module: Symbol, reading: DialectReader) -> None:
@@ -451,7 +451,7 @@ class _Loaders:
     Args:
         owner: Function (location of the data, mode) -> object that has the dataloader methods.
         symbol: Class of this object.
-        reading: Builds error messages.
+        reading: Reader of the user's code, which builds error messages.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ def as_loss(
 
     Args:
         symbol: The user's loss.
-        reading: Provides the params and builds error messages.
+        reading: Reader of the user's code, which provides the params and builds error messages.
         may_be_factory: Whether a function without arguments may return the loss.
 
     Raises:
@@ -132,7 +132,7 @@ class _FromFactory:
 
     Args:
         symbol: The user's function, which takes no outputs and labels.
-        reading: Provides the params and builds error messages.
+        reading: Reader of the user's code, which provides the params and builds error messages.
     """
 
     def __init__(self, symbol: Symbol, reading: DialectReader) -> None:

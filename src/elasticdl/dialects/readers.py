@@ -213,7 +213,7 @@ class ReaderOpener:
 
     Args:
         symbol: The user's `custom_data_reader`, a function or class.
-        reading: Provides the params.
+        reading: Reader of the user's code, which provides the params.
     """
 
     def __init__(self, symbol: Symbol, reading: DialectReader) -> None:

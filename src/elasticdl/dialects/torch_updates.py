@@ -47,7 +47,7 @@ def as_function_of(
     Args:
         what: The argument, for errors.
         symbol: The user's function; None if there is none.
-        reading: Provides the params and builds error messages.
+        reading: Reader of the user's code, which provides the params and builds error messages.
 
     Raises:
         DefinitionError: It is not a function of one argument.

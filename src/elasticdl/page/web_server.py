@@ -116,7 +116,7 @@ def serve_app(
         token: The token, for the URL.
         listen: `HOST:PORT`; port 0 selects a free port.
         print_fn: Called with the URL once the server accepts connections.
-        until: Stops the server when set.
+        until: Event that stops the server when it is set.
 
     Raises:
         UsageError: `listen` is not an address.

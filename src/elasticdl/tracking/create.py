@@ -86,7 +86,7 @@ def open_trackers(
     Args:
         tracking: The requested tracking options.
         folder: The output of the job, which this process has locked.
-        note: Shows a message to the user.
+        note: Function (message) that shows it to the user.
 
     Raises:
         MissingExtraError: A package is not installed.

@@ -59,12 +59,12 @@ class FollowedLog:
 
     Args:
         log: Receives each event first, in the caller's thread.
-        note: Shows a message to the user; may be called from another thread.
+        note: Function (message) that shows it to the user; may be called from another thread.
         drain_s: Longest time in seconds that `close` waits for pending events.
         retry_s: Pause in seconds before an event is sent again to a tracker that failed.
 
     Attributes:
-        note: Shows a message to the user.
+        note: Function (message) that shows it to the user.
         path: The file of the log.
     """
 

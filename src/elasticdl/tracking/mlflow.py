@@ -73,7 +73,7 @@ class MlflowTracker:
     Args:
         tracking: The address, and the names of the experiment and the run.
         folder: The job's output, which this process has locked.
-        note: Shows a message to the user.
+        note: Function (message) that shows it to the user.
 
     Raises:
         MissingExtraError: MLflow, or a package that it needs for a database, is not installed.

@@ -94,7 +94,7 @@ class DatabaseLocks:
 
         Args:
             url: URL of the database.
-            stop: Ends the wait when set.
+            stop: Event that ends the wait when it is set.
             waiting: Called once if the file is in use.
 
         Raises:

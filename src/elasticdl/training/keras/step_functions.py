@@ -53,8 +53,8 @@ class Watched:
     """Objects that check and replace operations while a trainer's functions are traced.
 
     Attributes:
-        draws: Replaces random numbers drawn outside layers.
-        seeds: Seeds all randomness.
+        draws: Replacer of random operations outside layers.
+        seeds: Seeder of all randomness of a step.
         generators: The generators that Python code draws from.
         python_code: Rejects Python calls in a compiled function that draw random numbers.
         attributes: Records the attributes of the model and the optimizer as the model file set

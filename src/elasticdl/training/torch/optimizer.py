@@ -53,7 +53,7 @@ class OptimizerState:
     The names of the arrays are those in the module docstring, without the prefix `optimizer/`.
 
     Args:
-        definition: Creates the optimizer.
+        definition: Definition of the model, which creates the optimizer.
         parameters: All parameters of the model, by name.
         given: The parameters passed to the optimizer, in the order of the model's `parameters()`.
         model: The model that the parameters belong to.

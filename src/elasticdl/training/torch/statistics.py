@@ -148,7 +148,7 @@ class Draws(Protocol):
         The random numbers depend on (seed, step) only, so they are equal on all workers.
 
         Args:
-            seed: Distinguishes several calls in one step.
+            seed: Number that distinguishes several calls in one step.
             examples: Positions of the two examples in the batch; they may be equal.
         """
         ...

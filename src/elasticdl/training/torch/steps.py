@@ -251,8 +251,8 @@ class ForwardSteps:
 
     Args:
         definition: The model definition.
-        adapt: Converts features to arguments.
-        loss: Computes the loss.
+        adapt: Adapter that converts features to the arguments of `forward`.
+        loss: Loss of the model file.
         precision: The number format of model and loss.
     """
 
