@@ -86,7 +86,11 @@ _OPTIONAL = (
 
 
 def matches(model_code: ModelCode) -> bool:
-    """Return whether `model_def` names a model in files with functions such as `loss`."""
+    """Return whether the files of the model that `model_def` names have functions such as `loss`.
+
+    Returns False if a class in them fits another dialect, such as a Keras class with `default_`
+    settings.
+    """
     value = model_code.symbol.value
     if inspect.isclass(value):
         if framework_of_model(value) is None or _trains_itself(model_code, value):

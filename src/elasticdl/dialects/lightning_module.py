@@ -101,7 +101,10 @@ _NO_TRAINER = "is not attached to a"
 
 
 def matches(model_code: ModelCode) -> bool:
-    """Return whether the named class, or the only one in the file, is a LightningModule."""
+    """Return whether `model_def` names a LightningModule, or a file with exactly one.
+
+    In a file, a LightningModule counts if it defines `training_step`.
+    """
     return len(_modules(model_code)) == 1
 
 
@@ -350,7 +353,11 @@ def _is_plateau(scheduler: Any) -> bool:
 
 
 def _modules(model_code: ModelCode) -> list[Symbol]:
-    """Return the named LightningModule, or those in the named file that have `training_step`."""
+    """Return the LightningModule that `model_def` names; empty if it names another object.
+
+    If `model_def` names a file, return the LightningModules of the file that define
+    `training_step`.
+    """
     if not model_code.names_a_file:
         named = model_code.symbol
         return [named] if is_lightning(named.value, "LightningModule") else []
