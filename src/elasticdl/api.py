@@ -85,9 +85,9 @@ def train(
         params: `"name=literal, ..."` or a mapping, for the model's constructor and the functions of
             its file.
         validation_data: Records to evaluate on while training, in the same forms as `data`.
-        reporter: Reports progress to the user; None chooses one that suits the terminal.
+        reporter: Reports progress to the user. None: one that suits the terminal.
         quiet: Print no progress and no notes.
-        **options: See `job_options.training_job`.
+        **options: Options of the job, by name; see `job_options.training_job`.
 
     Raises:
         ElasticDLError: The job cannot be completed; see `elasticdl.errors`.
@@ -124,12 +124,12 @@ def evaluate(
         trained_model: Folder that `train` wrote.
         data: URI or glob of the records, a list of them, or data in memory, as for `train`.
         output: JSON file for the metrics; None means `evaluation.json` in the trained model.
-        reporter: Reports progress to the user; None chooses one that suits the terminal.
+        reporter: Reports progress to the user. None: one that suits the terminal.
         quiet: Print no progress and no notes.
-        **options: See `job_options.evaluation_job`.
+        **options: Options of the job, by name; see `job_options.evaluation_job`.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`.
+        ElasticDLError: The job cannot be completed; see `elasticdl.errors`.
     """
     check_options(options, evaluation_job)
 
@@ -159,12 +159,12 @@ def predict(
         trained_model: Folder that `train` wrote; nothing else is needed.
         data: URI or glob of the records, a list of them, or data in memory, as for `train`.
         output: A file if it ends in `.recordio`, `.parquet` or `.csv`, else a folder of part files.
-        reporter: Reports progress to the user; None chooses one that suits the terminal.
+        reporter: Reports progress to the user. None: one that suits the terminal.
         quiet: Print no progress and no notes.
-        **options: See `job_options.prediction_job`.
+        **options: Options of the job, by name; see `job_options.prediction_job`.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`.
+        ElasticDLError: The job cannot be completed; see `elasticdl.errors`.
     """
     check_options(options, prediction_job)
 
@@ -180,7 +180,7 @@ def load(trained_model: str | Path, data: Any = None) -> Any:
 
     This runs the user's code that is stored in the trained model. A PyTorch model is returned in
     evaluation mode. The model's `predict` takes a DataFrame with the columns of the training data.
-    Its attribute `classes` has the names of the classes, if they are known (see
+    The model's attribute `classes` has the names of the classes, if they are known (see
     `engines/loaded_model.py`).
 
     Args:
@@ -190,7 +190,7 @@ def load(trained_model: str | Path, data: Any = None) -> Any:
             the training data, for example if they come from a `tf.data` pipeline.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`.
+        ElasticDLError: The model cannot be loaded; see `elasticdl.errors`.
     """
     from elasticdl.engines.load import load as load_model  # noqa: PLC0415 - imports take time
     from elasticdl.training import framework_settings  # noqa: PLC0415 - as above
@@ -220,10 +220,10 @@ def run(job: Job, reporter: Reporter | None = None) -> Outcome:
 
     Args:
         job: The job to run.
-        reporter: Reports progress to the user; None chooses one that suits the terminal.
+        reporter: Reports progress to the user. None: one that suits the terminal.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`.
+        ElasticDLError: The job cannot be completed; see `elasticdl.errors`.
     """
     # Imported only when needed, because these imports take time.
     from elasticdl.engines import in_process, inference, progress_bar  # noqa: PLC0415
@@ -250,10 +250,10 @@ def _run_on_data(
     """Run a job on files, or on data in memory, which is stored in temporary files first.
 
     Args:
-        job_of: Creates the job; called with file names as keyword arguments.
+        job_of: Function (file names as keyword arguments) -> the job.
         data: Argument name of `job_of` -> file names, data in memory, or None.
-        reporter: See `run`.
-        quiet: See `train`.
+        reporter: Reports progress to the user. None: one that suits the terminal.
+        quiet: Print no progress and no notes.
     """
     from elasticdl.engines import progress_bar, stored_data  # noqa: PLC0415 - imports take time
     from elasticdl.training import framework_settings  # noqa: PLC0415 - as above
@@ -395,7 +395,7 @@ def image_options(repository: str, **options: Any) -> ImageOptions:
 
     Args:
         repository: Repository to push the image to.
-        **options: See `ImageOptions`.
+        **options: Attributes of the `ImageOptions`, by name.
 
     Raises:
         UsageError: A value is invalid.

@@ -30,7 +30,7 @@ class BaseClass(ABC):
     component has the default parameters.
 
     Args:
-        config: The whole config of the session; None keeps the defaults.
+        config: The whole config of the session. None: keep the default parameters.
     """
 
     # A class with all of these methods is accepted without inheriting from this one.
@@ -65,8 +65,8 @@ class DataLoaderBase(BaseClass):
     `PyDataset`.
 
     Args:
-        config: The whole config of the session; None keeps the defaults.
-        data_dir: Folder of the data; None uses `data_dir` of the config.
+        config: The whole config of the session. None: keep the default parameters.
+        data_dir: Folder of the data. None: `data_dir` of the config.
 
     Attributes:
         data_dir: The folder, as a `pathlib.Path`; None if it was not specified.
@@ -100,7 +100,7 @@ class DataLoaderBase(BaseClass):
     def get_validation_index(self) -> Sequence[Any] | None:
         """Return the ids of the validation examples, in the order of the validation generator.
 
-        None, the default, uses the numbers of the examples as ids.
+        By default, this returns None: the ids are then the numbers of the examples, from 0.
         """
         return None
 

@@ -68,9 +68,9 @@ class RecordInput:
     """Input defined by a function that turns decoded records into a batch; can resume at any batch.
 
     Attributes:
-        input_fn: Takes the decoded records of one batch, returns `(features, labels)`; in
-            prediction the labels are ignored and may be left out.
-        schema: How records are decoded; None decodes each record by the types stored in it.
+        input_fn: Function (decoded records of one batch) -> `(features, labels)`; in prediction the
+            labels are ignored and may be left out.
+        schema: How records are decoded. None: decode each record by the types stored in it.
         takes_mode: Whether `input_fn` is called as `input_fn(records, mode)`.
     """
 
@@ -84,8 +84,8 @@ class DatasetInput:
     """Input defined by a user's `tf.data` pipeline; to resume, it is replayed from its start.
 
     Attributes:
-        create_dataset: Takes a `tf.data.Dataset` of serialized records and the mode; returns
-            a dataset of single examples, `features` or `(features, labels)`.
+        create_dataset: Function (`tf.data.Dataset` of serialized records, mode) -> dataset of
+            single examples, `features` or `(features, labels)`.
     """
 
     create_dataset: Callable[[Any, Mode], Any]
@@ -98,19 +98,19 @@ class Epochs:
     Attributes:
         num_examples: Examples in an epoch.
         num_batches: Batches in an epoch.
-        begin: `(epoch, first)` -> an iterator over the batches of this epoch, from batch number
-            `first` on; both count from 0. It builds a new pipeline, which draws from the process's
-            random number generators; callers seed these before the call.
+        begin: Function (epoch, first) -> iterator over the batches of this epoch, from batch number
+            `first` on; both count from 0. The function builds a new pipeline, which draws from the
+            process's random number generators; callers seed these before the call.
         indexed: Whether `begin` can start at any batch. Otherwise `first` must be 0, and the caller
             skips the batches before the one it needs.
         reproducible: Whether a pipeline that another process builds yields the same batches, so
             that several workers can share an epoch.
         name: The user's name for the pipeline, for errors.
-        preserved: Returns a context manager; reading batches within its block does not advance
+        preserved: Function () -> context manager. Reading batches within its block does not advance
             the state of the pipeline.
-        check: Called with the number of an epoch, from 0, when training begins it, after the
-            callbacks of the epoch's begin. Raises a DefinitionError if user code has changed the
-            pipeline, because the change would have no effect. None if there is nothing to check.
+        check: Function (number of an epoch, from 0): raises a DefinitionError if user code has
+            changed the pipeline, because the change would have no effect. Called when training
+            begins the epoch, after the callbacks of its begin. None: there is nothing to check.
     """
 
     num_examples: int
@@ -128,7 +128,7 @@ class BatchesInput:
     """Input defined by a user's pipeline that reads the data itself and yields batches.
 
     Attributes:
-        open_epochs: Takes the location of the data and the mode; returns the `Epochs`.
+        open_epochs: Function (location of the data, mode) -> `Epochs`.
         validates: Whether there is validation data even if the user gives no location for it:
             `open_epochs` is then called with the location of the training data and
             `Mode.EVALUATION`.
@@ -178,8 +178,8 @@ class MetricFunctions:
     """The metrics of one mode.
 
     Attributes:
-        scalars: `(outputs, labels) -> {name: value of this batch}`; the mean over all examples is
-            reported. None if there are no such metrics.
+        scalars: Function (outputs, labels) -> {name: value of this batch}; the mean over all
+            examples is reported. None if there are no such metrics.
         named: Metrics that accumulate their own state over batches; the result computed from the
             final state is reported.
         where: `file:line` of the user's function that defines the metrics; empty without one.
@@ -223,7 +223,13 @@ class WeighableLoss(Protocol):
         ...
 
     def weighted(self, outputs: Any, labels: Any, weights: Any) -> Any:
-        """Return the loss of a batch, with a weight for each example; None for equal weights."""
+        """Return the loss of a batch whose examples have weights.
+
+        Args:
+            outputs: The model's outputs.
+            labels: The labels.
+            weights: Weight of each example. None: all examples have equal weights.
+        """
         ...
 
 
@@ -255,22 +261,22 @@ class ModelDefinition:
     Attributes:
         origin: Where it was read from.
         framework: The trainer that runs the model: name of a file in `training/`.
-        create_model: Returns the model; called once per process, after seeding.
+        create_model: Function () -> new model; called once per process, after seeding.
         input: How records become batches.
-        loss: `(outputs, labels)` -> the mean over a batch, or one value per example or time step.
-            The trainer averages such values, with the model's mask and the sample weights. None if
-            the model computes its own loss (`loss_within`), is compiled, or can only predict.
-        create_optimizer: Returns the optimizer. For PyTorch, it returns a function
-            `make(parameters, model)` that returns one. The parameters are those of the model, in
-            the model's order; a test call before training passes other ones of the same shapes.
-        create_lr_schedulers: For PyTorch: takes the optimizer and returns its learning rate
-            schedulers, in the form that `training/torch/schedulers.py` reads.
+        loss: Function (outputs, labels) -> mean over a batch, or one value per example or time
+            step. The trainer averages such values, with the model's mask and the sample weights.
+            None if the model computes its own loss (`loss_within`), is compiled, or can only
+            predict.
+        create_optimizer: Function () -> new optimizer. For PyTorch, it returns a function
+            `make(parameters, model)` -> optimizer instead. The parameters are those of the model,
+            in the model's order; a test call before training passes other ones of the same shapes.
+        create_lr_schedulers: For PyTorch: function (optimizer) -> its learning rate schedulers, in
+            the form that `training/torch/schedulers.py` reads.
         gradient_clipping: For PyTorch: how gradients are clipped before the optimizer step: a
             setting, or a user's function that takes a list of the parameters and changes their
             gradients in place. None for no clipping.
-        create_average: For PyTorch: takes the model and returns the `AveragedModel` of
-            `torch.optim.swa_utils` that follows its weights; the average is what is evaluated and
-            published.
+        create_average: For PyTorch: function (model) -> `AveragedModel` of `torch.optim.swa_utils`
+            that follows its weights. The average is what is evaluated and published.
         precision: For PyTorch: the format that a step computes in where that is safe (autocast):
             "bf16", "fp16", or "" for the dtype of the weights.
         loss_within: For PyTorch: name of the model's method that computes the loss, if `loss` is
@@ -278,30 +284,30 @@ class ModelDefinition:
             LightningModule.
         compiled: Whether the model is a compiled Keras model: then loss and metrics are those it
             was compiled with, and labels are pairs (labels, sample weights).
-        class_weight: Returns the weight of each class's examples in training: class -> weight, or
-            None.
-        create_metrics: Returns the metrics of a mode.
-        create_callbacks: Returns the user's callbacks: Keras callbacks for a Keras model; for a
-            PyTorch model, objects as `training/torch/callbacks.py` calls them.
+        class_weight: Function () -> weight of each class's examples in training: class -> weight,
+            or None for equal weights.
+        create_metrics: Function (mode) -> metrics of that mode.
+        create_callbacks: Function () -> the user's callbacks: Keras callbacks for a Keras model;
+            for a PyTorch model, objects as `training/torch/callbacks.py` calls them.
         labels_as_numpy: Whether the user's functions treat labels as numpy arrays
             (`labels.flatten()`), even while a step is being compiled.
-        predictions: Returns the values to write for a batch of outputs: name -> array; None, or a
-            function that returns None, writes the outputs themselves.
+        predictions: Function (outputs of a batch) -> values to write for it, name -> array. If
+            there is no such function, or it returns None, the outputs themselves are written.
         classes: Names of the classes in the order of the model's outputs. If empty, the names may
             come from the data (`data.record_source.HasClassNames`).
-        create_outputs_processor: Returns an object with `process(predictions, worker_id)`,
+        create_outputs_processor: Function () -> object with `process(predictions, worker_id)`,
             called with every batch of predictions.
         open_source: The user's own reader, `data -> RecordSource`; None for the built-in ones.
         params: The params that the model was created with.
-        complete_params: Takes summaries of the training table's columns and returns all params,
+        complete_params: Function (summaries of the training table's columns) -> all params,
             including those that the user did not give; the model is then defined again with these.
-            None if no param depends on the data.
+            None: no param depends on the data.
         required_exports: Formats the trained model must be exported to: "saved_model". A model
             that cannot be exported is refused before the first step.
         trust_used: Code in a saved model's file that runs only because the user has explicitly
             trusted it; one line describes each piece.
-        notes: Returns notices to show when training begins, one line each; called after the data
-            has been opened.
+        notes: Function () -> notices to show when training begins, one line each; called after the
+            data has been opened.
         places: Part of the definition -> file and line of the user's function for it, for errors.
             The parts are "model", "input", "validation" (if another function than that of "input"
             makes the validation data), "loss", "metrics", "optimizer", "lr_scheduler",

@@ -4,8 +4,8 @@
     attempt 2   started (resumed from 100) ... step 120 ... finished
     history     started ... step 100, checkpointed 100, started ... step 120 ... finished
 
-A log only grows, so after a resume it contains some steps twice. `read_events` returns the
-effective history: events that a later attempt superseded are not in it.
+A log only grows, so after a resume it contains some steps twice. `read_events` returns the history
+of the model that resulted: it leaves out events that a later attempt superseded.
 
 The writers keep two rules, so that no event is lost or counted twice:
 
@@ -148,7 +148,9 @@ def read_events(path: str | os.PathLike[str]) -> list[Event]:
 
 
 def parse_events(data: bytes, where: str = "events.jsonl") -> list[Event]:
-    """Parse the bytes of an event log into the effective history; see `read_events`.
+    """Parse the bytes of an event log, without the events that a later attempt superseded.
+
+    `read_events` describes which events are left out.
 
     Args:
         data: The content of the file.

@@ -50,8 +50,8 @@ class JobStarted(_Event):
         attempt: Number of this start of the job, from 1 (`Claim.generation`). A serving aggregator
             keeps the number when it starts another training run.
         command: `train`, `evaluate` or `predict`.
-        resumed_from_step: Updates in the model that the attempt takes over. Everything an earlier
-            attempt did after this step is void.
+        resumed_from_step: Number of updates that the model from which the attempt resumes has
+            received. Everything that earlier attempts did after this step is void.
         num_records: Records in one epoch of the data.
         num_epochs: Epochs requested; 0 if the job has none.
         minibatch_size: Records in one step.
@@ -94,7 +94,7 @@ class StepCommitted(_Event):
     """Training steps whose updates are part of the model, logged together about once a second.
 
     Attributes:
-        step: Updates made so far, including the last one of this event.
+        step: Number of updates that the model has received, including all of this event.
         epoch: Epoch of the last of these steps, from 0.
         num_records: Records these steps trained on (not the total so far).
         loss: Mean loss over those records; NaN if there are none.
@@ -119,14 +119,15 @@ class StepCommitted(_Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordsSkipped(_Event):
-    """The records of a batch that repeatedly killed workers are skipped from now on.
+    """From now on, training skips the records of a batch that repeatedly killed workers.
 
-    An attempt that resumes a model logs the earlier left-out batches again.
+    When an attempt resumes a model, it logs again the batches that are already skipped.
 
     Attributes:
-        step: Updates made by then; the next update may be the first without these records.
-        epoch: Epoch of the batch, from 0; the records are left out in this epoch and later ones.
-        shard: Position of its shard in that epoch's order.
+        step: Number of updates that the model has received before the event. The next update is
+            the first one that may lack these records.
+        epoch: Epoch of the batch, from 0. The records are skipped in this epoch and later ones.
+        shard: Position of the batch's shard in the order of that epoch, from 0.
         batch: Number of the batch in its shard, from 0.
         records: Numbers of the skipped records over all files, from 0, sorted.
     """
@@ -146,7 +147,7 @@ class EpochFinished(_Event):
 
     Attributes:
         epoch: The epoch, from 0.
-        step: Updates made so far.
+        step: Number of updates that the model has received.
         metrics: Training metrics over the epoch; validation metrics as `val_...`.
         stopped: Whether a callback ended training before all records were trained on.
     """
@@ -164,7 +165,7 @@ class Evaluated(_Event):
     """An evaluation on the validation data finished.
 
     Attributes:
-        step: Updates in the model that was evaluated.
+        step: Number of updates that the evaluated model has received.
         epoch: The epoch being trained at that time, from 0.
         metrics: The results, including the loss; their names have no `val_` prefix.
         party_metrics: Name of a party -> the results on its validation data alone; empty where
@@ -184,7 +185,7 @@ class Checkpointed(_Event):
     """A checkpoint was published.
 
     Attributes:
-        step: Updates in the checkpoint.
+        step: Number of updates that the model in the checkpoint has received.
         blocked_s: How long training paused for it, in seconds.
         num_bytes: Size of the checkpoint.
         best: Whether it is the best checkpoint so far.
@@ -203,7 +204,7 @@ class WorkerJoined(_Event):
     """A worker joined the job and got a rank.
 
     Attributes:
-        step: Updates in the model it joined with.
+        step: Number of updates that the model had received when the worker joined.
         rank: Rank of the worker.
         incarnation: Number of the worker's process among those of the job, from 1.
         host: Name of the worker's machine.
@@ -228,7 +229,7 @@ class WorkerLeft(_Event):
     """A worker left the job; other workers train on its batches.
 
     Attributes:
-        step: Updates in the model by then.
+        step: Number of updates that the model had received when the worker left.
         rank: Rank of the worker.
         incarnation: Number of the worker's process among those of the job, from 1.
         reason: The cause, such as `died` or `hung`.
@@ -290,7 +291,7 @@ class JobFinished(_Event):
     """The job is done and its result is published.
 
     Attributes:
-        step: Updates made over all attempts.
+        step: Number of updates that the model has received, over all attempts.
         metrics: Final values; validation metrics as `val_...`.
     """
 
@@ -307,7 +308,7 @@ class JobFailed(_Event):
     Attributes:
         kind: Class of the error, such as `NonFiniteLossError`.
         message: The message shown to the user.
-        step: Updates made when it happened.
+        step: Number of updates that the model had received when the attempt failed.
     """
 
     event: ClassVar[str] = "job_failed"

@@ -99,7 +99,7 @@ def init(
         alpha: For `dirichlet`: the smaller, the more the parties' data differ.
         shards_per_party: For `shards`: number of shards of each party. A shard has records of one
             label, or of two.
-        label: Name of the label's field; None detects it.
+        label: Name of the label's field. None: detect it.
         seed: Random seed for the split and for training.
         fusion: Name of the fusion that combines the parties' models.
         num_rounds: Number of rounds.
@@ -110,7 +110,7 @@ def init(
         port: Port on which the aggregator listens.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`.
+        ElasticDLError: The records cannot be read or split, or the files cannot be written.
     """
     from elasticdl.engines.federated.config.init import (  # noqa: PLC0415
         check_split,
@@ -298,19 +298,19 @@ def simulate(
 
     Args:
         config: The aggregator's config; the parties' configs, `party*.yml`, are beside it.
-        num_parties: Number of parties to use, in the order of their names; None uses the number in
-            the config.
+        num_parties: Number of parties to use, in the order of their names. None: the number in the
+            config.
         num_rounds: Overrides the config.
         output: Folder for the TrainedModel; overrides the config.
         num_processes: Number of processes that run the parties, with one thread each. 1 means this
             process, with all of its threads. More are forked from it, for PyTorch on CPUs only; its
-            other threads should be idle then. None uses all cores if that is possible and there are
-            at least as many parties.
+            other threads should be idle then. None: as many processes as cores if forking is
+            possible and there are at least as many parties; otherwise 1.
         tracking: The experiment tracking of the job.
-        reporter: Shows progress and notes to the user; None chooses one for the terminal.
+        reporter: Shows progress and notes to the user. None: one that suits the terminal.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`.
+        ElasticDLError: The job failed; see `elasticdl.errors`.
     """
     # Imported late, because these imports are slow and `--help` does not need them.
     from elasticdl.engines import progress_bar  # noqa: PLC0415
@@ -377,11 +377,11 @@ def aggregator(
         num_rounds: Overrides the config.
         output: Folder for the TrainedModel; overrides the config.
         tracking: The experiment tracking of the job.
-        reporter: Shows progress and notes to the user; None chooses one for the terminal.
+        reporter: Shows progress and notes to the user. None: one that suits the terminal.
         serves: Wait for calls of `train` and train at each of them; return after `stop`.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`.
+        ElasticDLError: The job failed; see `elasticdl.errors`.
     """
     from elasticdl.engines import progress_bar  # noqa: PLC0415 - not for `--help`
     from elasticdl.engines.federated.config import jobs  # noqa: PLC0415
@@ -418,10 +418,10 @@ def party(config: str, *, reporter: Reporter | None = None) -> None:
 
     Args:
         config: The party's config; it has the aggregator's address.
-        reporter: Shows progress and notes to the user; None chooses one for the terminal.
+        reporter: Shows progress and notes to the user. None: one that suits the terminal.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`.
+        ElasticDLError: The job failed; see `elasticdl.errors`.
     """
     from elasticdl.engines import progress_bar  # noqa: PLC0415 - not for `--help`
     from elasticdl.engines.federated.config import jobs  # noqa: PLC0415
@@ -461,7 +461,7 @@ def status(config: str) -> AggregatorStatus | PartyStatus:
             (For an aggregator that was started with `output`, give that folder instead.)
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`.
+        ElasticDLError: The status cannot be read; see `elasticdl.errors`.
     """
     control_client = _control_client()
     found: AggregatorStatus | PartyStatus = control_client.status_of(
@@ -596,7 +596,7 @@ def make_keys(folder: str, *, parties: Sequence[str], hosts: Sequence[str]) -> N
         hosts: Names and addresses by which parties reach the aggregator.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`.
+        ElasticDLError: The keys cannot be created or written; see `elasticdl.errors`.
     """
     _deployment()
     from elasticdl.engines.federated.flower import keys  # noqa: PLC0415 - imports cryptography

@@ -34,7 +34,7 @@ class ModelReference:
         zoo: A folder, or the URL of a git repository (`URL@commit`, `URL#subfolder`); None is
             the prebuilt zoo.
         model_def: Dotted name: file, then class or function.
-        dialect: Name of the dialect; None infers it from the file.
+        dialect: Name of the dialect. None: infer it from the file.
         params: Values by name, as given with `--params`.
         overrides: Contract function -> dotted name of its replacement
             (`input_fn`, `loss`, `optimizer`, `eval_metrics_fn`); for a session, key of the config
@@ -68,7 +68,7 @@ class TrainingOptions:
             addition.
         deterministic: Whether the same job gives the same bits on the same machine.
         global_batch_size: Examples in one update, summed over steps and workers; a multiple of
-            `minibatch_size`. 0 makes each step an update, with any number of workers.
+            `minibatch_size`. 0: each step is an update, with any number of workers.
         best_metric: The metric that decides the best checkpoint: a validation metric (`val_loss`),
             or a training metric at an epoch's end (`loss`).
         best_mode: Whether the lowest (`min`) or the highest (`max`) value is the best; `auto`
@@ -100,7 +100,7 @@ class Workers:
         min: Training needs at least this many workers.
         max: Number of workers to keep running; one that dies is replaced.
         spare: Additional workers kept ready, so that a replacement is available at once.
-        ray_address: A Ray cluster; None starts Ray on this machine.
+        ray_address: A Ray cluster. None: start Ray on this machine.
         give_up_after_s: The job fails if it has not trained for this long.
         heartbeat_timeout_s: The other workers stop waiting for a worker that has sent no heartbeat
             for this long.
@@ -181,7 +181,7 @@ class Federation:
         fusion_params: Settings of the strategy, by name.
         num_parties: Number of parties.
         quorum: Share of the parties whose valid answers a round needs, more than 0 and at most 1.
-        max_timeout_s: How long a round waits for answers; None waits for all.
+        max_timeout_s: How long a round waits for answers. None: wait for all.
         join_timeout_s: How long the job waits until `num_parties` parties have joined.
         num_local_epochs: Number of local epochs of each party in a round.
         termination_accuracy: Training ends when the global model reaches this accuracy.
@@ -213,15 +213,15 @@ class Job:
         trained_model: Folder of a TrainedModel, for evaluate and predict.
         validation_data: Records to evaluate on while training.
         validation_split: Share of the records of `data` that is held out for validation, more than
-            0 and less than 1; None holds out none. For evaluate: only these are evaluated.
+            0 and less than 1. None: hold out no records. For evaluate: only these are evaluated.
         training: How to train, evaluate and save checkpoints.
         prediction_format: File format of the predictions.
-        workers: Worker processes that train; None trains in this process.
+        workers: Worker processes that train. None: train in this process.
         tracking: Tracking options; None for no tracking.
         report: Folder for a report on each evaluated record; None for no report.
         federation: How parties train together without sharing their data; None if all data has
             one owner.
-        engine: Name of an engine from a plugin, see `elasticdl.plugins`; None uses a built-in one.
+        engine: Name of an engine from a plugin, see `elasticdl.plugins`. None: a built-in engine.
         columns: Columns of the input that are copied into its predictions.
     """
 

@@ -70,27 +70,27 @@ def training_job(
     """Build the `Job` for a call of `train` from its arguments.
 
     Args:
-        data: See `train`.
-        output: See `train`.
-        model_def: See `train`.
+        data: URI or glob of the training records, or a list of them.
+        output: Folder for the TrainedModel, its checkpoints and events.
+        model_def: Dotted name of the model: file, then class or function.
         spec: YAML file of a saved model, instead of `model_def`. Code that it names is taken from
             `model_zoo`, from the file's own folder, or from beside it within the working directory.
-        model_zoo: See `train`.
-        params: See `train`.
-        dialect: How to read the model file; None decides by its content.
-        input_fn: Dotted name of a function that replaces the model's own; also `loss`, `optimizer`
-            and `eval_metrics_fn`.
-        loss: See `input_fn`.
-        optimizer: See `input_fn`.
-        eval_metrics_fn: See `input_fn`.
+        model_zoo: Folder or git URL of the user's code; None means the prebuilt zoo.
+        params: `"name=literal, ..."` or a mapping, for the model's constructor and the functions of
+            its file.
+        dialect: How to read the model file. None: decide by its content.
+        input_fn: Dotted name of a function that replaces the model's own input function.
+        loss: Dotted name of a function that replaces the model's own loss.
+        optimizer: Dotted name of a function that replaces the model's own optimizer.
+        eval_metrics_fn: Dotted name of a function that replaces the model's own evaluation metrics.
         validation_data: Records to evaluate on while training.
         validation_split: Share of the records of `data` to evaluate on instead, such as 0.2; the
             others are trained on. Whether a record is held out depends only on the name of its
             file and its position in the file.
-        num_workers: Number of training processes: `3`, or `2..4` for at least 2 and at most 4; None
-            trains in this process. See `job.Workers` for the options that follow.
+        num_workers: Number of training processes: `3`, or `2..4` for at least 2 and at most 4.
+            None: train in this process. See `job.Workers` for the options that follow.
         num_spare_workers: Additional processes in reserve.
-        ray_address: Address of a Ray cluster; None starts Ray on this machine.
+        ray_address: Address of a Ray cluster. None: start Ray on this machine.
         gpus_per_worker: GPUs reserved for each worker. Needs `num_workers`.
         give_up_after: Seconds without any training after which the job fails.
         heartbeat_timeout: Seconds without a heartbeat after which the others no longer wait for a
@@ -262,16 +262,16 @@ def evaluation_job(
     """Build the `Job` for a call of `evaluate` from its arguments.
 
     Args:
-        trained_model: See `evaluate`.
-        data: See `evaluate`.
-        output: See `evaluate`.
+        trained_model: Folder that `train` wrote.
+        data: URI or glob of the records, or a list of them.
+        output: JSON file for the metrics; None means `evaluation.json` in the trained model.
         validation_split: Evaluate only the records that training on `data` with this
             `validation_split` holds out.
         report: Folder for a report on each record; True or an empty string means `report` in the
-            trained model, None makes no report.
+            trained model. None: write no report.
         minibatch_size: Number of examples per call of the model.
-        num_workers: Number of processes that share the records; None evaluates in this process.
-        ray_address: Address of a Ray cluster; None starts Ray on this machine.
+        num_workers: Number of processes that share the records. None: evaluate in this process.
+        ray_address: Address of a Ray cluster. None: start Ray on this machine.
         give_up_after: Seconds without progress of any worker after which the job fails.
 
     Raises:
@@ -310,16 +310,16 @@ def prediction_job(
     """Build the `Job` for a call of `predict` from its arguments.
 
     Args:
-        trained_model: See `predict`.
-        data: See `predict`.
-        output: See `predict`.
+        trained_model: Folder that `train` wrote.
+        data: URI or glob of the records, or a list of them.
+        output: A file if it ends in `.recordio`, `.parquet` or `.csv`, else a folder of part files.
         minibatch_size: Number of examples per call of the model.
         format: File format of the part files: `recordio`, `parquet` or `csv`; None means RecordIO,
             or the format of the one file that `output` names.
         columns: Columns of the input to copy into the predictions: a list, or their names separated
             by commas.
-        num_workers: Number of processes that share the records; None predicts in this process.
-        ray_address: Address of a Ray cluster; None starts Ray on this machine.
+        num_workers: Number of processes that share the records. None: predict in this process.
+        ray_address: Address of a Ray cluster. None: start Ray on this machine.
         give_up_after: Seconds without progress of any worker after which the job fails.
 
     Raises:
@@ -364,10 +364,10 @@ def tracking_of(
     """Build the tracking options of a training job; None if it is not tracked.
 
     Args:
-        uri: See `tracking_uri` of `training_job`.
-        experiment: See `training_job`.
-        run_name: See `training_job`.
-        tensorboard: See `training_job`.
+        uri: Value of the option `tracking_uri`; `training_job` describes the options.
+        experiment: Value of the option `experiment`.
+        run_name: Value of the option `run_name`.
+        tensorboard: Value of the option `tensorboard`.
 
     Raises:
         UsageError: A run is named without an experiment.
@@ -523,9 +523,10 @@ def workers(
     """Parse the options of a training job's workers; None means training in this process.
 
     Args:
-        num_workers: See `training_job`.
+        num_workers: Number of training processes: `3`, or `2..4` for at least 2 and at most 4.
+            None: train in this process.
         num_spare_workers: Additional processes in reserve.
-        ray_address: Address of a Ray cluster; None starts Ray on this machine.
+        ray_address: Address of a Ray cluster. None: start Ray on this machine.
 
     Raises:
         UsageError: A value is wrong.

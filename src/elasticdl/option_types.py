@@ -90,10 +90,14 @@ class _Shown(str):
 
 
 def shows_options_of(job_function: Callable[..., Any]) -> Callable[[_Function], _Function]:
-    """Decorator factory: make `help` and editors show the options behind `**options`.
+    """Decorator factory: list the options behind `**options` in a function's documentation.
+
+    The decorated function gets a signature and a docstring with all options, so that `help` and
+    editors show them.
 
     Args:
-        job_function: Takes the options that the decorated function takes as `**options`.
+        job_function: Function to which the decorated function passes its `**options`. If it has
+            `**options` itself, these are the fields of `TrainingOptions`.
     """
 
     def decorate(function: _Function) -> _Function:

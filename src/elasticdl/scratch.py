@@ -3,9 +3,9 @@
     edl-XXXXXXXX/alive     locked (`flock`) by its process, and by those forked from it
 
 The kernel drops the lock when the last of these processes ends, so a folder whose lock is free is
-unused. It is removed when a process of the same user creates another scratch folder in the same
-parent. Folders of other users are not removed, nor are folders whose lock is held or that contain a
-folder whose lock is held.
+unused. An unused folder is removed when a process of the same user creates another scratch folder
+in the same parent. Folders of other users are not removed, nor are folders whose lock is held or
+that contain a folder whose lock is held.
 
 Callers: all code that needs a temporary folder that outlives a block of code, or contains sockets.
 """

@@ -47,7 +47,7 @@ class ElasticDLSpec:
 
         Args:
             outputs: The model's outputs.
-            labels: As `create_dataset` returned them.
+            labels: The labels that `create_dataset` returned.
         """
 
     def create_metrics(
@@ -62,7 +62,7 @@ class ElasticDLSpec:
         Args:
             mode: Training or evaluation.
             outputs: The model's outputs.
-            labels: As `create_dataset` returned them.
+            labels: The labels that `create_dataset` returned.
             predictions: The outputs again, under the name that some specs use.
         """
         del mode, outputs, labels, predictions

@@ -101,7 +101,8 @@ def read_text(path: Path | str) -> str:
     """Return the content of a text file in UTF-8.
 
     Raises:
-        OSError: As for `read_bytes`, with `MAX_TEXT_BYTES` as the limit.
+        OSError: The file does not exist, may not be read, is not a regular file, or has more than
+            `MAX_TEXT_BYTES`.
         UnicodeDecodeError: The content is not UTF-8.
     """
     return read_bytes(path, MAX_TEXT_BYTES).decode("utf-8")

@@ -60,7 +60,7 @@ class Claim:
     def abandon(self, *, refused: bool = False) -> None:
         """Delete `job.json`, so that another job can use the output.
 
-        To be called if the run has saved nothing from which it could be resumed. The event log is
+        Call this if the run has saved nothing from which it could be resumed. The event log is
         kept.
 
         Args:

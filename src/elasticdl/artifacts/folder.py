@@ -1,9 +1,10 @@
 """Output of a job: one folder, on this machine or on an object store.
 
 Everything a run leaves behind is written through an `OutputFolder`, which guarantees three things
-for every kind of storage: a name never leads out of the folder, a file or folder is complete or
-absent, and failures are an `OutputError` that names the path and the remedy. It does not interpret
-what is written; `claim.py` decides which process may write.
+for every kind of storage: it rejects names outside the folder, such as `../x`; it writes a file or
+folder completely or not at all; and it raises an `OutputError` that names the path and the remedy
+when reading or writing fails. It does not interpret what is written; `claim.py` decides which
+process may write.
 
     OUTPUT/
       job.json        the job's identity (`claim.py`)  .lock        the process that works on it
@@ -167,7 +168,11 @@ class OutputFolder:
         self._storage.fetch(_checked(name, self.uri), destination)
 
     def fence(self, fence: Fence | None) -> None:
-        """Set the lock (see `fence.Fence`) that is checked before each write; None removes it."""
+        """Set the lock that is checked before each write.
+
+        Args:
+            fence: The lock; see `fence.Fence`. None: check no lock.
+        """
         self._storage.fence = fence
 
     def versioned(self, name: str) -> VersionedFile:

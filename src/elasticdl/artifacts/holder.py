@@ -39,7 +39,8 @@ def _machine() -> str:
 def start_of(pid: int) -> str | None:
     """Return the start time of a process on this machine, in kernel clock ticks.
 
-    None if the process has ended or the system does not report it. A zombie counts as ended.
+    Returns None if the process has ended or the system does not report it. A zombie counts as
+    ended.
     """
     try:
         # The name in parentheses may itself contain spaces and parentheses.

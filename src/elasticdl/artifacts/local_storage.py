@@ -66,7 +66,7 @@ def is_temporary(name: str, of: str | None = None) -> bool:
 
     Args:
         name: The file name.
-        of: Name of the target that the temporary name must be for; None accepts any target.
+        of: Name of the target that the temporary name must be for. None: any target.
     """
     found = _TEMPORARY.match(name)
     return found is not None and of in {None, found["name"]}

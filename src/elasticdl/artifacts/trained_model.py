@@ -158,7 +158,12 @@ class TrainedModel:
         return self._on_this_machine(ZOO_FOLDER)
 
     def exported(self, name: str) -> Path:
-        """Return the local path of a file or folder for serving; a remote one is downloaded once.
+        """Return the local path of an export: a file or folder for serving, such as `saved_model`.
+
+        If the model is not on this machine, the export is downloaded once.
+
+        Args:
+            name: One of `description.exports`.
 
         Raises:
             OutputError: There is no such export, or it cannot be downloaded.
@@ -202,10 +207,9 @@ def save_trained_model(
         folder: The job's output.
         description: Description of the model; the fields about files are filled in here.
         params: Path -> tensor.
-        copy_zoo: Called with an empty folder, into which it copies the user's code; None stores no
-            code.
-        export: Called with an empty folder, into which it writes files and folders for serving;
-            they are stored under the same names in `folder`. None exports nothing.
+        copy_zoo: Function (empty folder): copies the user's code into it. None: store no code.
+        export: Function (empty folder): writes files and folders for serving into it, which are
+            then stored under the same names in `folder`. None: store no exports.
 
     Returns:
         The model, as `load_trained_model` would return it.
@@ -280,9 +284,10 @@ def _prepare(
 
     Args:
         scratch: An empty folder on this machine.
-        params: See `save_trained_model`.
-        copy_zoo: See `save_trained_model`.
-        export: See `save_trained_model`.
+        params: Path -> tensor.
+        copy_zoo: Function (empty folder): copies the user's code into it. None: store no code.
+        export: Function (empty folder): writes files and folders for serving into it. None: store
+            no exports.
 
     Raises:
         OutputError: An export has a reserved name, or a tensor cannot be stored.

@@ -208,7 +208,7 @@ class PlainFile:
     Args:
         system: An fsspec file system.
         path: Path of the file in it.
-        settle_s: See `VersionedFile`.
+        settle_s: Seconds after which a writer should read the file again; see `VersionedFile`.
     """
 
     def __init__(self, system: Any, path: str, *, settle_s: float) -> None:

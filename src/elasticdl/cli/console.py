@@ -1,4 +1,4 @@
-"""Rich console that the commands print tables with."""
+"""Rich console with which the commands print tables."""
 
 from __future__ import annotations
 

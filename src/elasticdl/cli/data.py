@@ -264,7 +264,16 @@ def _print_prepared(output: str, model_def: str, prepared: PreparedData) -> None
 
 
 def load_preparation(model_zoo: str, model_def: str) -> PartPreparation:
-    """Load the user's function and schema; called in every preparing process.
+    """Load the model file's `prepare_data_for_a_single_file` and the schema of its records.
+
+    Called in every process of `elasticdl data prepare`.
+
+    Args:
+        model_zoo: The zoo, as the user wrote it.
+        model_def: The model file in the zoo, as the user wrote it.
+
+    Returns:
+        The function, the schema, and a hash of the user's code that detects changes.
 
     Raises:
         UsageError: The zoo or the file is missing.

@@ -182,10 +182,15 @@ def _size(num_bytes: float) -> str:
 
 
 def as_picture(array: Array) -> Array | None:
-    """Convert an array to a picture `[height, width, 3]` with values 0 to 255.
+    """Convert an array that looks like a picture to RGB, so that it can be shown.
 
-    A 1-D array counts as a square picture if its length fits one and all its values are between 0
-    and 255. Returns None if the array cannot be a picture.
+    Args:
+        array: A picture `[height, width]`, `[height, width, 1]` or `[height, width, 3]`, or the
+            values of a square one as a 1-D array with values 0 to 255.
+
+    Returns:
+        float64 `[height, width, 3]`, values 0 to 255; other ranges of values are rescaled. None if
+        the array has another shape, is too small, or contains values that are not finite numbers.
     """
     if array.dtype == object or not np.isfinite(array).all():
         return None

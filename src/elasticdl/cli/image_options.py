@@ -35,7 +35,7 @@ def image_options(
 
     Args:
         command: The command.
-        option: Creates each option, called like `click.option`.
+        option: Function (arguments of `click.option`) -> decorator that adds the option.
     """
     return with_options(
         command,

@@ -116,7 +116,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line, print its error if it fails, and exit with its exit code.
 
     Args:
-        arguments: The arguments after `elasticdl`; None uses those of this process.
+        arguments: The arguments after `elasticdl`. None: those of this process.
     """
     args = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in args
@@ -298,8 +298,8 @@ class _TerminatedError(BaseException):
 def _terminate(signum: int, frame: FrameType | None) -> None:
     """Signal handler of SIGTERM: raise `_TerminatedError`, after an import that is in progress.
 
-    Some packages import optional parts within a bare `except:`. It would swallow the exception, and
-    the process would continue as if there had been no signal.
+    Some packages import optional parts within a bare `except:`. Such an `except:` would swallow the
+    exception, and the process would continue as if there had been no signal.
     """
     global _num_delays  # noqa: PLW0603 - of this process
     if _num_delays >= _MAX_DELAYS or not _is_importing(frame):

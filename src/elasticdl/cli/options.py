@@ -42,7 +42,7 @@ def check_place(context: click.Context, option: click.Parameter, value: str) -> 
 
 
 def reporter_for(quiet: bool) -> Silent | None:
-    """Return a silent reporter if requested; None lets `api` choose one that suits the terminal."""
+    """Return a silent reporter if requested, otherwise None: `api` then chooses one."""
     return Silent() if quiet else None
 
 

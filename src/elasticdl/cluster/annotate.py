@@ -100,7 +100,7 @@ class ProgressLog:
         """Write an event to the log, and queue it for the next update of the annotations.
 
         Raises:
-            OutputError: As raised by the log.
+            OutputError: The log cannot be written.
         """
         self._log.write(event)
         self._queue.put(event)
@@ -109,7 +109,7 @@ class ProgressLog:
         """Make all events written so far durable, without waiting for the RayJob to be updated.
 
         Raises:
-            OutputError: As raised by the log.
+            OutputError: The log cannot be written.
         """
         self._log.publish()
 

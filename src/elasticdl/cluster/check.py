@@ -62,7 +62,7 @@ def check(
     Args:
         job: A job like the one to submit.
         options: Cluster options of the job.
-        context: Context of the kubeconfig; None uses the current one.
+        context: Context of the kubeconfig. None: the current one.
         has_image: Whether the options name a real image; otherwise the image is not checked.
     """
     try:

@@ -126,7 +126,7 @@ def _changed(
         values: The options, a dataclass.
         defaults: The same dataclass with the default values.
         flags: Field -> name of its flag, if that is not the field's name.
-        only: Fields to consider; None considers all.
+        only: Fields to consider. None: all.
     """
     for field in dataclasses.fields(values):
         value = getattr(values, field.name)

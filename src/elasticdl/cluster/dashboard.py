@@ -45,7 +45,7 @@ def serve_dashboard(
     Args:
         cluster: Cluster of the job.
         name: Name of its RayJob.
-        port: Port on 127.0.0.1; 0 selects a free port.
+        port: Port on 127.0.0.1. 0: a free port.
         print_fn: Called with the URL, and with the login instructions, once the dashboard answers.
         on_state: Called with a description of each new state of the job, until the dashboard
             answers.

@@ -40,8 +40,9 @@ class Unread(Enum):
 class Inventory:
     """Queries to a cluster, with a user's credentials.
 
-    Every method raises `UnavailableError` if the server does not answer, and `UsageError` if the
-    server rejects the credentials or the request.
+    A method that returns objects returns an `Unread` instead if they do not exist or the user may
+    not read them. Every method raises `UnavailableError` if the server does not answer, and
+    `UsageError` if the server rejects the credentials or the request.
 
     Args:
         cluster: The cluster, and the namespace to query.
@@ -91,7 +92,7 @@ class Inventory:
         return bool((self._parsed(answer).get("status") or {}).get("allowed"))
 
     def served_versions(self, group: str, plural: str) -> Sequence[str] | Unread:
-        """Return the API versions in which the server has a resource, the preferred one first.
+        """Return the API versions in which the server has a resource, in the server's order.
 
         This uses discovery, which every user may read; few users may read definitions (CRDs).
         """
@@ -109,11 +110,16 @@ class Inventory:
         return served
 
     def namespace(self) -> Object | Unread:
-        """Return the Namespace object of the namespace that jobs run in."""
+        """Return the Namespace object of the namespace that jobs run in, or why it was not read."""
         return self._one("namespace", self._core.read_namespace, self._cluster.namespace)
 
     def deployments(self, namespace: str | None, **selectors: str) -> Sequence[Object] | Unread:
-        """Return the deployments of a namespace; None means all namespaces."""
+        """Return deployments, or why they were not read.
+
+        Args:
+            namespace: Namespace of the deployments. None: all namespaces.
+            selectors: Parameters of the Kubernetes API, such as `label_selector`.
+        """
         if namespace is None:
             return self._many(
                 "deployments",
@@ -129,21 +135,21 @@ class Inventory:
         )
 
     def quotas(self) -> Sequence[Object] | Unread:
-        """Return the ResourceQuotas of the namespace."""
+        """Return the ResourceQuotas of the namespace, or why they were not read."""
         call = self._core.list_namespaced_resource_quota
         return self._many("resource quotas", call, self._cluster.namespace)
 
     def limit_ranges(self) -> Sequence[Object] | Unread:
-        """Return the LimitRanges of the namespace."""
+        """Return the LimitRanges of the namespace, or why they were not read."""
         call = self._core.list_namespaced_limit_range
         return self._many("limit ranges", call, self._cluster.namespace)
 
     def nodes(self) -> Sequence[Object] | Unread:
-        """Return the Nodes of the cluster."""
+        """Return the Nodes of the cluster, or why they were not read."""
         return self._many("nodes", self._core.list_node)
 
     def storage_classes(self) -> Sequence[Object] | Unread:
-        """Return the StorageClasses of the cluster."""
+        """Return the StorageClasses of the cluster, or why they were not read."""
         return self._many(
             "storage classes",
             self._groups.list_cluster_custom_object,
@@ -151,7 +157,7 @@ class Inventory:
         )
 
     def secret(self, name: str) -> Object | Unread:
-        """Return the metadata of a secret; its values are not requested."""
+        """Return the metadata of a secret, or why it was not read; its values are not requested."""
         namespace = self._cluster.namespace
         self._cluster.client.set_default_header("Accept", _ONLY_METADATA)
         try:
@@ -160,14 +166,14 @@ class Inventory:
             del self._cluster.client.default_headers["Accept"]
 
     def service_account(self, name: str) -> Object | Unread:
-        """Return a service account of the namespace."""
+        """Return a service account of the namespace, or why it was not read."""
         call = self._core.read_namespaced_service_account
         return self._one("service account", call, name, self._cluster.namespace)
 
     def object_of(
         self, group: str, version: str, plural: str, name: str, *, in_namespace: bool = False
     ) -> Object | Unread:
-        """Return an object of any API group except the core group.
+        """Return an object of any API group except the core group, or why it was not read.
 
         Args:
             group: API group of the object, such as `scheduling.k8s.io`.

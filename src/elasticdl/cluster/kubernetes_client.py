@@ -47,8 +47,8 @@ class Kubernetes:
     """A cluster, accessed with a user's credentials, in one namespace.
 
     Args:
-        context: Context of the kubeconfig; None uses the current one, or the pod's own account.
-        namespace: None uses the context's, or the pod's.
+        context: Context of the kubeconfig. None: the current one, or the pod's own account.
+        namespace: Namespace to use. None: that of the context or the pod.
 
     Attributes:
         name: Name of the cluster for messages.

@@ -41,7 +41,7 @@ def launch(
         patch: Site-specific changes to the RayJob; see `rayjob.manifest`.
         detach: Return right after the submission, without following the job.
         print_fn: Called with messages for the user.
-        beside: Takes the job's name; returns a context manager that is entered while the job is
+        beside: Function (name of the job) -> context manager that is entered while the job is
             followed, such as one that serves the job's page.
 
     Returns:

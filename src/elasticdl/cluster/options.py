@@ -60,7 +60,7 @@ class ClusterOptions:
     Attributes:
         image: Image of all pods, with its digest.
         ray_version: Version of Ray in the image.
-        namespace: Namespace of the RayJob; None uses the context's.
+        namespace: Namespace of the RayJob. None: that of the context.
         worker: Resources of each worker pod, in addition to the GPUs of the job.
         head: Resources of the head pod of Ray, where the driver runs.
         priority_class: Name of a PriorityClass for all pods.
@@ -70,7 +70,7 @@ class ClusterOptions:
         env: Environment variables of every pod.
         env_from_secrets: Secrets whose keys become environment variables of every pod.
         image_pull_secrets: Secrets with the credentials of the image's registry.
-        service_account: Account of the pods; None uses the namespace's default.
+        service_account: Account of the pods. None: the default account of the namespace.
         ttl_s: Seconds from the end of the job until the pods are removed.
         deadline_s: Seconds after which a running job is stopped; None means never.
         max_resubmissions: How many times the driver is restarted after its pod was lost.

@@ -112,7 +112,8 @@ class JobProgress:
         `num_workers` and `max_steps` are those of this object.
 
         Args:
-            history: As returned by `event_file.read_events`: without rolled-back events.
+            history: Events of the job that `event_file.read_events` returned, which has left out
+                rolled-back ones.
         """
         progress = JobProgress(num_workers=self.num_workers, max_steps=self.max_steps)
         for event in history:
@@ -120,7 +121,7 @@ class JobProgress:
         return progress
 
     def annotations(self) -> dict[str, str | None]:
-        """Return the progress as annotations of the RayJob; None removes an annotation.
+        """Return the progress as annotations of the RayJob. A value of None removes the annotation.
 
         Example:
             >>> shown = JobProgress(
@@ -200,12 +201,16 @@ def line_of(annotations: Mapping[str, str | None]) -> str:
 
 
 def is_line(line: str) -> bool:
-    """Return whether a line of a log is a progress line."""
+    """Return whether a line of a log contains progress annotations, as `line_of` writes them."""
     return line.startswith(_LINE + "{")
 
 
 def last_line(lines: Iterable[str]) -> dict[str, str]:
-    """Return the annotations of the last progress line of a log; empty if there is none."""
+    """Return the latest annotations that `line_of` wrote to a log; empty if there are none.
+
+    Args:
+        lines: The lines of the log, oldest first.
+    """
     found: dict[str, str] = {}
     for line in lines:
         if is_line(line):
@@ -218,10 +223,10 @@ def last_line(lines: Iterable[str]) -> dict[str, str]:
 
 
 def short(annotations: Annotations) -> str:
-    """Return the progress as a short string, for a column of a table.
+    """Return only the annotation `progress`, for a column of a table; empty if it is missing.
 
     Example:
-        >>> short({"elasticdl.org/progress": "epoch 1/2, 25 %"})
+        >>> short({"elasticdl.org/progress": "epoch 1/2, 25 %", "elasticdl.org/loss": "0.5"})
         'epoch 1/2, 25 %'
     """
     return annotations.get(f"{_PREFIX}progress", "")

@@ -89,7 +89,7 @@ def state_of(rayjob: Object, pods: Sequence[Object], events: Sequence[Object] = 
     """Derive the state of a job from its RayJob, pods and events.
 
     Args:
-        rayjob: As received from the server.
+        rayjob: The RayJob, as JSON values from the server.
         pods: Pods of the job and of its Ray cluster. Pods older than the RayJob are ignored: they
             belong to an earlier job of the same name, and may still write its last checkpoint.
         events: Events of the job and its Ray cluster, the oldest first.

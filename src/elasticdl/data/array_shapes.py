@@ -47,8 +47,8 @@ def check_shape(field: Field, kept: tuple[int, ...] | None, where: Callable[[], 
 
     Args:
         field: The field of the schema.
-        kept: The stored shape, from `shape_of`; None accepts every field.
-        where: Returns the name of the data, as the start of the error message.
+        kept: The stored shape, from `shape_of`. None: accept every field.
+        where: Function () -> name of the data, for the start of the error message.
 
     Raises:
         SchemaError: The field's shape does not match.

@@ -30,7 +30,7 @@ class RecordNames:
     """Names of the records that a batch was made of, for error messages.
 
     Attributes:
-        name_some: Takes numbers of records; returns a text that names their files and positions.
+        name_some: Function (numbers of records) -> text that names their files and positions.
         numbers: Numbers of the batch's records in the data, in the order of its examples.
     """
 
@@ -59,9 +59,9 @@ class Batch:
         labels: Input of the loss; None in prediction.
         num_examples: Length of the first axis of every array.
         weights: Weight of each example in loss, metrics and gradients: float32 of shape
-            [num_examples], or [num_examples, ...] for a weight per time step or pixel. None
-            weights all examples equally.
-        where: Returns the names of the records it was made of, for an error; None if unknown. It
+            [num_examples], or [num_examples, ...] for a weight per time step or pixel. None: all
+            examples have equal weights.
+        where: Function () -> names of the records it was made of, for an error; None if unknown. It
             is a `RecordNames` only if example i was made of record i of the batch alone.
     """
 
@@ -178,7 +178,7 @@ def repeated(batch: Batch, num_examples: int) -> Batch:
 def map_arrays(function: Callable[[Any], Any], tree: Arrays) -> Arrays:
     """Apply a function to every array in a nesting of dicts, lists and tuples; return the results.
 
-    The result has the same nesting; None stays None.
+    The result has the same nesting. For None, it is None.
     """
     if tree is None:
         return None

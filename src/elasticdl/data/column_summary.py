@@ -39,9 +39,9 @@ class ColumnSummary:
         num_missing: Rows without a value; NaN counts as missing.
         minimum: Least number; times count as numbers of seconds (see `as_seconds`). None if the
             column has no numbers.
-        maximum: Greatest number; None as for `minimum`.
-        mean: Mean of the numbers; None as for `minimum`.
-        deviation: Standard deviation of the numbers; None as for `minimum`.
+        maximum: Greatest number. None under the same condition as `minimum`.
+        mean: Mean of the numbers. None under the same condition as `minimum`.
+        deviation: Standard deviation of the numbers. None under the same condition as `minimum`.
         values: Distinct values (numbers, booleans or strings) with their counts, the most
             frequent first; None if there are more than `MAX_DISTINCT`, or for other kinds.
         list_size: Number of values in every list of a column of lists; None if they differ.

@@ -267,7 +267,7 @@ class CSVSource:
         Args:
             start: First row, counted over all files.
             stop: One past the last row.
-            schema: Schema whose fields determine the columns to read; None reads all columns.
+            schema: Schema whose fields determine the columns to read. None: read all columns.
 
         Yields:
             A table, and a function that returns the name of its i-th row (file and number).

@@ -204,7 +204,7 @@ def parse_blocks(
         file: The file.
         index: Its index.
         blocks: The first block, and one past the last.
-        types: Column -> type; other columns are skipped. None infers all types from these rows.
+        types: Column -> type; other columns are skipped. None: infer all types from these rows.
 
     Raises:
         SchemaError: A row and the header differ in their number of cells.

@@ -138,7 +138,7 @@ def entries_by_index(
     Args:
         uris: Files in reading order.
         index: An existing index of some or all of the files.
-        open_one: Reads a file and returns its entry.
+        open_one: Function (URI) -> index entry of the file, which it reads.
 
     Raises:
         DataError: A file that is not in the index cannot be read.
@@ -164,8 +164,8 @@ def open_by_index(
     Args:
         uris: Files in reading order.
         index: An existing index of some or all of the files.
-        unpack: Unpacks the layout from an entry.
-        open_one: Reads a file and returns its layout.
+        unpack: Function (entry) -> layout that is stored in it.
+        open_one: Function (URI) -> layout of the file, which it reads.
 
     Raises:
         CorruptDataError: An entry is invalid.

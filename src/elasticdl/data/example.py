@@ -43,7 +43,7 @@ def decode_batch_schemaless(
 
     Args:
         records: Serialized examples.
-        where: Returns the source of record i of the batch, for an error message.
+        where: Function (i) -> source of record i of the batch, for an error message.
 
     Returns:
         One dict per record, fields in the order of their names: 1-D arrays of float32, int64 or
@@ -67,7 +67,7 @@ def decode_groups_schemaless(batch: Iterable[ExampleGroup], num_records: int) ->
         num_records: Number of records in all groups.
 
     Returns:
-        As `decode_batch_schemaless`.
+        One dict per record, with the arrays that `decode_batch_schemaless` returns.
     """
     decoded: list[Record] = [{} for _ in range(num_records)]
     for group in batch:

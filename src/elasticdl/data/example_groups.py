@@ -71,8 +71,8 @@ class ExampleGroup(Protocol):
     def may_lack_fields(self) -> bool:
         """Whether a field that is not in `kinds` may be a missing value of the group's records.
 
-        True for `tf.Example`s, which may omit a field; False for tables, where a missing value
-        is a null in the column of the field.
+        The value is True for `tf.Example`s, which may omit a field; False for tables, where a
+        missing value is a null in the column of the field.
         """
         ...
 
@@ -113,7 +113,7 @@ def groups(
 
     Args:
         records: Serialized examples.
-        where: Returns the source of record i of the batch, for an error message.
+        where: Function (i) -> source of record i of the batch, for an error message.
 
     Yields:
         Groups that contain each record of the batch once. Read a group before requesting the next

@@ -353,7 +353,10 @@ def is_whole_varints(payload: bytes) -> bool:
 
 
 def reencoded(data: bytes) -> bytes:
-    """Return the same example in the form that `encode` writes.
+    """Re-encode a serialized `tf.Example`, so that `layout_of` can read it.
+
+    For the rare forms that protobuf accepts but `layout_of` does not, such as a field that occurs
+    twice. The result has the same values, in the form that `encode` writes.
 
     Raises:
         google.protobuf.message.DecodeError: It is not an example.

@@ -216,7 +216,7 @@ class Field:
 
         Args:
             array: Numbers of any dtype, of one record or of many.
-            where: Takes the index (in row order) of a number; returns its origin, for an error.
+            where: Function (index of a number, in row order) -> its origin, for an error.
 
         Raises:
             SchemaError: The dtype cannot hold one of the numbers.

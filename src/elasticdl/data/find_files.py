@@ -52,7 +52,8 @@ def find_any_files(names: str) -> list[str]:
     """Resolve paths, URIs, folders and patterns to files of any kind, sorted, without duplicates.
 
     Args:
-        names: As for `find_files`; but a folder stands for every file in it, at any depth.
+        names: Names of files, folders or patterns, separated by commas. A folder stands for every
+            file in it, at any depth.
 
     Raises:
         NoDataError: A name matches no file; the message lists what exists.
@@ -69,12 +70,12 @@ def find_folders(data: str) -> set[str]:
     Folders inside of a matching folder are not included.
 
     Args:
-        data: As for `find_files`.
+        data: Names of files, folders or patterns, separated by commas.
 
     Raises:
-        DataError: As for `find_files`.
-        MissingExtraError: As for `find_files`.
-        UsageError: As for `find_files`.
+        DataError: A folder or a name cannot be read.
+        MissingExtraError: The package for a protocol is not installed.
+        UsageError: A protocol is unknown.
     """
     folders: set[str] = set()
 

@@ -43,8 +43,8 @@ class Pixels(NamedTuple):
 
     Attributes:
         mode: Pillow's name of the channels: `L` (grey), `RGB` or `RGBA`.
-        height: Height; None keeps that of the image.
-        width: Width; None keeps that of the image.
+        height: Height. None: that of the image.
+        width: Width. None: that of the image.
         channels_first: Whether the shape is `[channels, height, width]`.
         shape: Shape of the array; None means `[height, width, channels]`.
         dtype: Dtype of the array.

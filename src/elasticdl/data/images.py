@@ -63,7 +63,7 @@ class ImageSource:
     Args:
         uris: Images in reading order.
         index: An existing index of the files; it also contains their classes.
-        roots: The folders that the user named, as URIs, which decide the classes; None takes the
+        roots: The folders that the user named, as URIs, which decide the classes. None: take the
             classes from the index.
 
     Raises:

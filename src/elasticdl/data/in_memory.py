@@ -239,10 +239,10 @@ def _of_elements(
     """Return the elements of a data set as rows.
 
     Args:
-        elements: Returns the elements: dicts, pairs (x, y), or x alone. Called several times, to
-            check that they are not random.
+        elements: Function () -> the elements: dicts, pairs (x, y), or x alone. Called several
+            times, to check that they are not random.
         num_rows: Number of elements; None if unknown.
-        batch_size: See `ArrowRows.batch_size`.
+        batch_size: Size of the user's batches, if the elements were split from batches; else None.
 
     Raises:
         UsageError: The elements are random, or of another kind.
@@ -307,7 +307,7 @@ def _check_same_again(elements: Callable[[], Iterable[Any]]) -> None:
     The elements are stored only once, so random values would be the same in all epochs.
 
     Args:
-        elements: Returns the elements, from the first one.
+        elements: Function () -> the elements, from the first one.
 
     Raises:
         UsageError: One of the first elements differs when it is read again.

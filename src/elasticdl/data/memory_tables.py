@@ -1,4 +1,4 @@
-"""Tables in memory: converts objects with columns, of any package, to Arrow tables.
+"""Tables in memory: converts objects with columns, of any package, to Arrow tables for a job.
 
     DataFrame of pandas, Dataset of Hugging Face, Arrow table, DataFrame of polars, list of dicts
 
@@ -242,7 +242,7 @@ def converted(convert: Callable[[], Any], *, advice: str = "") -> Any:
     """Call a function that converts data to Arrow, and return its result.
 
     Args:
-        convert: The function, without arguments.
+        convert: Function () that converts the data.
         advice: What the user can do about a failure; added to the end of the error message.
 
     Raises:

@@ -113,10 +113,10 @@ class OddValues:
                 del self._num_odd[others], self._firsts[others]
 
     def found(self) -> OddValue | None:
-        """Return the first odd value.
+        """Return the first odd value of the column, and the number of odd values.
 
-        None if no value is odd, if too many are odd to be mistakes, or if there are too few values
-        to tell.
+        Returns None if no value is odd, if too many are odd to be mistakes, or if there are too few
+        values to tell.
         """
         others = min(self._num_odd, key=self._num_odd.__getitem__, default=None)
         if others is None or not (count := self._num_odd[others]):
@@ -127,12 +127,15 @@ class OddValues:
 
 
 def because_of(odd: OddValue, value: str, where: str = "") -> str:
-    """Return the second half of a warning that a column is text: `because of 1 of its values ...`.
+    """Return the reason, for a warning, why a column of numbers or dates was read as text.
 
     Args:
-        odd: The odd value.
-        value: Its text.
-        where: The file and line of the value; empty if unknown.
+        odd: The odd values of the column.
+        value: Text of the first one.
+        where: File and line of the first one; empty if unknown.
+
+    Returns:
+        `because of 1 of its 500 values: 'n.a.' ...`, with the remedy.
     """
     of_all = f"{odd.num_odd:,} of its {odd.num_present:,} values"
     first = ": " if odd.num_odd == 1 else ", such as "

@@ -104,7 +104,7 @@ def summarize_files(data: str, limit: int, schema: Schema | None = None) -> Over
     Args:
         data: Names of files, folders or patterns, as for `open_source`.
         limit: Number of records to return.
-        schema: Schema of the records; None decodes them without one.
+        schema: Schema of the records. None: decode them without a schema.
 
     Raises:
         NoDataError: A file does not exist.
@@ -155,7 +155,7 @@ def _first_records(
     Args:
         source: The records.
         count: Number of records to decode.
-        schema: Schema of the records; None decodes them without one.
+        schema: Schema of the records. None: decode them without a schema.
         limit: Maximum number of records to return as stored bytes.
 
     Returns:

@@ -129,7 +129,7 @@ class ParquetSource:
 
         Args:
             file_index: Number of the file.
-            columns: Names of the columns to read; None reads all.
+            columns: Names of the columns to read. None: read all columns.
 
         Raises:
             CorruptDataError: A row group is damaged.
@@ -204,7 +204,7 @@ class ParquetSource:
     def joined(self, units: Iterable[TableUnit], memory_bytes: int) -> TableUnit | None:
         """Join all units into one, from which rows are picked faster; see `UnitSource`.
 
-        None if their columns differ.
+        Returns None if their columns differ.
         """
         del memory_bytes
         return TableUnit.joined([*units])
@@ -217,7 +217,7 @@ class ParquetSource:
         Args:
             start: First row, counted over all files.
             stop: One past the last row.
-            schema: Schema that selects the columns; None reads all.
+            schema: Schema that selects the columns. None: read all columns.
 
         Yields:
             A table, and a function that returns the name of its i-th row (file and number).

@@ -124,8 +124,8 @@ def prepare_data(
     """Run a user's function on files and write the records it returns as RecordIO files.
 
     Args:
-        load: Returns the function and the schema. Called in every process, so it must be a
-            function of a module, or a `functools.partial` of one.
+        load: Function () -> the user's function and the schema. Called in every process, so it must
+            be a function of a module, or a `functools.partial` of one.
         inputs: Names of files, folders (all files in them) or patterns.
         output: The folder to write.
         num_processes: Number of processes; None means one per core.
@@ -284,7 +284,7 @@ class _Work:
     """Everything that is needed to prepare parts, and a callback for progress.
 
     Attributes:
-        load: Returns the user's function and the schema; called again in every process.
+        load: Function () -> the user's function and the schema; called again in every process.
         preparation: The result of `load` in this process.
         settings: How record files are written.
         output: The output folder.
@@ -396,7 +396,7 @@ class _Process:
     """State of a worker process of the preparation, set when it starts.
 
     Attributes:
-        load: Returns the user's function and the schema.
+        load: Function () -> the user's function and the schema.
         settings: How record files are written.
         output: URI of the output folder.
         counter: Number of input files prepared by all processes (shared memory).

@@ -130,7 +130,7 @@ def make_part(
         preparation: The user's function and schema.
         settings: How record files are written.
         output: The output folder.
-        should_continue: Called after each input file; returns whether to continue.
+        should_continue: Function () -> whether to continue; called after each input file.
 
     Returns:
         The part's entry for the manifest; or the error; or None if it was stopped.

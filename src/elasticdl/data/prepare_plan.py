@@ -230,8 +230,8 @@ def write_entry(output: PlanOutput, part: PlanPart, entry: PlanEntry) -> None:
 def read_entry(output: PlanOutput, part: PlanPart) -> PlanEntry | None:
     """Return the manifest entry of a part, unless the part has to be made again.
 
-    None if the part is not finished, depends on other inputs or settings than now, or one of its
-    files is missing or has another size.
+    Returns None if the part is not finished, depends on other inputs or settings than now, or one
+    of its files is missing or has another size.
     """
     try:
         value: Any = json.loads(output.read(entry_name(part)))

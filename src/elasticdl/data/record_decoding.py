@@ -29,8 +29,8 @@ def decode_records(
 
     Args:
         records: Serialized `tf.Example`s.
-        schema: The result of the user's `data_schema()`; None decodes every field as a 1-D array.
-        name: Returns the file and number of the i-th record, for error messages.
+        schema: The result of the user's `data_schema()`. None: decode every field as a 1-D array.
+        name: Function (i) -> file and number of the i-th record, for error messages.
 
     Raises:
         SchemaError: A record is not an example or does not fit the schema.

@@ -72,7 +72,7 @@ class RecordSource(Protocol):
         Args:
             start: First record.
             stop: One past the last.
-            schema: The result of the user's `data_schema()`; None decodes every field as a 1-D
+            schema: The result of the user's `data_schema()`. None: decode every field as a 1-D
                 array, and images as arrays of their own size.
 
         Raises:

@@ -231,7 +231,7 @@ class ChunkReader:
 
         Args:
             memory: Memory of that chunk; from now on it belongs to the caller.
-            spare: Memory for the next chunk in its place; None allocates it when needed.
+            spare: Memory for the next chunk in its place. None: allocate it when needed.
         """
         if memory is self._stored:
             self._stored = spare or _NO_MEMORY

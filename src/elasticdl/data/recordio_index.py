@@ -83,7 +83,7 @@ class ChunkTable:
         return bisect_right(self._file_firsts, index) - 1
 
     def of_file(self, file_index: int) -> range:
-        """Return the numbers of a file's chunks."""
+        """Return the range of the chunks of a file, by their numbers over all files."""
         return range(self._file_firsts[file_index], self._file_firsts[file_index + 1])
 
     def chunk(self, index: int) -> Chunk:

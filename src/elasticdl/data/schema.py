@@ -162,9 +162,8 @@ class Schema:
         """Decode serialized `tf.Example`s.
 
         Args:
-            records: As `encode` or TensorFlow wrote them. Fields that are not in the schema are
-                left out.
-            where: Returns the name of record i of the batch for an error message.
+            records: The serialized examples. Fields that are not in the schema are left out.
+            where: Function (i) -> name of record i of the batch, for an error message.
             optional: Names of fields that a record may lack (the label, in prediction); an absent
                 field is left out of the record's dict.
 
@@ -190,14 +189,16 @@ class Schema:
         Args:
             groups: Groups that contain each record once.
             num_records: Number of records in all groups.
-            where: As for `decode_batch`.
-            optional: As for `decode_batch`.
+            where: Function (i) -> name of record i, for an error message.
+            optional: Names of fields that a record may lack; an absent field is left out of its
+                dict.
 
         Returns:
-            As `decode_batch`.
+            One dict per record, with the arrays that `decode_batch` returns.
 
         Raises:
-            SchemaError: As `decode_batch`.
+            SchemaError: A record is not an example, or lacks a field, or the number or kind of a
+                field's values is wrong.
         """
         decoded: list[dict[str, Array]] = [{} for _ in range(num_records)]
         for group in groups:

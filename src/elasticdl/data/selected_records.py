@@ -1,6 +1,7 @@
-"""Selected records of another source, kept in memory.
+"""Selected records of another source, as a source that keeps them in memory once they are read.
 
-Callers: the federated engine, where one data set is divided among simulated parties.
+Callers: the federated engine, to divide one data set among parties, and to read the records of a
+simulated party only once.
 """
 
 from __future__ import annotations

@@ -258,7 +258,7 @@ class TableWriter:
 
         Args:
             batch: The rows.
-            mask: bool [rows], whether to append each row; None appends all.
+            mask: bool [rows], whether to append each row. None: append all rows.
 
         Raises:
             OutputError: The file cannot be written.

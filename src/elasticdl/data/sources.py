@@ -122,11 +122,11 @@ def index_data(data: str, on_progress: Callable[[int, int], None]) -> DataIndex:
     """Index all files that the names match, ignoring existing indexes.
 
     Args:
-        data: As for `open_source`.
+        data: Names of files, folders or patterns, separated by commas.
         on_progress: Called with the number of finished files and the number of all files.
 
     Raises:
-        ElasticDLError: As for `open_source`.
+        ElasticDLError: The files cannot be found or read; `open_source` lists the errors.
     """
     uris = find_files(data)
     _refuse_incomplete(uris)
@@ -151,11 +151,11 @@ def open_named(
     Args:
         data: The names. For images, each subfolder of a folder named here is a class.
         uris: The files that `find_files` returned for these names.
-        file_format: As for `open_files`.
-        index: As for `open_files`.
+        file_format: Format of all files.
+        index: Index of some or all of the files; ignored if it is of another format.
 
     Raises:
-        ElasticDLError: As for `open_files`.
+        ElasticDLError: A file cannot be read or violates its format; `open_files` lists the errors.
     """
     if file_format != IMAGES:
         return open_files(uris, file_format, index)

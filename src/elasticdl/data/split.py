@@ -41,7 +41,7 @@ class RecordHashes:
 
     Args:
         files: The files in reading order.
-        seed: Changes all hashes.
+        seed: Seed of the hashes: another seed gives every record another hash.
     """
 
     def __init__(self, files: Sequence[RecordFile], seed: int = 0) -> None:
@@ -76,7 +76,8 @@ class SplitNumbering(Numbering):
     Args:
         files: All files in reading order, with all their records.
         share: Share of the records that is held out, more than 0 and less than 1.
-        held_out: Whether to number the held-out records; False numbers the training records.
+        held_out: Whether to number the held-out records. If False, the training records are
+            numbered.
 
     Example:
         >>> all_files = [RecordFile("a.csv", 70), RecordFile("b.csv", 30)]

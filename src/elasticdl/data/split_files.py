@@ -320,7 +320,7 @@ class _PartFiles:
 
         Args:
             part: Number of the part.
-            create: Opens a path for writing.
+            create: Function (path) -> context manager that opens the path for writing.
         """
         if part not in self._files:
             self._files[part] = self._stack.enter_context(create(self._paths[part]))

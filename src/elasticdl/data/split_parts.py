@@ -96,7 +96,8 @@ def assigned_parts(
 
     Args:
         hashes: uint64 [records], the order in which the records of a class are given to parts.
-        codes: int64 [records], number of the class of each record; None puts all into one class.
+        codes: int64 [records], number of the class of each record. None: treat all records as one
+            class.
         parts: At most 256.
 
     Returns:

@@ -116,7 +116,7 @@ class SplitUnits(SplitSource):
     def joined(self, units: Iterable[SplitUnit], memory_bytes: int) -> SplitUnit | None:
         """Join all units into one, from which records are picked faster; see `UnitSource`.
 
-        None if the source cannot join its units.
+        Returns None if the source cannot join its units.
         """
         join = getattr(self.source, "joined", None)
         whole = None if join is None else join((each.unit for each in units), memory_bytes)

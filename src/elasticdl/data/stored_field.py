@@ -67,7 +67,7 @@ def decoded_rows(
     Args:
         field: The field. If it is nullable, the records may lack it.
         group: Records that all have the same fields, with values of the same kinds.
-        where: Returns the name of record i of the batch in an error message.
+        where: Function (i) -> name of record i of the batch, for an error message.
 
     Returns:
         One array per record, of the field's shape and dtype, writable.
@@ -145,7 +145,7 @@ def _lists(
         field: The field.
         values: The values of all records, 1-D.
         counts: Number of values per record: one number if all have equally many.
-        of_field: Returns the name of the field in the i-th record, for errors.
+        of_field: Function (i) -> name of the field in the i-th record, for errors.
         num_rows: Number of records.
 
     Raises:
@@ -211,7 +211,7 @@ def _raw_or_missing(
     Args:
         field: The field.
         group: The records.
-        of_field: Returns the name of the field in the i-th record, for errors.
+        of_field: Function (i) -> name of the field in the i-th record, for errors.
 
     Returns:
         Array `[records, *shape]`, with NaN or None for missing values.
@@ -246,7 +246,7 @@ def _raw_lists(
     Args:
         field: The field.
         group: The records.
-        of_field: Returns the name of the field in the i-th record, for errors.
+        of_field: Function (i) -> name of the field in the i-th record, for errors.
 
     Raises:
         SchemaError: A record does not have exactly one byte string of whole values.

@@ -300,7 +300,7 @@ def open_each(uris: Sequence[str], open_one: Callable[[str], Opened]) -> list[Op
 
     Args:
         uris: URIs or paths.
-        open_one: Opens one of them; called from several threads.
+        open_one: Function (URI) -> the opened file; called from several threads.
 
     Raises:
         Exception: The first error of `open_one`, in the order of the URIs.

@@ -52,8 +52,8 @@ def decode_table(
 
     Args:
         table: Rows.
-        schema: The result of the user's `data_schema()`; None makes each column a field.
-        where: Returns the name of row i in an error message.
+        schema: The result of the user's `data_schema()`. None: each column becomes a field.
+        where: Function (i) -> name of row i, for an error message.
 
     Raises:
         SchemaError: A cell is empty, a column is missing, one of the schema is of a type that
@@ -249,8 +249,8 @@ class _TableGroup:
 
     Args:
         table: The rows.
-        schema: The fields to decode; None makes each column a field.
-        where: Returns the name of row i in an error message.
+        schema: The fields to decode. None: each column becomes a field.
+        where: Function (i) -> name of row i, for an error message.
 
     Raises:
         SchemaError: A field of the schema has a column of a type that it cannot be read from.

@@ -1,4 +1,4 @@
-"""Dates and times of Arrow tables as seconds.
+"""Converts dates and times of Arrow tables to seconds, so that models can use them as numbers.
 
     date, timestamp (with a zone or without)    since 1970-01-01 UTC
     time                                        since midnight
@@ -92,10 +92,10 @@ def parsed_seconds(column: pa.Array, where: Callable[[int], str]) -> Array:
 
     Args:
         column: Strings in ISO 8601 or one of `FORMATS`; a number counts as seconds.
-        where: Returns the name of the i-th of them in an error message.
+        where: Function (i) -> name of the i-th of them, for an error message.
 
     Returns:
-        As `seconds`.
+        int64 where all are whole seconds, else float64.
 
     Raises:
         SchemaError: A string is neither a date or time nor a number.

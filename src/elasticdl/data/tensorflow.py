@@ -1,6 +1,6 @@
-"""Users' `tf.data` pipelines, and seeding of TensorFlow's random operations in input functions.
+"""Runs users' `tf.data` pipelines, and seeds TensorFlow's random operations in input functions.
 
-The only file of this folder that imports TensorFlow, and only when a pipeline is used.
+This is the only file of this folder that imports TensorFlow, and only when a pipeline is used.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def example_batches(
 
     Args:
         records: The records that the pipeline reads.
-        create_dataset: Takes a dataset of scalar strings, returns one of single examples:
+        create_dataset: Function (dataset of scalar strings) -> dataset of single examples:
             features, (features, labels) or (features, labels, sample weights).
         minibatch_size: Examples in a batch; the last may be shorter.
         where: The user's function, for errors.

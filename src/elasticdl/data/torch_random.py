@@ -163,7 +163,10 @@ def random_state() -> Any:
 
 
 def set_random_state(state: Any) -> None:
-    """Restore the state that `random_state` returned; None seeds randomly, as in a new process."""
+    """Restore the state that `random_state` returned.
+
+    If `state` is None, seed randomly, as at the start of a process.
+    """
     if state is None:
         torch.seed()
         return

@@ -42,14 +42,14 @@ _READ_AHEAD = 4 * _PARALLEL_READS
 
 
 class Gathered:
-    """Records of a source in a given order, in memory and not decoded yet.
+    """Records of a source in the order in which they were requested, in memory, not decoded yet.
 
     Args:
         units: The units (parts of the source that are read at once) that contain the records.
-        which: Index into `units` of each record.
-        rows: Number of each record within its unit.
-        name: Returns the name of the i-th record (file and number) for a message.
-        schema: Schema to decode them with; None decodes all fields.
+        which: Index into `units` of each record, in the requested order.
+        rows: Number of each record within its unit, in the requested order.
+        name: Function (i) -> name of the i-th requested record (file and number), for messages.
+        schema: Schema to decode them with. None: decode all fields.
     """
 
     def __init__(
@@ -67,7 +67,11 @@ class Gathered:
         self._schema = schema
 
     def records(self, start: int, stop: int) -> list[Record]:
-        """Return records `start` to `stop` (exclusive) in the given order, decoded.
+        """Decode a slice of the requested records.
+
+        Args:
+            start: Position of the first record in the requested order, from 0.
+            stop: Position after the last one.
 
         Raises:
             SchemaError: A record does not fit the schema; the message names file, record and field.
@@ -77,7 +81,10 @@ class Gathered:
         )
 
     def serialized(self) -> list[bytes]:
-        """Return all records as stored; rows of tables as serialized `tf.Example`s."""
+        """Return all records, in the requested order, as they are stored.
+
+        Rows of tables are returned as serialized `tf.Example`s.
+        """
         if not self._units:
             return []
         return self._units[0].serialized(self._picked(0, len(self._rows)))

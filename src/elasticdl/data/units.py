@@ -82,7 +82,7 @@ class Unit(Protocol):
 
         Args:
             picked: The records, in the order of the result.
-            schema: The result of the user's `data_schema()`; None decodes all fields.
+            schema: The result of the user's `data_schema()`. None: decode all fields.
 
         Raises:
             SchemaError: A record does not fit the schema.
@@ -106,7 +106,7 @@ class Selection(NamedTuple):
         units: The units that contain the records; all of one class.
         which: int64 [records], index into `units` of each record.
         rows: int64 [records], number of each record within its unit.
-        name: Returns the name of the i-th picked record (file and number) for a message.
+        name: Function (i) -> name of the i-th picked record (file and number), for a message.
     """
 
     units: Sequence[Any]
@@ -151,7 +151,7 @@ class UnitSource(Protocol):
         """Divide the records into units, and estimate the memory that they take.
 
         Args:
-            schema: Schema with which the units will be read; None reads all fields.
+            schema: Schema with which the units will be read. None: all fields are read.
         """
         ...
 

@@ -75,7 +75,7 @@ def resolve(model_code: ModelCode, dialect: str | None = None) -> ModelDefinitio
 
     Args:
         model_code: The loaded object that `model_def` names.
-        dialect: Name of the dialect to use; None chooses the only one that matches.
+        dialect: Name of the dialect to use. None: the only dialect that matches the code.
 
     Raises:
         DefinitionError: No dialect matches, several match, or the matching one finds that a part

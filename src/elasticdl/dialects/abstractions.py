@@ -1,16 +1,16 @@
 """Session dialect: a data loader, a preprocessor, a model builder and an evaluator.
 
-    data_loader --> augmentor --> preprocessor --> batches, endless, n_iter of them an epoch
+    data_loader --> augmentor --> preprocessor --> endless batches, and their number in an epoch
                                   model_builder --> a compiled model
 
-`model_def` names the model builder; the other components come as overrides, and the params are the
-complete config of the session. Classes need only have the methods; they need not derive from
-ElasticDL's base classes.
+A session is passed as a `ModelCode`: its `symbol` is the class of the model builder, its
+`overrides` are the classes of the other components, and its `params` are the complete config of the
+session. The classes need only have the methods; they need not derive from ElasticDL's base classes.
 
 All objects that read data are rebuilt for each epoch, including the components (they may shuffle
-their own lists), so that an epoch depends only on its number. It begins at the first example and
-ends with the last one, even if the user's batches continue with a repetition of the data. Sample
-weights are multiplied by class weights for training.
+their own lists), so that an epoch depends only on its number. Each epoch begins at the first
+example and ends with the last one, even if the user's batches continue with a repetition of the
+data. Sample weights are multiplied by class weights for training.
 
 `component_classes.py` lists the methods that the classes must have; `component_batches.py` checks
 their batches.
@@ -83,10 +83,10 @@ class Split:
     Attributes:
         name: The user's name for the generator, for errors.
         num_examples: Declared number of examples.
-        raw: Returns an iterator over the examples before preprocessing: `(x, y, id)` in the test
-            split, `(x, y, sample weight)` in the validation split.
-        preprocessed: Returns an iterator over the same examples after the user's preprocessor, in
-            the form that the model takes, but not batched.
+        raw: Function () -> iterator over the examples before preprocessing: `(x, y, id)` in the
+            test split, `(x, y, sample weight)` in the validation split.
+        preprocessed: Function () -> iterator over the same examples after the user's preprocessor,
+            in the form that the model takes, but not batched.
         notes: Notes to the user on how the examples were prepared; filled while they are read.
     """
 
@@ -101,8 +101,9 @@ class Components:
     """A session's components, created with its config.
 
     Args:
-        model_code: The model builder, with the other classes as overrides and the config as params.
-        config: Config to pass to the components; None passes the params of `model_code`.
+        model_code: The code of the session: `symbol` is the class of the model builder,
+            `overrides` are those of the other components, and `params` are the config.
+        config: Config to pass to the components. None: the params of `model_code`.
 
     Raises:
         DefinitionError: A class or a method is missing, or the config lacks a key.

@@ -66,7 +66,7 @@ def by_name(symbol: Symbol, reading: DialectReader) -> OutputsAndLabels:
     Args:
         symbol: A function of outputs and labels, in either order. Its params (`--params`) are
             bound.
-        reading: Provides the params and builds error messages.
+        reading: Reader of the user's code, which provides the params and builds error messages.
 
     Raises:
         DefinitionError: The number of arguments is wrong, or their names do not show the order.

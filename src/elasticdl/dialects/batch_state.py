@@ -81,8 +81,8 @@ class BatchState:
         batches.
 
         Args:
-            read: Takes a number of batches; reads that many from the start of the epoch, and
-                returns them.
+            read: Function (number of batches) -> that many batches, read from the start of the
+                epoch.
 
         Raises:
             DefinitionError: The batches depend on state.
@@ -213,7 +213,8 @@ class _Value:
     Attributes:
         name: Name for messages: `dataset.items[0]`.
         value: The value.
-        put: Sets the attribute or item to another value; None if that is not possible.
+        put: Function (value) that sets the attribute or item to another value; None if that is not
+            possible.
     """
 
     name: str
@@ -297,7 +298,7 @@ def _token(value: Any) -> Any:
 def _content(value: Any) -> Any:
     """Return a copy of a small container, array or tensor, which may be changed in place.
 
-    None for other values.
+    Returns None for other values.
     """
     if type(value) in _CONTAINERS and len(value) <= _MAX_ITEMS:
         return value.copy()

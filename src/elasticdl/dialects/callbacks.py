@@ -1,4 +1,7 @@
-"""Converts a model file's `callbacks`, a list or function, to a function that creates new ones."""
+"""Converts a model file's `callbacks`, a list or function, to a function that creates new ones.
+
+The result becomes `create_callbacks` of the `ModelDefinition`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ def as_callbacks(symbol: Symbol | None, reading: DialectReader) -> Callable[[], 
 
     Args:
         symbol: The user function, or a list of callbacks; None if there are none.
-        reading: Provides the params and builds error messages.
+        reading: Reader of the user's code, which provides the params and builds error messages.
 
     Raises:
         UsageError: The function needs a param that has no value.

@@ -25,7 +25,7 @@ def as_class_weight(
 
     Args:
         symbol: The user's dict or function; None if there is none.
-        reading: Provides the params and builds error messages.
+        reading: Reader of the user's code, which provides the params and builds error messages.
 
     Raises:
         DefinitionError: A dict does not map classes to weights.

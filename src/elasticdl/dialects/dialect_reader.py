@@ -115,8 +115,9 @@ class LateBoundFunction:
 
     Args:
         function: The function as it is now; provides name and signature.
-        fetch: Returns the function to call; called at each call of this object.
-        signature: Signature to show instead of the one of `function`; None shows that.
+        fetch: Function () -> function to call; called at each call of this object.
+        signature: Signature to show instead of the one of `function`. None: show the signature of
+            `function`.
     """
 
     def __init__(

@@ -86,7 +86,11 @@ _OPTIONAL = (
 
 
 def matches(model_code: ModelCode) -> bool:
-    """Return whether `model_def` names a model in files with functions such as `loss`."""
+    """Return whether the files of the model that `model_def` names have functions such as `loss`.
+
+    Returns False if a class in them fits another dialect, such as a Keras class with `default_`
+    settings.
+    """
     value = model_code.symbol.value
     if inspect.isclass(value):
         if framework_of_model(value) is None or _trains_itself(model_code, value):
@@ -232,8 +236,8 @@ class _LatestImport:
     def find(self, name: str) -> Symbol | None:
         """Return a model file's function by name; None if the file has none.
 
-        If the user has named another function to use instead (an override), returns that. If
-        `is_late`, the result looks the function up again at each call.
+        If the user has named another function to use instead, such as `--loss=FILE.FUNCTION`,
+        returns that. If `is_late`, the result looks the function up again at each call.
         """
         symbol = self._lookup(name)
         if symbol is None or not self._is_late or not inspect.isroutine(function_of(symbol.value)):
@@ -294,7 +298,10 @@ def _missing(model_code: ModelCode) -> dict[str, str]:
 
 
 def _has_input(model_code: ModelCode) -> bool:
-    """Return whether the files or the overrides have an input function or a `train_dataloader`."""
+    """Return whether the model has an input function or a `train_dataloader`.
+
+    They may be in its files, or be named by flags such as `--input_fn`.
+    """
     has = any(name in model_code.overrides or model_code.find(name) for name in INPUT_FUNCTIONS)
     return has or _has_loader(model_code)
 
@@ -361,9 +368,9 @@ def _checked(
     """Wrap a function that creates models, to reject a model of another framework than detected.
 
     Args:
-        create_model: Calls the user's code to create a model.
+        create_model: Function () -> model created by the user's code.
         model: The user's function or class, for errors.
-        reading: Has the framework that was detected from the files.
+        reading: Reader of the user's code, which has detected the framework from the files.
     """
 
     def create() -> Any:
@@ -387,9 +394,9 @@ def _import_model(newest: _LatestImport, name: str, reading: DialectReader) -> A
     For a file that creates its model at the top level (`model = keras.Model(...)`).
 
     Args:
-        newest: Imports the files.
+        newest: The last import of the files, which is replaced by a new one.
         name: Name of the model in its file.
-        reading: Builds error messages.
+        reading: Reader of the user's code, which builds error messages.
 
     Raises:
         DefinitionError: The file no longer has the name.

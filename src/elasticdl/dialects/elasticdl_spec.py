@@ -45,7 +45,10 @@ _OVERRIDES = {
 
 
 def matches(model_code: ModelCode) -> bool:
-    """Return whether the named or only class of the file has the methods of `ElasticDLSpec`."""
+    """Return whether `model_def` names an `ElasticDLSpec` class, or a file with exactly one.
+
+    A class counts if it is derived from `ElasticDLSpec` or has all of its methods.
+    """
     return _spec(model_code) is not None
 
 
@@ -109,7 +112,7 @@ class _Maker:
 
     Args:
         spec: The user's class.
-        reading: Provides the params and builds error messages.
+        reading: Reader of the user's code, which provides the params and builds error messages.
 
     Attributes:
         newest: The object created last, whose methods are called; None before `make`.

@@ -97,7 +97,7 @@ class _Saved(ABC):
     Args:
         spec: The spec, which names the files.
         model_code: The code that the spec names.
-        learning_rate: Learning rate of the optimizer; None keeps that of the spec or file.
+        learning_rate: Learning rate of the optimizer. None: that of the spec or the file.
 
     Raises:
         DefinitionError: A file is missing, is not a model, or would run code.
@@ -369,7 +369,7 @@ def _saved_inputs(model: Any) -> list[Any]:
 def _scores(model: Any, inputs: Sequence[InputSignature]) -> int:
     """Return the number of scores per example (the size of the last axis) in a model's output.
 
-    0 if it is unknown, or if the model has several outputs.
+    Returns 0 if it is unknown, or if the model has several outputs.
     """
     outputs = _symbolic(getattr(model, "inner", model), "outputs")
     shape = inputs[0].shape if len(inputs) == 1 else None

@@ -62,9 +62,9 @@ def as_input(
 
     Args:
         symbol: The user's function.
-        reading: Provides the params and builds error messages.
-        metadata: Returns the column metadata of the user's own reader, which is passed to
-            `feed(dataset, mode, metadata)`; None if there is no such reader.
+        reading: Reader of the user's code, which provides the params and builds error messages.
+        metadata: Function () -> column metadata of the user's own reader, or None if there is no
+            such reader. It is passed to `feed(dataset, mode, metadata)`.
 
     Raises:
         DefinitionError: The function takes neither records nor a dataset.
@@ -92,7 +92,7 @@ def schema_of(
 
     Args:
         symbol: The user's function or list.
-        reading: Provides the params and builds error messages.
+        reading: Reader of the user's code, which provides the params and builds error messages.
         may_be_none: Whether the function may return None, for records without a schema.
     """
     if symbol is None:
@@ -115,7 +115,7 @@ def with_schema(model_input: Input, read_schema: Callable[[], Schema | None]) ->
 
     Args:
         model_input: Any input; only a `RecordInput` needs a schema, others are returned unchanged.
-        read_schema: Returns the schema; called only if it is needed.
+        read_schema: Function () -> schema; called only if it is needed.
     """
     if not isinstance(model_input, RecordInput):
         return model_input

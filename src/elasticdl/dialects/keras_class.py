@@ -64,7 +64,12 @@ _REQUIRED = ("default_input", "default_loss", "default_optimizer")
 
 
 def matches(model_code: ModelCode) -> bool:
-    """Return whether the named or only Keras class of the file has `default_` settings."""
+    """Return whether `model_def` describes a model in this dialect, by one of two rules.
+
+    * `model_def` names a file: exactly one `keras.Model` class in it has a `default_` attribute.
+    * `model_def` names a class: it is a `keras.Model`, and it has a `default_` attribute or its
+      file has no function of an ElasticDL module, such as `loss`.
+    """
     return _model_class(model_code) is not None
 
 
@@ -157,7 +162,7 @@ class _Objects:
 
     Args:
         model: The user's class.
-        reading: Provides the params and builds error messages.
+        reading: Reader of the user's code, which provides the params and builds error messages.
     """
 
     def __init__(self, model: Symbol, reading: DialectReader) -> None:

@@ -45,12 +45,20 @@ def as_loss_object(value: Any) -> Any:
 
 
 def optimizer(name: str, where: object) -> Any:
-    """Create the optimizer of this name, with Keras' default settings; see `loss`."""
+    """Create the optimizer of this name, with Keras' default settings.
+
+    Raises:
+        DefinitionError: Keras has no such optimizer.
+    """
     return _get(_keras(where).optimizers, name, where)
 
 
 def metric(name: str, where: object) -> Any:
-    """Return the metric of this name: a new object or a function `(y_true, y_pred)`; see `loss`."""
+    """Return the metric of this name: a new object or a function `(y_true, y_pred)`.
+
+    Raises:
+        DefinitionError: Keras has no such metric.
+    """
     if name in {"accuracy", "acc"}:
         return _accuracy
     return _get(_keras(where).metrics, name, where)

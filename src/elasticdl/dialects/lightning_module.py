@@ -101,7 +101,10 @@ _NO_TRAINER = "is not attached to a"
 
 
 def matches(model_code: ModelCode) -> bool:
-    """Return whether the named class, or the only one in the file, is a LightningModule."""
+    """Return whether `model_def` names a LightningModule, or a file with exactly one.
+
+    In a file, a LightningModule counts if it defines `training_step`.
+    """
     return len(_modules(model_code)) == 1
 
 
@@ -180,7 +183,7 @@ class _Models:
 
     Args:
         module: The user's LightningModule class.
-        reading: Provides the params and builds error messages.
+        reading: Reader of the user's code, which provides the params and builds error messages.
     """
 
     def __init__(self, module: Symbol, reading: DialectReader) -> None:
@@ -350,7 +353,11 @@ def _is_plateau(scheduler: Any) -> bool:
 
 
 def _modules(model_code: ModelCode) -> list[Symbol]:
-    """Return the named LightningModule, or those in the named file that have `training_step`."""
+    """Return the LightningModule that `model_def` names; empty if it names another object.
+
+    If `model_def` names a file, return the LightningModules of the file that define
+    `training_step`.
+    """
     if not model_code.names_a_file:
         named = model_code.symbol
         return [named] if is_lightning(named.value, "LightningModule") else []
@@ -449,10 +456,9 @@ class _Loaders:
     """Input from the dataloader methods of a LightningModule or LightningDataModule.
 
     Args:
-        owner: Takes the location of the data and the mode; returns the object that has the
-            dataloader methods.
+        owner: Function (location of the data, mode) -> object that has the dataloader methods.
         symbol: Class of this object.
-        reading: Builds error messages.
+        reading: Reader of the user's code, which builds error messages.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ def as_loss(
 
     Args:
         symbol: The user's loss.
-        reading: Provides the params and builds error messages.
+        reading: Reader of the user's code, which provides the params and builds error messages.
         may_be_factory: Whether a function without arguments may return the loss.
 
     Raises:
@@ -99,7 +99,7 @@ class KerasLoss:
     """A Keras loss object, which applies sample weights; a `definition.WeighableLoss`.
 
     Args:
-        create: Returns the loss object; called once, at the first batch.
+        create: Function () -> loss object; called once, at the first batch.
     """
 
     def __init__(self, create: Callable[[], Any]) -> None:
@@ -132,7 +132,7 @@ class _FromFactory:
 
     Args:
         symbol: The user's function, which takes no outputs and labels.
-        reading: Provides the params and builds error messages.
+        reading: Reader of the user's code, which provides the params and builds error messages.
     """
 
     def __init__(self, symbol: Symbol, reading: DialectReader) -> None:

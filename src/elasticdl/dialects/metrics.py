@@ -31,7 +31,7 @@ def as_metrics_factory(symbol: Symbol, reading: DialectReader) -> Callable[[], M
     Args:
         symbol: The user's metrics, a function that returns them, or a function of outputs and
             labels that computes their values.
-        reading: Provides the params and builds error messages.
+        reading: Reader of the user's code, which provides the params and builds error messages.
 
     Raises:
         DefinitionError: They are not metrics, or a function's arguments do not show their order.
@@ -67,7 +67,7 @@ def evaluation_metrics(
 
     Args:
         symbol: The user's `eval_metrics_fn`; None if there is none.
-        reading: Provides the params and builds error messages.
+        reading: Reader of the user's code, which provides the params and builds error messages.
     """
     if symbol is None:
         return no_metrics
@@ -84,10 +84,10 @@ def with_weighted(
     """Return a function `mode -> MetricFunctions` that creates unweighted and weighted metrics.
 
     Args:
-        plain: Creates the metrics that ignore sample weights.
-        weighted: Creates the metrics to which sample weights are applied.
+        plain: Function (mode) -> metrics that ignore sample weights.
+        weighted: Function (mode) -> metrics to which sample weights are applied.
         symbol: The user's source of the weighted metrics; None if there is none.
-        reading: Builds the error message.
+        reading: Reader of the user's code, which builds the error message.
     """
     if symbol is None:
         return plain
@@ -125,7 +125,7 @@ def _named(
     Args:
         symbol: The user's source of the metrics.
         value: A metric, or a list, dict or collection of metrics.
-        reading: Provides the params and builds error messages.
+        reading: Reader of the user's code, which provides the params and builds error messages.
         shared: Whether later calls get the same `value`; its metrics are then copied.
 
     Raises:

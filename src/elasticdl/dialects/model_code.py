@@ -75,12 +75,13 @@ class ModelCode:
         zoo: The folder or URL, as the user wrote it.
         zoo_commit: Commit of the zoo, if it is a git repository.
         params: Values of the params, by name.
-        overrides: Name of a model file's function, such as `loss` -> its replacement.
+        overrides: Name of a model file's function, such as `loss` -> the function that the user
+            named to use in its place. For a session: key of the config -> component class.
         context: Values for a spec's constructor: worker_id, world_size, job_id, mode, num_epochs.
-        config_file: File that contains params and overrides; None means the command line.
+        config_file: File that contains `params` and `overrides`; None means the command line.
         objects: Name of a custom object in a saved model's file -> the user's class or function
             for it.
-        reload: Imports the zoo's files again and returns the new code of the same model.
+        reload: Function () -> new code of the same model, after importing the zoo's files again.
     """
 
     model_def: str

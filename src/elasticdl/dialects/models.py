@@ -23,7 +23,7 @@ def as_model_factory(
 
     Args:
         symbol: The function or class.
-        reading: Provides the params and builds error messages.
+        reading: Reader of the user's code, which provides the params and builds error messages.
         before: Called before each creation of a model.
 
     Raises:

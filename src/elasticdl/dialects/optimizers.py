@@ -40,7 +40,7 @@ def as_optimizer_factory(symbol: Symbol, reading: DialectReader) -> Callable[[],
 
     Args:
         symbol: The user's optimizer, its name, or a function that creates one.
-        reading: Provides the params and builds error messages.
+        reading: Reader of the user's code, which provides the params and builds error messages.
 
     Raises:
         DefinitionError: It is neither an optimizer nor a function that returns one.
@@ -84,7 +84,7 @@ def as_torch_optimizer_factory(
 
     Args:
         symbol: The user's function.
-        reading: Provides the params and builds error messages.
+        reading: Reader of the user's code, which provides the params and builds error messages.
 
     Raises:
         DefinitionError: The function has neither form.
@@ -150,7 +150,7 @@ def with_parameters(
         model: A module of PyTorch.
         parameters: The parameters, in the order of the model's own.
         symbol: The user function that receives the model; for errors.
-        reading: Builds error messages.
+        reading: Reader of the user's code, which builds error messages.
 
     Raises:
         DefinitionError: A copy is needed, and the model cannot be copied.

@@ -314,7 +314,7 @@ def _items_fit(value: Sequence[Any], origin: Any, arguments: tuple[Any, ...]) ->
 
 
 def _like(value: Any, default: Any) -> bool:
-    """Return whether a literal has the type of a default; a default of None allows any type."""
+    """Return whether a literal has the type of a default; every literal fits a default of None."""
     if value is None or default is None:
         return True
     if isinstance(default, (bool, int, float, str)):

@@ -29,8 +29,8 @@ class Preparation:
     """A user's function that converts files into records, and their schema.
 
     Attributes:
-        function: `(filename)` or `(file_object, filename)`; returns one record, as a tuple in the
-            schema's order or as a dict, or yields several.
+        function: Function (filename) or (file_object, filename): returns one record, as a tuple in
+            the schema's order or as a dict, or yields several.
         takes_file_object: Whether its first argument is the open file.
         schema: Schema of the records.
         where: `file:line` of the function, for errors.

@@ -132,8 +132,8 @@ class ReaderSource:
         Args:
             start: Number of the first record.
             stop: Number after the last record.
-            schema: Schema for decoding bytes; None decodes a tf.Example without one. Records that
-                the reader yields as mappings are not decoded.
+            schema: Schema for decoding bytes. None: decode each tf.Example by the types stored in
+                it. Records that the reader yields as mappings are not decoded.
 
         Raises:
             DataError: A record cannot be decoded.
@@ -213,7 +213,7 @@ class ReaderOpener:
 
     Args:
         symbol: The user's `custom_data_reader`, a function or class.
-        reading: Provides the params.
+        reading: Reader of the user's code, which provides the params.
     """
 
     def __init__(self, symbol: Symbol, reading: DialectReader) -> None:

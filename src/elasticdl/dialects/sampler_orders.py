@@ -116,7 +116,10 @@ class SamplerOrders:
 
 
 def samplers_of(loader: Any) -> dict[str, Any]:
-    """Return attribute name -> value for the attributes of a loader that determine its order."""
+    """Return a loader's sampler, batch sampler and generator, by the names of its attributes.
+
+    These objects determine the order of the examples; some may be None.
+    """
     return {name: getattr(loader, name) for name in ("sampler", "batch_sampler", "generator")}
 
 

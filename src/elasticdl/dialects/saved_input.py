@@ -65,12 +65,12 @@ class SavedInput:
     """Prepares batches for a saved model: `input_fn` of a `RecordInput`.
 
     Attributes:
-        taken: Returns the form of the batches that the model takes: its inputs and its labels.
+        taken: Function () -> form of the batches that the model takes: its inputs and its labels.
         where: Location of the spec, for errors.
         features: Names of the feature fields; None means all fields but the label.
-        label: Name of the label field; None looks for one of `LABELS`.
-        shape: Shape of one example's features; None uses that of the model.
-        one_hot: Whether to turn class numbers into one-hot rows; None decides by the loss.
+        label: Name of the label field. None: look for one of `LABELS`.
+        shape: Shape of one example's features. None: that of the model.
+        one_hot: Whether to turn class numbers into one-hot rows. None: decide by the loss.
     """
 
     taken: Callable[[], BatchSignature]

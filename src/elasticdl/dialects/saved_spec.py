@@ -1,4 +1,4 @@
-"""Reads and checks the spec of a saved model, a YAML section with the keys of IBM FL.
+"""Reads and checks the spec of a saved model: a section `model` in YAML, with IBM FL's keys.
 
     model:
       name: KerasFLModel                    or TensorFlowFLModel, PytorchFLModel
@@ -34,14 +34,14 @@ LIBRARIES: Mapping[str, Library] = {
     "TensorFlowFLModel": "keras",
     "PytorchFLModel": "torch",
 }
-"""`name` of a model section -> library of the model."""
+"""`name` in the section `model` -> library of the model."""
 
 PATHS: Mapping[str, str] = {
     "ibmfl.model.keras_fl_model": "KerasFLModel",
     "ibmfl.model.tensorflow_fl_model": "TensorFlowFLModel",
     "ibmfl.model.pytorch_fl_model": "PytorchFLModel",
 }
-"""`path` of a model section -> its `name`."""
+"""`path` in the section `model` -> `name` in that section."""
 
 _KNOWN_ELSEWHERE = (
     "SklearnSGDFLModel",
@@ -97,11 +97,11 @@ class SavedSpec:
 
     Attributes:
         library: Library of the model.
-        section: The section as a config.
+        section: The section `model`, as a config.
         files: Key -> absolute path of a file or folder: `model_definition`, or the keys of an
             architecture and its weights.
         custom_objects: Code that the model needs.
-        where: `file:line` of the section.
+        where: `file:line` of the section `model`.
     """
 
     library: Library
@@ -112,24 +112,24 @@ class SavedSpec:
 
     @property
     def params(self) -> Mapping[str, Any]:
-        """Params of the section, by name."""
+        """Values of `params` in the section `model`, by name; empty if it has none."""
         params = self.section.get("params")
         return params.to_dict() if isinstance(params, ConfigStruct) else {}
 
     @property
     def spec(self) -> ConfigStruct:
-        """The section `spec` in the model section."""
+        """The section `spec` within the section `model`."""
         spec: ConfigStruct = self.section.spec
         return spec
 
     @property
     def options_key(self) -> str:
-        """Key under which the spec has its optimizer, loss and metrics."""
+        """Key in the section `spec` under which it has the optimizer, loss and metrics."""
         return _options_key(self.spec)
 
     @property
     def options(self) -> Mapping[str, Any] | None:
-        """Optimizer, loss and metrics of the spec; None if it has none."""
+        """Optimizer, loss and metrics in the section `spec`; None if it has none."""
         options = self.spec.get(self.options_key)
         return options.to_dict() if isinstance(options, ConfigStruct) else None
 

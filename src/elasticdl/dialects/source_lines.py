@@ -120,7 +120,7 @@ def definition_line(file: str, name: str, near: int = 0) -> int:
         file: A Python file.
         name: A function, a class or a variable.
         near: First line of the function according to the interpreter, which is that of its first
-            decorator; 0 searches the top level only.
+            decorator. 0: search the top level only.
     """
     tree = _parsed(Path(file))
     if tree is None:

@@ -39,8 +39,9 @@ class SplitMethod:
     """A method to make batches from the examples of a loader's generator.
 
     Attributes:
-        prepare: Generator of examples -> generator of preprocessed examples.
-        batchify: (Generator of preprocessed examples, number of examples) -> generator of batches.
+        prepare: Function (generator of examples) -> generator of preprocessed examples.
+        batchify: Function (generator of preprocessed examples, number of examples) -> generator of
+            batches.
         drops: Whether `batchify` may drop the last examples if they do not fill a batch; those are
             then passed to it again.
         carries_ids: Whether the user's code gets `(x, y, 1.0)` in place of `(x, y, id)`, because it
@@ -69,7 +70,7 @@ def rows(
     The first method whose first batch does not raise is used.
 
     Args:
-        generator: Returns a new generator from the user's data loader.
+        generator: Function () -> new generator from the user's data loader.
         ways: The methods to make batches, in order of preference; at least one.
         name: The user's name for the generator, for errors.
         num_examples: Number of examples, according to the user's data loader.
@@ -278,7 +279,7 @@ def _apart(element: Any, name: str) -> Iterator[tuple[Any, ...]]:
 def _size(part: Any) -> int | None:
     """Return the number of examples in a part of a batch (x, y, weights or ids).
 
-    None if the part has no axis of examples.
+    Returns None if the part has no axis of examples.
     """
     if isinstance(part, (list, tuple)) and part and isinstance(part[0], (str, bytes)):
         return len(part)

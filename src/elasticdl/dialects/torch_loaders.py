@@ -48,7 +48,7 @@ class LoaderFunctions:
         validation: `val_dataloader`, if the file has it.
         prediction: `predict_dataloader`, if the file has it; otherwise, predictions use
             `validation`.
-        reading: Provides the params and builds error messages.
+        reading: Reader of the user's code, which provides the params and builds error messages.
 
     Raises:
         DefinitionError: A function takes no argument.
@@ -129,9 +129,9 @@ def epochs_of(
     Args:
         loader: The result of a user's `train_dataloader()`.
         symbol: That function, for errors.
-        reading: Builds error messages.
-        parts_of: Takes a batch of the loader, and the loader's name for errors; returns
-            `(features, labels)`, or `(features,)` for a batch without labels.
+        reading: Reader of the user's code, which builds error messages.
+        parts_of: Function (batch of the loader, name of the loader for errors) -> `(features,
+            labels)`, or `(features,)` for a batch without labels.
         ends_at_length: Whether an epoch of an IterableDataset ends after `len(loader)` batches, as
             with Lightning's Trainer. Otherwise a further batch is an error, because a plain loop
             would train on it.
@@ -257,7 +257,7 @@ def _check_unchanged(changes: SamplerChanges, name: str, epoch: int) -> None:
     """Check that user code has not changed the loader's samplers, which would have no effect.
 
     Args:
-        changes: Finds the changes.
+        changes: Detector of changes of the samplers.
         name: The user's name for the loader, for the error.
         epoch: The epoch that begins.
 
@@ -282,7 +282,7 @@ def check_in_order(loader: Any, symbol: Symbol, reading: DialectReader) -> None:
     Args:
         loader: A DataLoader for predictions.
         symbol: The user's function that returned it, for errors.
-        reading: Builds error messages.
+        reading: Reader of the user's code, which builds error messages.
 
     Raises:
         DefinitionError: The order is random, or examples are left out.

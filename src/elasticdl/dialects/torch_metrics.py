@@ -41,7 +41,7 @@ def as_metric(
         symbol: The user's source of the metric.
         name: Name to report it under.
         value: The metric, or its class.
-        reading: Builds error messages.
+        reading: Reader of the user's code, which builds error messages.
         shared: Whether later calls get the same `value`; the result is then a copy of it.
 
     Raises:

@@ -47,7 +47,7 @@ def as_function_of(
     Args:
         what: The argument, for errors.
         symbol: The user's function; None if there is none.
-        reading: Provides the params and builds error messages.
+        reading: Reader of the user's code, which provides the params and builds error messages.
 
     Raises:
         DefinitionError: It is not a function of one argument.
@@ -96,7 +96,7 @@ def as_gradient_clipping(
 def as_precision(symbol: Symbol | None, reading: DialectReader) -> Precision:
     """Return the format that a model file's `precision` selects for a step: "bf16", "fp16" or "".
 
-    "" means the format of the weights. It is also the result if `precision` is neither a string, a
+    "" means the format of the weights. The result is also "" if `precision` is neither a string, a
     `torch.dtype` nor 16 or 32, because the file then uses the name for something else.
 
     Raises:

@@ -82,7 +82,7 @@ def best_mode_of(metric: str, trainer: Trainer) -> Direction | None:
     """Return whether the lowest or highest value of a metric is best; None if that is unknown.
 
     Args:
-        metric: As in `TrainingOptions.best_metric`, with the prefix `val_` for validation metrics.
+        metric: Name of the metric, with the prefix `val_` for a validation metric.
         trainer: The trainer that measures it.
     """
     name = metric.removeprefix("val_")

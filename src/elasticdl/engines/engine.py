@@ -1,4 +1,7 @@
-"""Engine interface: runs a job, reports its progress, and returns its outcome."""
+"""Engine interface: runs a job, reports its progress, and returns its outcome.
+
+`Engine` is what a plugin implements; `Outcome` and `Reporter` are used by all engines.
+"""
 
 from __future__ import annotations
 

@@ -63,8 +63,8 @@ class Validation:
 
     Attributes:
         num_shards: Number of shards.
-        batches: Shard number -> its batches.
-        name: Shard number -> files and numbers of its records; empty if unknown.
+        batches: Function (shard number) -> batches of the shard.
+        name: Function (shard number) -> files and numbers of its records; empty if unknown.
         source: The source of the records; None if the batches do not come from records.
     """
 
@@ -128,8 +128,8 @@ class TrainingData(Protocol):
             epoch: Epoch, from 0.
             lease: The shard, or part of one, that is assigned to this rank, and its next batch.
             left_out: Batches whose records are left out; ignored if a pipeline yields the batches.
-            one_by_one: Whether to decode records one batch at a time, so that the batch at which a
-                process dies is known.
+            one_by_one: Function () -> whether to decode records one batch at a time, so that the
+                batch at which a process dies is known.
         """
         ...
 
@@ -173,7 +173,7 @@ def training_batches(
     to compare each batch with the ledger.
 
     Args:
-        shard_batches: (Epoch, lease) -> the batches of the lease that are not committed yet.
+        shard_batches: Function (epoch, lease) -> batches of the lease that are not committed yet.
         ledger: The ledger to start from. The caller's own ledger advances in the same way with
             each commit.
         rank: The rank to yield batches for.

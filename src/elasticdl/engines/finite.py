@@ -45,8 +45,8 @@ def check_losses(
     Args:
         losses: One per step; empty if this process had no batch in these steps.
         group: The batch of each step, to name its records in the error.
-        trainer: Computes the model's outputs for a batch with a bad loss. Their shape shows whether
-            labels that are out of range are the cause.
+        trainer: Trainer that computes the model's outputs for a batch with a bad loss. Their shape
+            shows whether labels that are out of range are the cause.
         step: Number of the last step of the group.
         last_good: Step of the last checkpoint, for the error.
 

@@ -32,7 +32,7 @@ class Accumulator:
     """Sums minibatches' contributions (gradients and counts), and applies the update when complete.
 
     Args:
-        trainer: Applies the update.
+        trainer: Trainer that applies the update.
         batches_per_update: Number of minibatches in an update.
 
     Attributes:

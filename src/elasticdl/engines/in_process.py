@@ -32,11 +32,12 @@ def train(job: Job, reporter: Reporter, definition: ModelDefinition | None = Non
     Args:
         job: The job to run.
         reporter: Reports progress to the user.
-        definition: The model definition if there already is one; None reads it from the job's
-            model reference.
+        definition: The model definition if there already is one. None: read it from the job's model
+            reference.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`; the reason is in the event log as well.
+        ElasticDLError: The job failed; the reason is in the event log as well. See
+            `elasticdl.errors`.
     """
     return training_run.train(job, reporter, train_run, definition)
 
@@ -49,8 +50,8 @@ class InProcessCommitter:
         trainer: The model and its optimizer.
         accumulator: Sums commits into one update; None if each batch is an update.
         rank: The rank that holds the leases of the batches.
-        max_group_steps: See `interfaces.Committer`.
-        patience_steps: See `interfaces.Committer`.
+        max_group_steps: Maximum number of batches in one commit.
+        patience_steps: Commits that the rank may miss before its lease is released.
     """
 
     trainer: Trainer

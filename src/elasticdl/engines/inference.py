@@ -178,7 +178,7 @@ def open_trained(
     Args:
         job: The job.
         mode: Evaluation or prediction.
-        folder: A copy of the trained model; None opens the one that the job names.
+        folder: A copy of the trained model. None: open the model that the job names.
         worker_id: Number of this worker, from 0; the user's `ElasticDLSpec` receives it.
         world_size: Number of workers; the user's `ElasticDLSpec` receives it.
         indexes: Known indexes, keyed by the name of the data. Data with an index is neither listed
@@ -214,7 +214,7 @@ def define_trained(
     Args:
         job: The job.
         mode: Evaluation or prediction.
-        folder: A copy of the trained model; None opens the one that the job names.
+        folder: A copy of the trained model. None: open the model that the job names.
         worker_id: Number of this worker, from 0; the user's `ElasticDLSpec` receives it.
         world_size: Number of workers; the user's `ElasticDLSpec` receives it.
 
@@ -267,7 +267,7 @@ def restored_trainer(
         trained: The published model.
         definition: The model's definition.
         example: A batch of the records, on which the model is built.
-        job: Provides the minibatch size. Its seed is not used, but the one of the training job,
+        job: Job that provides the minibatch size. The seed is that of the training job instead,
             because a model may draw random values other than weights when it is created.
 
     Raises:
@@ -292,7 +292,7 @@ def evaluate(job: Job, reporter: Reporter) -> Outcome:
     """Evaluate a trained model and write the metrics to a file; the caller prints them.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`.
+        ElasticDLError: The job failed; see `elasticdl.errors`.
     """
     trained, definition = define_trained(job, Mode.EVALUATION)
     own = isinstance(definition.input, BatchesInput)
@@ -419,7 +419,7 @@ def predict(job: Job, reporter: Reporter) -> Outcome:
     """Write a trained model's outputs for records, in their order and with their keys.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`.
+        ElasticDLError: The job failed; see `elasticdl.errors`.
     """
     if job.output is None:
         raise ValueError(f"Not a prediction job: {job}")

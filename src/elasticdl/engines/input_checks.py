@@ -35,7 +35,7 @@ def check(
         where: Location of the input function, for messages; a function is checked only once.
         records: The records of a minibatch.
         batch: The batch that the function made from them.
-        make: Calls the input function on a part of the records and returns the batch.
+        make: Function (part of the records) -> batch that the input function makes of it.
     """
     size = len(records)
     if batch.num_examples != size and where not in _counted:

@@ -62,7 +62,7 @@ class MessageLog(logging.Filter):
         """Write an event to the log.
 
         Raises:
-            OutputError: See the log's `write`.
+            OutputError: The log cannot be written.
         """
         with self._lock:
             if isinstance(event, (JobFinished, JobFailed)):
@@ -79,7 +79,7 @@ class MessageLog(logging.Filter):
         """Make all events written so far durable.
 
         Raises:
-            OutputError: See the log's `publish`.
+            OutputError: The log cannot be written to the disk or the remote output.
         """
         self._log.publish()
 

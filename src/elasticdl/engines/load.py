@@ -88,7 +88,7 @@ def _built_on(opened: OpenedModel, decoded: ModelDefinition | None = None) -> An
 
     Args:
         opened: The trained model, and records.
-        decoded: The definition that decodes these records; None uses the model's own.
+        decoded: The definition that decodes these records. None: the model's own definition.
     """
     definition = opened.definition
     with replace(opened, definition=decoded or definition).feed(

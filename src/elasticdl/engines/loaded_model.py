@@ -71,7 +71,8 @@ class TablePredictor:
         opened: The trained model.
         trainer: The trainer with its weights.
         example: The batch that the model was built on.
-        other: The model's own `predict`, called with anything but a table; None if it has none.
+        other: The model's own method `predict`, called with anything but a table; None if it has
+            none.
     """
 
     def __init__(
@@ -93,7 +94,8 @@ class TablePredictor:
             x: A DataFrame, another table (see `data/in_memory.py`) or the name of files, with the
                 columns that the model was trained on; a label may be missing.
             args: Passed to the model's own `predict`, if x is not a table.
-            kwargs: See `args`; `batch_size` and `verbose` have no effect on a table.
+            kwargs: Passed to the model's own `predict`, if x is not a table. `batch_size` and
+                `verbose` have no effect on a table.
 
         Raises:
             ElasticDLError: The rows do not match those that the model was trained on.

@@ -86,8 +86,8 @@ class Loop:
         progress: Training progress.
         safe_point: Called after each iteration that leaves no update incomplete. Weights and
             ledger then contain the same batches, so it may raise an exception to end the run.
-        checkpoint_is_due: Returns whether to write a checkpoint now; not used if `checkpoint_steps`
-            is set. None writes them at intervals of time.
+        checkpoint_is_due: Function () -> whether to write a checkpoint now; not used if
+            `checkpoint_steps` is set. None: write checkpoints at intervals of time.
         event_interval_s: Steps within this interval are combined into one event, in seconds.
         metrics: The latest metrics by name; validation metrics as `val_...`.
         ranks: The ranks that took part in the last commit.
@@ -622,8 +622,8 @@ class Loop:
 
         One of them is called if the peer was in an evaluation and this process was not, or the
         reverse. This happens before the callbacks' own state is loaded, because the two calls may
-        change it. They may also swap weights; that is undone here, because the trainer's state
-        already contains the right weights.
+        change it. The callbacks may also swap weights; that is undone here, because the trainer's
+        state already contains the right weights.
         """
         is_evaluating = self.progress.evaluation is not None
         if is_evaluating == self._test_begun:

@@ -25,8 +25,8 @@ class Prefetch(Generic[T]):
 
     Args:
         items: The iterator, which starts at once in the thread.
-        size_bytes: Returns the size of an item. The queue holds up to about 64 MiB, but at least
-            2 items.
+        size_bytes: Function (item) -> its size. The queue holds up to about 64 MiB, but at least 2
+            items.
     """
 
     def __init__(self, items: Iterator[T], size_bytes: Callable[[T], int]) -> None:
@@ -58,7 +58,7 @@ class Prefetch(Generic[T]):
 
         Args:
             timeout_s: Seconds to wait for the thread, which first finishes the item that it is
-                preparing; None waits without limit.
+                preparing. None: wait without limit.
         """
         with self._changed:
             self._closed = True

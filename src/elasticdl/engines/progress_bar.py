@@ -146,7 +146,7 @@ class Phase:
         total: Its size in `unit`; 0 if unknown.
         unit: The unit, in the plural.
         done: The amount already done when the phase starts.
-        clock: Returns the time in seconds.
+        clock: Function () -> time in seconds.
 
     Attributes:
         title: Name of the phase.

@@ -1,4 +1,4 @@
-"""Makes the random numbers that user code draws depend on a seed alone, not on other threads.
+"""Seeds the random numbers that user code draws, so that other threads do not affect them.
 
 User code that prepares batches draws from the global generators of Python, NumPy and TensorFlow,
 and batches for training and for evaluation are prepared in different threads. So a thread locks

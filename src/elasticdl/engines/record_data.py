@@ -445,7 +445,7 @@ def make_batch(
         how: The input function.
         records: The records of one minibatch.
         mode: Purpose of the batch.
-        where: Returns the names of the records for an error message.
+        where: Function () -> names of the records, for an error message.
 
     Raises:
         UserCodeError: The function raised. The error names the records and contains the user's
@@ -514,7 +514,7 @@ def _refused(
         how: The input function.
         records: The records of the batch.
         mode: Purpose of the batch.
-        where: Returns the names of all the records.
+        where: Function () -> names of all the records.
 
     Returns:
         The name of the first record that raises the error alone. The names of all records if none
@@ -618,7 +618,7 @@ def _fewest(num_records: int, raises: Callable[[slice], bool]) -> slice:
 
     Args:
         num_records: Number of records; the function raises for all of them.
-        raises: Returns whether the function raises for a slice of the records.
+        raises: Function (slice) -> whether the function raises for these records.
 
     Returns:
         The smallest slice found for which it raises. The search ends after `_MAX_SEARCH_S`, or if
@@ -799,7 +799,7 @@ def _present(source: RecordSource, field: Field) -> Sequence[str] | None:
 def _filled(field: Field, value: int | None) -> np.ndarray[Any, Any]:
     """Return a placeholder for a missing field: `value` in the field's type, or its null value.
 
-    With None as `value`, a field that is not nullable gets 0.
+    If `value` is None, a field that is not nullable gets 0.
     """
     if value is None and field.nullable:
         return field.missing(1)[0, ...]

@@ -166,12 +166,13 @@ def train(
     Args:
         job: The job to run.
         reporter: Reports progress to the user.
-        engine: The function that trains.
-        definition: The model definition if there already is one; None reads it from the job's
-            model reference.
+        engine: Function (run) -> result of training; it runs the training loop.
+        definition: The model definition if there already is one. None: read it from the job's model
+            reference.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`; the reason is in the event log as well.
+        ElasticDLError: The job failed; the reason is in the event log as well. See
+            `elasticdl.errors`.
     """
     if job.model is None:
         raise ValueError(f"Not a training job: {job}")

@@ -1,4 +1,7 @@
-"""Step events: reports progress after each commit, and writes one event for several steps.
+"""Reports the steps of a job: to the user after each commit, and to the event log.
+
+The log gets one `StepCommitted` for all steps within an interval of time, so that short steps do
+not fill it.
 
 Callers: `loop.py`; `elastic/event_writer.py` joins the events that it fetches from workers.
 """
@@ -25,7 +28,7 @@ class StepEvents:
     """Reports the steps of a job to the user and, several at a time, to the event log.
 
     Args:
-        events: Receives the events.
+        events: Event log, or another sink, that receives the events.
         reporter: Reports progress to the user.
         num_records: Records in an epoch.
         num_epochs: Number of epochs of the job.

@@ -1,4 +1,8 @@
-"""Training progress: all state of a job that is checkpointed beside the model's own state."""
+"""Training progress: all state of a job that is checkpointed beside the model's own state.
+
+With it, a resumed run continues at the next batch, with the metrics of its epoch so far. On
+workers, a joining worker receives it from a peer.
+"""
 
 from __future__ import annotations
 

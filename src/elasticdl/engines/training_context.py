@@ -188,8 +188,11 @@ class TrainingContext:
     def indexes(self) -> dict[str, DataIndex]:
         """Return the indexes (record counts and positions) that were made when opening the data.
 
-        Other processes pass them to `open_context`. They are keyed by `data` and `validation_data`
-        of the job. Data that a user's own reader or pipeline reads has none.
+        Other processes pass them to `open_context`, which then need not index the data again.
+
+        Returns:
+            Location of the data, as in `job.data` and `job.validation_data` -> its index. Data
+            that a user's own reader or pipeline reads has none.
         """
         sources: dict[str, RecordSource | None] = {}
         if isinstance(self.data, RecordData):
@@ -317,7 +320,7 @@ class TrainingContext:
     def _trains_with(self, metric: str) -> bool:
         """Return whether training measures a metric as well, without the prefix `val_`.
 
-        True if that is not known before the first step.
+        Returns True if that is not known before the first step.
         """
         if self.definition.compiled or metric == "loss":
             return True
@@ -399,13 +402,13 @@ def open_context(
     Args:
         job: The job.
         checkpoint: The checkpoint to resume from.
-        code: A copy of the zoo to read the model from; None reads the zoo itself.
-        plan: The shard plan, if another process has made it; None makes one, or takes that of the
+        code: A copy of the zoo to read the model from. None: read the zoo itself.
+        plan: The shard plan, if another process has made it. None: make one, or take that of the
             checkpoint.
         worker_id: Number of this worker, from 0; the user's `ElasticDLSpec` receives it.
         world_size: Number of workers; the user's `ElasticDLSpec` receives it.
-        definition: The model definition if there already is one; None reads it from the job's
-            model reference.
+        definition: The model definition if there already is one. None: read it from the job's model
+            reference.
         indexes: Indexes of the data that another process has made; see
             `TrainingContext.indexes`.
 

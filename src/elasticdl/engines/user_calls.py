@@ -48,7 +48,7 @@ def calling(where: object, records: Callable[[], str]) -> Iterator[None]:
 
     Args:
         where: Location of the function, `file:line`.
-        records: Returns the names of the records passed to it.
+        records: Function () -> names of the records passed to it.
     """
     thread, since_s = threading.get_ident(), time.monotonic()
     _calls.running[thread] = _Call(str(where), records, since_s)
@@ -63,8 +63,8 @@ def overdue(limit: Callable[[float], float], option: str) -> UserCodeError | Non
     """Return the error for a call that takes too long; must be called every second or two.
 
     Args:
-        limit: Given the duration of the slowest call so far, returns how long a call may take, both
-            in seconds.
+        limit: Function (duration of the slowest call so far) -> how long a call may take, both in
+            seconds.
         option: The option with which the user sets the limit.
 
     Returns:

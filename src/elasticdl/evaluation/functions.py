@@ -102,7 +102,8 @@ class EvalFunctions:
             outputs: The model's outputs, in the same form.
 
         Returns:
-            Name -> float64, one value per example; a function's None becomes NaN.
+            Name -> float64, one value per example. If a function returns None for an example, the
+            value is NaN.
 
         Raises:
             UserCodeError: A function raised.

@@ -1,4 +1,4 @@
-"""Evaluates a model on records, in one process or as one of several workers."""
+"""Evaluation phase: computes a model's metrics on records, in one process or on several workers."""
 
 from __future__ import annotations
 

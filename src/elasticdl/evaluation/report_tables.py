@@ -172,7 +172,7 @@ class Report:
         Args:
             metric: Name of the function.
             k: Number of examples; those without a value are never included.
-            largest: Whether large values are bad; None decides as `is_worse_when_larger` does.
+            largest: Whether large values are bad. None: decide as `is_worse_when_larger` does.
         """
         values = self.metric(metric)
         if largest is None:

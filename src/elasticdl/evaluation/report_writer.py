@@ -270,7 +270,8 @@ class ReportWriter(AtomicWriter):
         """Complete the report and publish it.
 
         Raises:
-            ElasticDLError: As for `add`; an earlier report is kept.
+            ElasticDLError: A metric function raised, or the report cannot be written; an earlier
+                report is kept.
         """
         if self._closed:
             return

@@ -38,7 +38,7 @@ def traced(
     """Return a TensorFlow version of a per-example function, for blocks of any number of rows.
 
     Args:
-        function: Takes one example.
+        function: Function (label, prediction) of one example -> number.
         labels: A block: an array or a nesting of arrays.
         outputs: The model's outputs for the block, in the same form.
 

@@ -1,6 +1,10 @@
 """`python -m elasticdl.page OUTPUT LOG LISTEN`: serves the page of a job that is about to start.
 
-Started by `web_server.PageProcess`, never by users, who run `elasticdl job page`.
+    OUTPUT   output folder of the job
+    LOG      local path of the job's event log
+    LISTEN   address to listen on, HOST:PORT; port 0 chooses a free one
+
+`web_server.PageProcess` starts this process. Users run `elasticdl job page` instead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Facts about a job that are stored in its output folder outside the event log.
+"""Facts for the job page that are stored in the job's output folder outside the event log.
 
 Callers: `outputs.py` reads them; `status.py` and `view.py` show them.
 """

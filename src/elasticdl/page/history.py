@@ -1,8 +1,8 @@
 """History of a job: computes what the page shows from the job's event log, read piece by piece.
 
-The curves of a model follow the effective history: they leave out steps that a later attempt rolled
-back, by the rule of `event_file.read_events`. Charts over time follow the whole log: the death of a
-worker and the time spent count even if the steps were repeated later.
+The curves of a model show only the steps that the model contains: they leave out steps that a later
+attempt rolled back, by the rule of `event_file.read_events`. Charts over time follow the whole log:
+the death of a worker and the time spent count even if the steps were repeated later.
 
     events in the log     1 2 3 4 | resumed from 2: 3' 4' 5'
     loss, metrics         1 2 3' 4' 5'
@@ -77,16 +77,16 @@ class _Block:
 class JobHistory:
     """Values for the page, computed from a job's event log and updated piece by piece.
 
-    "Effective" attributes leave out events that a later attempt rolled back; the others cover the
-    whole log.
+    An attempt that resumes from a step rolls back the later events of earlier attempts. Attributes
+    leave out these events where it is stated, and otherwise cover the whole log.
 
     Attributes:
         steps: All `StepCommitted` events as columns; `counts` is false for rolled-back steps.
         has_batches: Whether any step lists the batches it committed.
         starts: All `JobStarted` events.
-        evaluations: Step -> `Evaluated`, effective.
-        checkpoints: Step -> `Checkpointed`, effective.
-        rounds: Round -> `RoundFinished`, effective.
+        evaluations: Step -> its latest `Evaluated`, without rolled-back events.
+        checkpoints: Step -> its latest `Checkpointed`, without rolled-back events.
+        rounds: Round -> its latest `RoundFinished`, without rolled-back events.
         parties: Name -> its latest `PartyJoined`.
         epoch: The epoch of the latest batches, from 0.
         shard_batches: Committed batches of that epoch, by shard.
@@ -157,7 +157,7 @@ class JobHistory:
 
     @property
     def epochs(self) -> dict[int, EpochFinished]:
-        """Effective `EpochFinished` events, by epoch."""
+        """Epoch -> its latest `EpochFinished` event, without events that were rolled back."""
         ends: dict[int, EpochFinished] = {}
         for end in self._epochs:
             _put(ends, end.epoch, end)
@@ -165,7 +165,7 @@ class JobHistory:
 
     @property
     def skipped(self) -> list[RecordsSkipped]:
-        """Effective events about skipped records, one per batch."""
+        """Latest `RecordsSkipped` event of each batch, without events that were rolled back."""
         batches: dict[tuple[int, int, int], RecordsSkipped] = {}
         for event in self._skipped:
             _put(batches, (event.epoch, event.shard, event.batch), event)

@@ -1,5 +1,7 @@
 """Table of NumPy columns that grows, with memory at most a small multiple of its contents.
 
+It holds the steps of a long log, of which a job may have millions.
+
 Callers: `history.py`.
 """
 

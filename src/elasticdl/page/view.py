@@ -56,7 +56,8 @@ def view(history: JobHistory, facts: Facts, now: float) -> dict[str, Section]:
         now: Current time in seconds since 1970-01-01 UTC.
 
     Returns:
-        Name of the section, such as `curves` -> its data as JSON values; None hides it.
+        Name of the section, such as `curves` -> its data as JSON values, or None to hide the
+        section.
     """
     status = status_of(history, facts, now)
     is_live = status.state in {JobState.RUNNING, JobState.STARTING}

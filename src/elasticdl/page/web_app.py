@@ -48,7 +48,7 @@ def create_app(find: Callable[[], Outputs], token: str, allowed_host: str = "") 
     """Create the ASGI application of the job page.
 
     Args:
-        find: Returns the outputs to show, by name; called repeatedly to find new ones.
+        find: Function () -> outputs to show, by name; called repeatedly to find new ones.
         token: The token that requests must carry.
         allowed_host: An allowed host name besides this machine's own.
     """
@@ -136,7 +136,7 @@ class _Site:
     """Request handlers for the URLs that the module docstring lists.
 
     Args:
-        find: Returns the outputs to show, by name; called repeatedly to find new ones.
+        find: Function () -> outputs to show, by name; called repeatedly to find new ones.
     """
 
     def __init__(self, find: Callable[[], Outputs]) -> None:

@@ -70,7 +70,7 @@ def serve(
         print_fn: Called with the URL once the server accepts connections.
         must_exist: Whether to raise an error if there is no job yet; otherwise wait for one.
         written: Local file of a running job's log; see `LogReader`.
-        token: The token that requests must carry; None creates a random one.
+        token: The token that requests must carry. None: create a random one.
 
     Raises:
         UsageError: `listen` is not an address.
@@ -116,7 +116,7 @@ def serve_app(
         token: The token, for the URL.
         listen: `HOST:PORT`; port 0 selects a free port.
         print_fn: Called with the URL once the server accepts connections.
-        until: Stops the server when set.
+        until: Event that stops the server when it is set.
 
     Raises:
         UsageError: `listen` is not an address.

@@ -1,4 +1,4 @@
-"""Turns events into sentences, and times and sizes into text.
+"""Turns events into sentences, and times and sizes into text, for the job page and the log command.
 
 Pure. Callers: `view.py`, `findings.py` and `elasticdl job logs`.
 """

@@ -73,11 +73,23 @@ class ClassReading:
 
     @property
     def is_named(self) -> bool:
-        """Whether the classes have names; a class without one is named by its number."""
+        """Whether predictions are names of classes, rather than numbers.
+
+        If there are fewer names than classes, the last classes are named by their numbers.
+        """
         return 0 < len(self.names) <= self.num_classes
 
     def with_prediction(self, columns: Columns) -> Mapping[str, Array]:
-        """Return a batch's columns, preceded by the predicted class and its probability."""
+        """Add the columns `prediction` and `probability` before the columns of a batch.
+
+        Args:
+            columns: The only output of the model, by name: scores `[examples, *shape]`.
+
+        Returns:
+            Column name -> array. `prediction` has the predicted class of each example, as its name
+            (str) if classes are named, else as its number (int64). `probability` has the
+            probability of this class, float32.
+        """
         (array,) = columns.values()
         number, probability = self._best(array.astype(np.float64))
         number = np.where(without_class(columns), NO_CLASS, number)

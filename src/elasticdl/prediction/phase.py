@@ -1,4 +1,7 @@
-"""Predicts in one process or as one of several workers, passing each batch to a writer."""
+"""Prediction phase: passes a model's outputs for each batch of records to a writer.
+
+It runs in one process, or in each of several workers.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class Predictor:
         definition: The model's definition.
         files: The files of the records, in their order.
         classes: Names of the classes; empty if unknown.
-        columns: Columns of the input to write beside the outputs; None writes none.
+        columns: Columns of the input to write beside the outputs. None: write no such columns.
 
     Attributes:
         note: A notice for the user, complete after the last batch; empty if there is none.
@@ -79,8 +82,8 @@ class Predictor:
         Args:
             batches: Pairs of the number of a batch's first record and the batch, in the records'
                 order.
-            write: Called for each batch with the number of its first record, the keys of its
-                records and its outputs.
+            write: Function (number of the first record, keys of the records, outputs); called for
+                each batch.
             start: First record of the range.
             stop: One past the last record of the range; None means all that follow.
             worker_id: The worker number passed to the processor.

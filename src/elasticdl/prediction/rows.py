@@ -52,7 +52,7 @@ def named_outputs(outputs: Arrays, num_examples: int) -> dict[str, np.ndarray[An
     `output_0`, `output_1`, ...
 
     Args:
-        outputs: As the trainer's `predict` returned them.
+        outputs: The outputs that the trainer's `predict` returned.
         num_examples: Required size of the first axis of each.
 
     Raises:

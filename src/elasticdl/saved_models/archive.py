@@ -1,5 +1,7 @@
 """Reads zip archives and pickles of model files without unpickling anything.
 
+Unpickling could run code in the file before the file has been checked.
+
 Callers: `file_format.py`, `scan.py`.
 """
 

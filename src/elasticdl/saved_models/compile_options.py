@@ -53,9 +53,9 @@ class CompileOptions:
     """Training settings of a model: optimizer, loss and metrics.
 
     Attributes:
-        create_optimizer: Returns a new Keras 3 optimizer.
-        loss: `(outputs, labels)`; returns one value per example, or their mean.
-        create_metrics: Returns new metrics by name: Keras 3 metrics, or functions `(labels,
+        create_optimizer: Function () -> new Keras 3 optimizer.
+        loss: Function (outputs, labels) -> one value per example, or their mean.
+        create_metrics: Function () -> new metrics by name: Keras 3 metrics, or functions `(labels,
             predictions)` with one value per example.
         description: Optimizer, learning rate and loss, with their sources, for the log.
         own_loss: Name of the loss if the user has written it; empty if it is a loss of Keras.
@@ -229,7 +229,7 @@ class _Schedule:
     """A learning rate that changes over time.
 
     Attributes:
-        create: Returns a new Keras schedule, because optimizers must not share one.
+        create: Function () -> new Keras schedule, because optimizers must not share one.
         text: Description of the schedule, for the log.
     """
 
@@ -440,7 +440,7 @@ class _Aligned:
     divergence and many user functions would return different numbers.
 
     Attributes:
-        function: The loss function, `(labels, outputs)`.
+        function: Loss function (labels, outputs).
         is_own: Whether the user has written it. Keras passes labels to such a function as floats;
             here, integers remain integers, which `one_hot` and indices need, unless the function
             does not accept them.
@@ -483,7 +483,7 @@ def takes_one_hot(loss: Loss, num_classes: int) -> bool:
     one-hot rows would broadcast integer labels over the columns and accept them.
 
     Args:
-        loss: `(outputs, labels)`.
+        loss: Function (outputs, labels) -> loss.
         num_classes: Number of scores per example.
     """
     number = num_classes + 1

@@ -40,7 +40,7 @@ def load(
 
     Args:
         file: A whole model or an architecture.
-        weights: File with the weights of an architecture; None initializes them.
+        weights: File with the weights of an architecture. None: initialize the weights.
         custom_objects: Classes and functions of other modules that the file needs, by name.
         trust: Code that may run.
 

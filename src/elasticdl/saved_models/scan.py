@@ -86,7 +86,8 @@ def check_architecture(
         trust: Trust that the user declared for the file.
 
     Raises:
-        ModelFileError: As for `scan`.
+        ModelFileError: The config needs code that is not trusted, names an undeclared class, or
+            declares unrealistic sizes.
     """
     num_layers = 0
     findings: list[str] = []
@@ -269,9 +270,15 @@ def check_graph(
 ) -> tuple[TrustUsed, ...]:
     """Check the operations and the Keras metadata of a SavedModel folder.
 
-    The arguments, the result and the error are those of `scan`. An unknown class without a module
-    is accepted: its code is not needed, because the graph defines what its layers compute. An
-    undeclared class with a module is rejected, because Keras would import the module.
+    An unknown class without a module is accepted: its code is not needed, because the graph defines
+    what its layers compute. An undeclared class with a module is rejected, because Keras would
+    import the module. This is a part of `scan`, which describes the arguments.
+
+    Returns:
+        The code that is trusted, if any.
+
+    Raises:
+        ModelFileError: The folder would run code that is not trusted.
     """
     model = saved_model.read(file.path)
     used: list[TrustUsed] = []
@@ -325,7 +332,13 @@ def check_globals(
 ) -> tuple[TrustUsed, ...]:
     """Check that a PyTorch file needs only layers, tensors and declared classes.
 
-    The arguments, the result and the error are those of `scan`.
+    This is a part of `scan`, which describes the arguments.
+
+    Returns:
+        The code that is trusted, if any.
+
+    Raises:
+        ModelFileError: The file needs other code that is not trusted.
     """
     foreign = [
         name
@@ -349,7 +362,13 @@ def check_globals(
 def check_export(file: ModelFile, *, trust: Trust = NONE) -> tuple[TrustUsed, ...]:
     """Check that a file of torch.export has no code that PyTorch's loader would run.
 
-    The arguments, the result and the error are those of `scan`.
+    This is a part of `scan`, which describes the arguments.
+
+    Returns:
+        The code that is trusted, if any.
+
+    Raises:
+        ModelFileError: The file has code that is not trusted.
     """
     findings: list[str] = []
     with archive.opened(file.path) as opened:

@@ -1,12 +1,13 @@
 """Loads files of Keras 1 and 2 as Keras 3 models: .h5, .keras, JSON, SavedModel folders.
 
-tf_keras is the continuation of Keras 2; only it can read these files. Its model is wrapped: the
-`tf.Variable`s become the values of Keras 3 variables, without a copy, and `call` calls the model.
+tf_keras is the continuation of Keras 2; only it can read these files. The model that it loads is
+wrapped: the `tf.Variable`s become the values of Keras 3 variables, without a copy, and `call` calls
+the model.
 Therefore Keras 3 trainers, optimizers, losses and metrics work with it as with any other model.
 
-Dropout draws from generators whose states are variables. They are named like the seeds of Keras 3,
-so that code that sets seeds sets these, too. Other sources of randomness cannot be seeded, and are
-reported.
+Dropout draws from generators, whose states are variables. These variables are given the name that
+Keras 3 uses for seeds, so that code that sets the seeds of a model also sets them. Other sources of
+randomness cannot be seeded, and are reported.
 
 Callers: dialects, in the process that trains.
 """
@@ -62,7 +63,7 @@ class WrappedModel(keras.Model):
         inner: The tf_keras model, built.
         generators: The variables that hold the states of the random generators that it draws from.
         others: Further variables that its computation uses and that tf_keras does not list.
-        specs: Tensor specs to whose dtypes inputs are cast; None keeps the inputs' dtypes.
+        specs: Tensor specs to whose dtypes inputs are cast. None: keep the dtypes of inputs.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ def load(
 
     Args:
         file: A whole model or an architecture.
-        weights: File with the weights of an architecture; None initializes them.
+        weights: File with the weights of an architecture. None: initialize the weights.
         custom_objects: The file's own classes and functions, by name.
         trust: Code that may run.
 

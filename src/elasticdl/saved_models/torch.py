@@ -280,7 +280,7 @@ class TorchOptimizer:
     """A PyTorch optimizer that a spec named as text.
 
     Attributes:
-        create: Called with (parameters, model), returns the optimizer; the model is ignored.
+        create: Function (parameters, model) -> optimizer; the model is ignored.
         description: For the log, such as `Adam, learning rate 0.001 (PyTorch's default)`.
     """
 

@@ -3,9 +3,10 @@
     config --> code --> components --> data of each split --> model --> a step, a checkpoint,
                (text)   (imported)     (a few batches)                  the export, the reports
 
-Each group yields findings and leaves its results for the following groups. A group that lacks the
-results it needs is skipped, and reported as skipped. An error in user code ends its group, not the
-check. Generators, and everything else that draws random numbers or was partly read, are created
+The check consists of groups (`GROUPS`), one for each subject such as the config or the training
+data. Each group yields findings and leaves its results for the following groups. A group that lacks
+the results it needs is skipped, and reported as skipped. An error in user code ends its group, not
+the check. Generators, and everything else that draws random numbers or was partly read, are created
 again for each use, as for training.
 
 The rules are in `checks/`; this module has their order and time limits.
@@ -47,9 +48,9 @@ def check(
     Args:
         run_name: Name of the folder in `runs/`.
         project_root: The repository.
-        data_dir: Data folder; None takes `data_dir` of the config.
+        data_dir: Data folder. None: `data_dir` of the config.
         settings: `key=value` strings that replace values of the config.
-        groups: Titles of the groups of checks to run; None runs all.
+        groups: Titles of the groups to run, from `GROUPS`. None: all.
         on_group: Called with each group when it is done.
 
     Raises:

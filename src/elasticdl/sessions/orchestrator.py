@@ -20,12 +20,12 @@ class Orchestrator:
 
     Args:
         run_name: Name of the folder in `runs/`.
-        data_dir: Data folder; None takes `data_dir` of the config.
+        data_dir: Data folder. None: `data_dir` of the config.
         project_root: The repository.
         eval_reports_dir: Additional folder for the tables of the test data, under the names of the
-            project and the run; None keeps them beside the config only.
-        mlflow_tracking_uri: An MLflow server, database or folder; None takes
-            `MLFLOW_TRACKING_URI` of the environment, or the project's own `mlflow.db`.
+            project and the run. None: write them beside the config only.
+        mlflow_tracking_uri: An MLflow server, database or folder. None: `MLFLOW_TRACKING_URI` of
+            the environment, or the project's own `mlflow.db`.
 
     Raises:
         UsageError: There is no such session.
@@ -53,11 +53,11 @@ class Orchestrator:
         """Train, export and evaluate; resume an earlier run.
 
         Args:
-            reporter: Reports progress to the user; None chooses one that suits the terminal.
-            **options: See `sessions.run.run`.
+            reporter: Reports progress to the user. None: one that suits the terminal.
+            **options: Further options of the run, by name; `sessions.run.run` describes them.
 
         Raises:
-            ElasticDLError: See `elasticdl.errors`.
+            ElasticDLError: The run failed; see `elasticdl.errors`.
         """
         status = run(self.session, reporter=reporter, tracking_uri=self._tracking_uri, **options)
         if self._reports is not None:

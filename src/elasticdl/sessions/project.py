@@ -83,9 +83,9 @@ class SessionProject:
 
         Args:
             num_epochs: Replaces the config's number.
-            workers: Training processes; None trains in this process.
-            checkpoint_steps: As in `TrainingOptions`.
-            tracking: Where to track it; None does not track it.
+            workers: Number of training processes. None: train in this process.
+            checkpoint_steps: Steps between checkpoints, as in `TrainingOptions`.
+            tracking: Where to track it. None: do not track it.
         """
         config = self.config
         values = config.to_dict()
@@ -131,7 +131,7 @@ def open_session(
     Args:
         run_name: Name of the folder in `runs/`.
         project_root: The repository.
-        data_dir: Data folder; None takes `data_dir` of the config.
+        data_dir: Data folder. None: `data_dir` of the config.
         settings: `key=value` strings that replace values of the config; dots lead into sections.
 
     Raises:
@@ -186,7 +186,7 @@ def problems(
     Args:
         config: Content of `config.yaml`.
         project: The repository.
-        data_dir: Data folder; None takes `data_dir` of the config.
+        data_dir: Data folder. None: `data_dir` of the config.
     """
     rules: list[Callable[[], object]] = [
         *(partial(_check_class, config, key) for key in _CLASSES),

@@ -174,7 +174,7 @@ def batches(
     Args:
         split: The split.
         name: `validation` or `test`.
-        ids: Ids of validation examples; None numbers them from 0. Ignored for test data, whose
+        ids: Ids of validation examples. None: number them from 0. Ignored for test data, whose
             examples contain their ids.
         reporter: Receives a note if there are more examples than declared.
 

@@ -45,7 +45,7 @@ class WorkingTree:
 
     @property
     def subfolder(self) -> str:
-        """The project's folder in the repository; empty for all of it."""
+        """Path of the project in the repository; empty if the project is the whole repository."""
         return "" if self.project == self.top else self.project.relative_to(self.top).as_posix()
 
     def commit(self, name: str) -> str:

@@ -65,18 +65,19 @@ def run(
     Args:
         session: The session.
         num_epochs: Replaces the config's number; a finished session is trained further.
-        workers: Training processes; None trains in this process.
-        checkpoint_steps: Save a checkpoint every N steps; 0 decides by time, so that saving takes
+        workers: Training processes. None: train in this process.
+        checkpoint_steps: Save a checkpoint every N steps. 0: decide by time, so that saving takes
             at most 1 % of the training time.
         tracked: Whether to track it in MLflow and TensorBoard.
-        tracking_uri: An MLflow server, database or folder; None takes `MLFLOW_TRACKING_URI` of the
+        tracking_uri: An MLflow server, database or folder. None: `MLFLOW_TRACKING_URI` of the
             environment, or `runs/mlflow.db` of the project.
-        reporter: Reports progress to the user; None chooses one that suits the terminal.
+        reporter: Reports progress to the user. None: one that suits the terminal.
 
     Raises:
         OutputBusyError: Another process is running the session.
         OutputTakenError: An earlier run of the session had different settings.
-        ElasticDLError: See `elasticdl.errors`; the reason is in the session's status as well.
+        ElasticDLError: The run failed; the reason is in the session's status as well. See
+            `elasticdl.errors`.
     """
     reporter = progress_bar.for_stream() if reporter is None else reporter
     commit = git.commit_of(session.project) or ""

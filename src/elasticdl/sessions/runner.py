@@ -106,7 +106,7 @@ def work(queue: Queue, slots: int = 1, command: Command = session_command) -> No
     Args:
         queue: The queue to work on.
         slots: Number of concurrent sessions.
-        command: Takes a submission and its folder; returns the command line that runs it.
+        command: Function (submission, its folder) -> command line that runs it.
 
     Raises:
         OutputBusyError: Another runner is working on this queue.

@@ -112,8 +112,8 @@ def write_status(folder: Path, status: SessionStatus) -> None:
 def held(folder: Path, name: str) -> Iterator[SessionStatus]:
     """Context manager that locks a session for a run.
 
-    On entry it writes the status `running`, with the attempt number incremented, and yields it. It
-    also removes unfinished files of a killed run, and makes git ignore the session's output.
+    On entry, this writes and yields the status `running`, with the attempt number incremented,
+    removes unfinished files of a killed run, and makes git ignore the session's output.
 
     Args:
         folder: Folder of the session.

@@ -46,13 +46,12 @@ class Submission:
         run_name: Name of the run.
         data_dir: Data folder; empty if it is part of the commit, as the config states.
         settings: `key=value` strings that replace values of the config.
-        epochs: Number of epochs; None takes that of the config.
-        num_workers: Number of workers, as the user typed it; None trains in one process.
+        epochs: Number of epochs. None: that of the config.
+        num_workers: Number of workers, as the user typed it. None: train in one process.
         num_spare_workers: Number of additional workers kept ready to replace lost ones.
-        ray_address: Address of the workers' Ray cluster; None starts Ray on this machine.
-        checkpoint_steps: Save a checkpoint every N steps; 0 decides by time.
-        tracking_uri: MLflow server or database, without a password; None takes that of the
-            environment.
+        ray_address: Address of the workers' Ray cluster. None: start Ray on this machine.
+        checkpoint_steps: Save a checkpoint every N steps. 0: decide by time.
+        tracking_uri: MLflow server or database, without a password. None: that of the environment.
         tracked: Whether training is recorded in MLflow and TensorBoard.
         as_ray_job: Whether the cluster runs the session itself, and not only its workers.
         python: The interpreter that submitted it and runs it.

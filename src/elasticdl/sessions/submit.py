@@ -48,15 +48,15 @@ class SubmitRequest:
         run_name: Name of the run.
         repo: Folder in a repository, or a URL (`URL#folder` for a project in one).
         commit: Commit, branch or tag.
-        data_dir: Data folder; None takes `data_dir` of the config.
+        data_dir: Data folder. None: `data_dir` of the config.
         settings: `key=value` strings that replace values of the config.
-        epochs: Number of epochs; None takes that of the config.
-        num_workers: Number of workers, as the user typed it; None trains in one process.
+        epochs: Number of epochs. None: that of the config.
+        num_workers: Number of workers, as the user typed it. None: train in one process.
         num_spare_workers: Number of additional workers kept ready to replace lost ones.
-        ray_address: Address of the workers' Ray cluster; None starts Ray on this machine.
-        checkpoint_steps: Save a checkpoint every N steps; 0 decides by time.
-        tracking_uri: MLflow server, database or folder, as the user typed it; None takes that of
-            the environment.
+        ray_address: Address of the workers' Ray cluster. None: start Ray on this machine.
+        checkpoint_steps: Save a checkpoint every N steps. 0: decide by time.
+        tracking_uri: MLflow server, database or folder, as the user typed it. None: that of the
+            environment.
         tracked: Whether to track it in MLflow and TensorBoard.
         as_ray_job: Whether the cluster runs the session itself, and not only its workers.
         with_patch: Whether to store uncommitted changes with the submission, as a patch.

@@ -36,8 +36,8 @@ def tracking_of(session: SessionProject, uri: str | None, commit: str) -> Tracki
 
     Args:
         session: The session.
-        uri: An MLflow server, database or folder; None takes `MLFLOW_TRACKING_URI` of the
-            environment, or a database of the project.
+        uri: An MLflow server, database or folder. None: `MLFLOW_TRACKING_URI` of the environment,
+            or a database of the project.
         commit: Commit of the project.
     """
     asked = uri or os.environ.get("MLFLOW_TRACKING_URI")

@@ -73,10 +73,10 @@ class Trainer:
             active_run: Ignored; only `elasticdl session run` tracks, with `--tracking_uri`.
             train_data_gen: Yields batches `(x, y, sample weight)`.
             n_iter_train: Number of batches per epoch.
-            val_data_gen: Yields such batches for the evaluation after each epoch; None does not
+            val_data_gen: Yields such batches for the evaluation after each epoch. None: do not
                 evaluate.
             n_iter_val: Number of batches per evaluation.
-            reporter: Reports progress to the user; None chooses one that suits the terminal.
+            reporter: Reports progress to the user. None: one that suits the terminal.
 
         Returns:
             How training ended, with its metrics.

@@ -143,9 +143,9 @@ class Client:
     Args:
         address: HOST:PORT.
         token: The server's token.
-        ca: File with the certificates of the authority that signed the server's certificate.
-            None uses the authorities built into gRPC; for an address of this machine, it disables
-            TLS.
+        ca: File with the certificates of the authority that signed the server's certificate. None:
+            trust the authorities built into gRPC or, for an address of this machine, connect
+            without TLS.
         certificate: File with this client's certificate, if the server requires one.
         key: File with the private key of `certificate`.
         database: URL of the database to use, if the server lets clients choose one; empty means

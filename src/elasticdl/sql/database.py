@@ -99,7 +99,7 @@ class TableInfo:
 
     @property
     def name(self) -> str:
-        """Its full name, for messages."""
+        """Full name of the table, for messages."""
         return shown(self.parts)
 
 
@@ -220,7 +220,7 @@ def open_database(url: str | None = None) -> Database:
     Args:
         url: `duckdb:///FILE`, `duckdb://` for one in memory, `sqlite:///FILE`,
             `postgresql://USER:PASSWORD@HOST/NAME`, `mysql://...`, or any other SQLAlchemy URL.
-            None uses the environment variable ELASTICDL_DATABASE, else `duckdb://`.
+            None: the environment variable ELASTICDL_DATABASE, else `duckdb://`.
 
     Raises:
         UsageError: The URL does not name a supported kind of database.

@@ -125,7 +125,7 @@ def check_distinct(
         names: Columns of the query, with the names that they had in training.
         statement: The statement's text; empty if it is unknown.
         begins_at: Line and column of the statement in its program.
-        at: Word to point at; empty points at the second of the two columns.
+        at: Word to point at. If empty, the second of the two columns.
     """
     twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
     if twice is None:

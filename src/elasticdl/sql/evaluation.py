@@ -52,8 +52,8 @@ class EvaluateRequest:
     Attributes:
         select: The query.
         model: Name of the trained model.
-        label: The column with the true values; None uses the column that the model was trained on.
-        into: The table for the metrics; None only displays them.
+        label: The column with the true values. None: the column that the model was trained on.
+        into: The table for the metrics. None: only display them.
         options: Options of `job_options.evaluation_job`.
         statement: The statement's text, for errors.
         begins_at: Line and column of the statement in its program.
@@ -138,7 +138,7 @@ def store_result(
 
     Args:
         result: The rows.
-        into: The table; None stores nothing.
+        into: The table for the metrics. None: store nothing.
         kept: Columns to write, from `check_into`.
         version: The model version that was used.
         database: Database of the table.
@@ -186,7 +186,7 @@ def read_rows(  # noqa: PLR0917 - a query, and how to store its rows
         folder: Folder for the rows.
         record: How the model was trained.
         called: The label's name in the query; None means the same name as in training.
-        most: Maximum number of rows; None takes all.
+        most: Maximum number of rows. None: all rows.
         note: Called with messages for the user.
 
     Raises:

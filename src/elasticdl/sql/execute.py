@@ -71,11 +71,11 @@ class SqlSession:
     """Settings for running statements.
 
     Attributes:
-        database: URL of the database; None uses the environment's, else one in memory.
+        database: URL of the database. None: that of the environment, else one in memory.
         models: Folder of the trained models.
         zoo: Folder of model files; None is the prebuilt zoo.
-        run_submitter: Runs a submitter (see `submitter.py`), given its file and its environment;
-            returns its exit code.
+        run_submitter: Function (file of a submitter, its environment) -> exit code of the
+            submitter, which it runs; see `submitter.py`.
     """
 
     database: str | None = None
@@ -112,8 +112,8 @@ def execute(
         program: Statements, each ended by `;`.
         session: The settings.
         explain: Return the programs of submitters instead of running them.
-        connection: Connection to reuse when several programs run in one session; None opens a
-            new one and closes it at the end.
+        connection: Connection to reuse when several programs run in one session. None: open a new
+            one and close it at the end.
 
     Raises:
         ElasticDLError: A statement is invalid or failed.

@@ -46,7 +46,7 @@ class ExplainRequest:
     Attributes:
         select: The query; at most `num_rows` of its rows are used.
         model: Name of the trained model.
-        into: The table for the importances; None only displays them.
+        into: The table for the importances. None: only display them.
         num_rows: Maximum number of rows, taken from the start of the result.
         repeats: How many times each column is shuffled.
         statement: The statement's text, for errors.

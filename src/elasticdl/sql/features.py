@@ -25,7 +25,8 @@ def resolve(feature: Mapping[str, Any], columns: Sequence[ColumnSummary]) -> dic
     """Complete a feature of a COLUMN clause with facts from the values of its column.
 
     Args:
-        feature: As `columns.features_of` returned it; it may lack a vocabulary, for example.
+        feature: One of the features that `columns.features_of` returned. It may be incomplete, for
+            example lack a vocabulary.
         columns: The columns of the table, with summaries of their values.
 
     Returns:

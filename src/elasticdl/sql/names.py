@@ -79,7 +79,7 @@ def quoted(name: Name, mark: str = '"') -> str:
         mark: The database's quotation mark for names.
 
     Raises:
-        UsageError: See `parts`.
+        UsageError: A part is empty or contains a null character.
 
     Example:
         >>> quoted("main.employee"), quoted("odd`name", "`")
@@ -101,10 +101,18 @@ def column_name(name: str, mark: str = '"') -> str:
 
 
 def matching(name: str, names: Iterable[str]) -> str | None:
-    """Find a name among `names`: an equal one, else the only one that differs just in case.
+    """Find a table's or column's name as the database spells it, ignoring case if necessary.
 
     Databases differ in how they treat a name without quotes: PostgreSQL converts it to lower case,
     others ignore case. This finds the same name as all of them.
+
+    Args:
+        name: The name as the user wrote it.
+        names: The names in the database.
+
+    Returns:
+        The equal name if there is one; else the only name that is equal apart from case; None if
+        there are none or several of these.
 
     Example:
         >>> matching("Salary", ["name", "salary"]), matching("a", ["A", "á"]), matching("x", ["y"])

@@ -58,7 +58,7 @@ class PredictRequest:
         column: The column of that table for the predictions.
         using: Name of the trained model.
         options: Options of `job_options.prediction_job`.
-        probability: Column for the probability of the predicted class; None writes none.
+        probability: Column for the probability of the predicted class. None: write no probability.
         output: Name of the model output to write; None means `prediction`, or the first output if
             the model has none of that name.
         statement: The statement's text, for errors.
@@ -229,8 +229,8 @@ def _made_empty(
 ) -> str:
     """Create an empty target table when there are no rows to predict.
 
-    Other programs may expect the table. It is not created if the types of the model's outputs are
-    unknown until the model predicts.
+    Other programs may expect the table. However, it is not created if the types of the model's
+    outputs are unknown until the model predicts.
 
     Returns:
         What was done, as a part of a note to the user; empty if the table exists already.

@@ -47,7 +47,7 @@ def write_rows(
         rows: The rows; all are read, in bounded memory.
         stream: Output stream.
         form: One of the `FORMATS`.
-        width: Terminal width in characters, to which a table is cut; None does not cut.
+        width: Terminal width in characters, to which a table is cut. None: do not cut it.
     """
     {"table": _write_table, "csv": _write_csv, "json": _write_json}[form](rows, stream, width)
 

@@ -23,7 +23,7 @@ def retry_while_busy(act: Callable[[], Got], busy: type[Exception], timeout_s: f
     """Repeat a call until it no longer reports that a resource is in use; return its result.
 
     Args:
-        act: The call.
+        act: Function () to call.
         busy: The exception it raises while another process holds the resource.
         timeout_s: How long to retry, in seconds.
 

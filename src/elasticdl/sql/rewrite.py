@@ -91,7 +91,7 @@ def with_key(
         dialect: Name of its dialect in sqlglot.
         table: The table whose rows are to be identified.
         key: Columns of the table that identify a row.
-        quote: Returns a name quoted as SQL.
+        quote: Function (name) -> name quoted as SQL.
         casts: Column of the key -> type to convert it to.
 
     Returns:

@@ -56,7 +56,7 @@ class TrainSettings:
     Attributes:
         params: Parameters of the model.
         options: Options of `job_options.training_job`.
-        validation_select: Query for the validation rows; None holds out some training rows.
+        validation_select: Query for the validation rows. None: hold out some training rows.
         validation_fraction: Fraction of the rows to hold out.
     """
 
@@ -72,7 +72,7 @@ class PredictSettings:
 
     Attributes:
         options: Options of `job_options.prediction_job`.
-        probability: Column for the probability of the predicted class; None writes none.
+        probability: Column for the probability of the predicted class. None: write no probability.
         output: Name of the model output to write; None means `prediction`, or the first output if
             the model has none of that name.
     """
@@ -221,7 +221,8 @@ def _valid(name: Word, value: Value, program: str, use: Callable[[], None]) -> A
         name: The setting's name, for the error.
         value: The value to check.
         program: The whole program, for the error.
-        use: Passes the value to the code of that option; raises a `UsageError` if it is invalid.
+        use: Function () that passes the value to the code of that option; raises a `UsageError` if
+            it is invalid.
 
     Raises:
         StatementError: The value is invalid.

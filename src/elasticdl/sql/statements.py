@@ -48,7 +48,7 @@ class Word:
 
     @property
     def name(self) -> tuple[str, ...]:
-        """The parts of the name."""
+        """Parts of the name, such as schema and table, unquoted."""
         return self.parts or tuple(self.text.split("."))
 
 
@@ -101,9 +101,9 @@ class Train:
         model: Name of a model of the zoo.
         into: Name of the trained model.
         attributes: The WITH clause.
-        columns: The COLUMN clause; empty derives the features from the table.
+        columns: The COLUMN clause. If empty, the features are derived from the table.
         label: The column to predict; None means the last selected column.
-        using: Name of a trained model to start from; None starts from new weights.
+        using: Name of a trained model to start from. None: start from new weights.
         text: The whole statement.
         span: Position in the program.
     """
@@ -151,7 +151,7 @@ class Evaluate:
         model: Name of the trained model.
         attributes: The WITH clause.
         label: The column with the true values; None means the column the model was trained on.
-        into: The table for the metrics; None only displays them.
+        into: The table for the metrics. None: only display them.
         text: The whole statement.
         span: Position in the program.
     """
@@ -173,7 +173,7 @@ class Explain:
         select: The query whose rows are explained.
         model: Name of the trained model.
         attributes: The WITH clause.
-        into: The table for the importances; None only displays them.
+        into: The table for the importances. None: only display them.
         text: The whole statement.
         span: Position in the program.
     """

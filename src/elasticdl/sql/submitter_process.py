@@ -67,7 +67,7 @@ def run_piped(
         path: The program.
         environment: Environment of the process.
         on_line: Called in this thread with each line of its output, without the line break.
-        stop: Ends the submitter when set.
+        stop: Event that ends the submitter when it is set.
         grace_s: Time to save its progress before it is killed.
 
     Returns:

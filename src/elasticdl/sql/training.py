@@ -80,10 +80,10 @@ class TrainRequest:
         label: The column to predict.
         params: Parameters of the model.
         options: Options of `job_options.training_job`.
-        columns: Features of the COLUMN clause; None derives them from the table.
+        columns: Features of the COLUMN clause. None: derive them from the table.
         model_params: Names of all parameters of the model.
         model_zoo: Folder of the model file; None is the prebuilt zoo.
-        validation_select: Query for the validation rows; None holds out some training rows.
+        validation_select: Query for the validation rows. None: hold out some training rows.
         validation_fraction: Fraction of the rows to hold out.
         begins_at: Line and column of the statement in its program.
         label_at: Position of the label in the statement: offset of its first character, and one
@@ -120,7 +120,7 @@ def train(
         request: The request.
         database: Database of the rows; closed once they are stored, unless it is in memory.
         models: Store for the trained model.
-        reporter: Receives the progress; None writes to standard error.
+        reporter: Receives the progress. None: write it to standard error.
 
     Returns:
         The metrics: a table with the columns `metric` and `value`.
@@ -179,7 +179,7 @@ def _prepared(
 
     Args:
         request: The request.
-        stored: Rows that an interrupted run has stored; None reads them from the database.
+        stored: Rows that an interrupted run has stored. None: read them from the database.
         database: Database of the rows; closed after reading, unless it is in memory.
         version: The model version to train.
         reporter: Reports progress to the user.

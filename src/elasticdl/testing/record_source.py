@@ -71,7 +71,7 @@ def check_decoding(source: RecordSource, schema: Schema | None = None) -> None:
 
     Args:
         source: A reader of files whose records are `tf.Example`s or rows of a table.
-        schema: The schema for decoding; None decodes each record by its own types.
+        schema: The schema for decoding. None: decode each record by its own types.
 
     Raises:
         AssertionError: A field has another name, order, dtype, shape or value.
@@ -101,7 +101,7 @@ def check_gathering(source: RecordSource, schema: Schema | None = None) -> None:
 
     Args:
         source: A reader of files whose records are `tf.Example`s or rows of a table.
-        schema: The schema for decoding; None decodes each record by its own types.
+        schema: The schema for decoding. None: decode each record by its own types.
 
     Raises:
         AssertionError: A record differs, or the units (groups of records that the reader reads at
@@ -146,7 +146,7 @@ def check_damage_is_found(
     Only for formats with checksums: a text table cannot detect damage.
 
     Args:
-        open_source: Returns a reader of the files at some paths.
+        open_source: Function (paths) -> reader of these files.
         content: Content of an undamaged file.
         expected_bytes: The records in that file, in order.
         folder: Folder for the damaged copies.

@@ -50,7 +50,7 @@ def check_tracker(new_place: Callable[[], TrackingBackend]) -> None:
     """Check that a tracker keeps the contract in the docstring of `Tracker`.
 
     Args:
-        new_place: Returns a new, empty backend; called for each check.
+        new_place: Function () -> new, empty backend; called for each check.
 
     Raises:
         AssertionError: The tracker breaks the contract; the message says how.

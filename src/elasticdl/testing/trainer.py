@@ -19,7 +19,7 @@ def check_trainer(create: Callable[[int], Trainer], batches: Sequence[Batch]) ->
     """Check that a trainer keeps the contract of `training.trainer.Trainer`.
 
     Args:
-        create: Returns a new trainer for a rank; equal trainers for equal ranks.
+        create: Function (rank) -> new trainer; equal trainers for equal ranks.
         batches: At least five batches of equal structure: all but the last of equal size, and the
             last one smaller.
 
@@ -119,7 +119,7 @@ def check_parts_make_the_whole(create: Callable[[int], Trainer], parts: Sequence
     examples.
 
     Args:
-        create: As in `check_trainer`.
+        create: Function (rank) -> new trainer; equal trainers for equal ranks.
         parts: Batches of equal structure and different sizes.
     """
     whole = create(0)

@@ -86,7 +86,7 @@ def open_trackers(
     Args:
         tracking: The requested tracking options.
         folder: The output of the job, which this process has locked.
-        note: Shows a message to the user.
+        note: Function (message) that shows it to the user.
 
     Raises:
         MissingExtraError: A package is not installed.
@@ -120,7 +120,7 @@ def attempt_of(
         job: The job that starts.
         number: Number of this start of the job, from 1.
         definition: Definition of the job's model; None if it was not loaded.
-        versions: Name of a package -> its version, for the tags; None adds none.
+        versions: Name of a package -> its version, for the tags. None: add no such tags.
     """
     tracking = job.tracking if job.tracking is not None else Tracking()
     output = job.output if job.output is not None else ""

@@ -59,12 +59,12 @@ class FollowedLog:
 
     Args:
         log: Receives each event first, in the caller's thread.
-        note: Shows a message to the user; may be called from another thread.
+        note: Function (message) that shows it to the user; may be called from another thread.
         drain_s: Longest time in seconds that `close` waits for pending events.
         retry_s: Pause in seconds before an event is sent again to a tracker that failed.
 
     Attributes:
-        note: Shows a message to the user.
+        note: Function (message) that shows it to the user.
         path: The file of the log.
     """
 
@@ -135,7 +135,7 @@ class FollowedLog:
         """Write an event to the log and queue it for the trackers.
 
         Raises:
-            OutputError: As raised by the log; the trackers then do not receive the event.
+            OutputError: The log cannot be written; the trackers then do not receive the event.
         """
         self._log.write(event)
         self._send_point(self._points.take(event))
@@ -147,7 +147,7 @@ class FollowedLog:
         """Publish the log, without waiting for the trackers.
 
         Raises:
-            OutputError: As raised by the log.
+            OutputError: The log cannot be written.
         """
         self._log.publish()
 

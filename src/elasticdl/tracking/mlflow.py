@@ -73,7 +73,7 @@ class MlflowTracker:
     Args:
         tracking: The address, and the names of the experiment and the run.
         folder: The job's output, which this process has locked.
-        note: Shows a message to the user.
+        note: Function (message) that shows it to the user.
 
     Raises:
         MissingExtraError: MLflow, or a package that it needs for a database, is not installed.
@@ -99,7 +99,7 @@ class MlflowTracker:
         """Start the run of a job, or continue its existing one.
 
         Raises:
-            TrackingError: See `tracker.Tracker`.
+            TrackingError: The service cannot be reached, or rejects the run.
         """
         with self._reaching(at_start=True):
             self._experiment_id = self._find_experiment()

@@ -127,8 +127,8 @@ class Tracker(Protocol):
         """Set tags of the run, by name; a later value replaces an earlier one.
 
         Raises:
-            TrackingError: As in `point`.
-            ValueError: As in `point`.
+            TrackingError: The tags cannot be set now; the call may be repeated.
+            ValueError: The tags are rejected; repeating the call is useless.
         """
         ...
 
@@ -136,8 +136,8 @@ class Tracker(Protocol):
         """Store a copy of a file, or of the contents of a folder, in a folder of the run.
 
         Raises:
-            TrackingError: As in `point`.
-            ValueError: As in `point`.
+            TrackingError: The files cannot be stored now; the call may be repeated.
+            ValueError: The files are rejected; repeating the call is useless.
         """
         ...
 
@@ -145,6 +145,6 @@ class Tracker(Protocol):
         """Record how the attempt ended; the last call of an attempt.
 
         Raises:
-            TrackingError: As in `point`.
+            TrackingError: The status cannot be recorded now; the call may be repeated.
         """
         ...

@@ -160,7 +160,20 @@ class CallbackValues:
     def decode_other(
         self, tag: str, content: Any, current: Any, arrays: Mapping[str, np.ndarray[Any, Any]]
     ) -> Any:
-        """Restore a value that `encode_other` converted; the arguments are those of `decode`."""
+        """Restore a value that `encode_other` converted.
+
+        Subclasses override this together with `encode_other`.
+
+        Args:
+            tag: First key of the JSON that `encode_other` returned, which states the kind of the
+                value.
+            content: Value of that key.
+            current: The present value, which may be changed in place and returned.
+            arrays: The arrays that `encode` stored, by key; may contain others.
+
+        Raises:
+            ValueError: The tag is unknown.
+        """
         del content, current, arrays
         raise ValueError(tag)
 
@@ -231,17 +244,20 @@ def arguments_of(callback: object) -> set[str]:
 
 
 def pack_array(tag: str, value: Any, path: str, arrays: Arrays) -> Any:
-    """Store an array separately and return the JSON that refers to it.
+    """Store a copy of an array under a key, and return the JSON that refers to it.
 
     Args:
-        tag: Key of the returned JSON, which states the kind of the value: `{tag: path}`.
-        value: The array, or a value that NumPy converts to one. An array of strings is returned as
-            JSON instead.
-        path: Key of the array in `arrays`.
-        arrays: Receives a copy of the array.
+        tag: States the kind of the value in the JSON, such as `$array`.
+        value: The array, or a value that NumPy converts to one.
+        path: Key under which the copy is stored in `arrays`.
+        arrays: Receives the copy.
+
+    Returns:
+        `{tag: path}`. An array of strings is not stored; the JSON contains its values instead:
+        `{"$texts": [...]}`.
 
     Raises:
-        CannotKeepError: The array does not hold numbers.
+        CannotKeepError: The values are not numbers, booleans or strings.
     """
     array = np.asarray(value)
     if array.dtype.kind not in _STORABLE_KINDS and array.dtype.name != "bfloat16":

@@ -52,7 +52,7 @@ class Generators:
     """The NumPy and Python random generators of one trainer, from which its user code draws.
 
     Args:
-        refusal: Creates the error to raise when user code draws; None permits draws.
+        refusal: Function () -> error to raise when user code draws. None: permit draws.
     """
 
     def __init__(self, refusal: Callable[[], Exception] | None = None) -> None:

@@ -1,4 +1,7 @@
-"""Checks the names of metrics, and removes the stage (`train_`, `val/`) from logged names."""
+"""Checks the names of metrics, and removes the stage (`train_`, `val/`) from logged names.
+
+A metric thus has the same name in training and in validation, where reports add `val_` to it.
+"""
 
 from __future__ import annotations
 

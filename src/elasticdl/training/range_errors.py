@@ -84,12 +84,16 @@ def _integers(arrays: Arrays) -> Iterator[np.ndarray[Any, Any]]:
 
 
 def num_classes(outputs: Sequence[int], labels: Arrays) -> int:
-    """Return the number of classes among which a label selects one; 0 if the shapes do not fit.
+    """Return the number of classes that a classifier's outputs distinguish, by their shape.
 
     Args:
-        outputs: Shape of the model's outputs, examples first. Scores are the last axis or, as
-            PyTorch's losses have them, the second one.
-        labels: Labels, of these or other examples; only their shape matters.
+        outputs: Shape of the model's outputs, examples first. The axis of the scores is the last
+            one or, as in PyTorch's losses, the second one.
+        labels: Class numbers, of these or other examples; only their shape matters.
+
+    Returns:
+        The number of scores for each label; 0 if the outputs do not have the shape of the labels
+        with an axis of two or more scores.
     """
     arrays = leaves(labels)
     if len(arrays) != 1:

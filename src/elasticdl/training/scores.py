@@ -33,7 +33,7 @@ def scores_by_loss(loss: LossOfArrays, shape: tuple[int, ...]) -> Scores | None:
     """Return the outputs that a loss expects, such as "logits"; None if not a cross-entropy.
 
     Args:
-        loss: The loss.
+        loss: Function (outputs, labels) -> loss of a batch or of each example, all as arrays.
         shape: Shape of the outputs for one example: `(classes,)`, or `(1,)` or `()` for the
             probability of the second of two classes.
 

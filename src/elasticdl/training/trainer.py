@@ -78,9 +78,10 @@ class StepResult:
     """Losses and metrics of a group of steps.
 
     Attributes:
-        losses: One float32 per step.
-        metrics: Additive states over all examples of the group; for metrics in `Metrics.ordered`,
-            their states after the group.
+        losses: float32 [steps]: mean loss of each step.
+        metrics: Metric states. Those that add up are sums over the examples of this group only.
+            Those of metrics in `Metrics.ordered` continue from the states before the group, and
+            replace them.
     """
 
     losses: np.ndarray[Any, Any]
@@ -158,7 +159,7 @@ class Hooks(Protocol):
         Args:
             num_epochs: Total number of epochs, including those of earlier attempts.
             num_steps: Steps per epoch; None if unknown in advance.
-            resumes: Whether `load_state` follows, with the state saved before.
+            resumes: Whether training resumes from a saved state, so that `load_state` follows.
             num_updates: Total number of updates if no callback stops training early; None if
                 unknown.
 
@@ -193,7 +194,7 @@ class Hooks(Protocol):
         """Report that a step has ended; called only if `observes_batches`.
 
         Args:
-            step: As in `batch_begin`.
+            step: Step number within the epoch, from 0.
             logs: The metrics of the epoch so far.
         """
         ...
@@ -278,12 +279,15 @@ class Trainer(Protocol):
     def train_steps(
         self, batches: Sequence[Batch], so_far: MetricStates | None = None
     ) -> StepResult:
-        """Apply one update per batch, in one call and without a sum over workers.
+        """Train on a group of batches in this process alone: apply one update per batch.
 
         Args:
             batches: One or more batches of equal size and structure.
             so_far: Metric states of this epoch so far, from which metrics in `Metrics.ordered`
-                continue; other metrics do not use them. None starts from empty states.
+                continue; other metrics do not use them. None: start from empty states.
+
+        Returns:
+            The loss of each update, and the metrics of the group.
         """
         ...
 
@@ -294,7 +298,7 @@ class Trainer(Protocol):
 
         Args:
             batch: The batch.
-            so_far: As for `train_steps`.
+            so_far: Metric states of this epoch so far, as for `train_steps`.
 
         Returns:
             The contribution, and the loss and metrics of this one step.
@@ -378,7 +382,7 @@ class PerExampleResults:
 
     Attributes:
         states: Additive metric states, as `Trainer.evaluate` returns them.
-        outputs: As `Trainer.predict` returns them.
+        outputs: The model's outputs, as `Trainer.predict` returns them.
         values: Name -> float64, one value per example: `loss`, and the metrics that are functions
             of one value per example. An example's loss is that of a batch of that example alone.
             `loss` is missing where labels come with weights, as for a compiled Keras model, or
@@ -401,7 +405,7 @@ class PerExampleEvaluator(Protocol):
 
         Args:
             batch: The batch.
-            so_far: As for `Trainer.evaluate`.
+            so_far: The evaluation's states before this batch, as for `Trainer.evaluate`.
         """
         ...
 
@@ -418,7 +422,7 @@ class SupportsProximalTerm(Protocol):
         not include the term.
 
         Args:
-            weights: At least the trainable parameters; None ends the pull.
+            weights: At least the trainable parameters. None: end the pull.
             strength: mu in the paper.
         """
         ...

@@ -47,11 +47,12 @@ def define(
     The files are imported again for each call.
 
     Args:
-        model: Zoo, dotted name, dialect, params and overrides.
+        model: Zoo, dotted name, dialect and params of the model, and the names of functions to use
+            in place of the model file's own.
         context: Values for a spec's constructor that differ from those of a single process:
             `worker_id`, `world_size`, `job_id`, `mode`.
         opened: The model's zoo, if the caller has opened it before. Opening it again could give
-            another commit, if a branch of its repository has moved since. None opens it here.
+            another commit, if a branch of its repository has moved since. None: open it here.
 
     Raises:
         UsageError: The zoo, a file, a symbol or a param is missing or does not fit.

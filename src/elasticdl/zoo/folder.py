@@ -36,7 +36,7 @@ class Zoo:
     """A folder of user code from any source.
 
     Attributes:
-        name: As the user wrote it, without a password.
+        name: The zoo as the user wrote it, without a password.
         folder: Folder with its files.
         commit: The commit of the files, with `-dirty` if they were changed since; None outside of a
             repository.

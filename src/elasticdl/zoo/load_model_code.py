@@ -44,10 +44,11 @@ def load(
     context: Mapping[str, Any] | None = None,
     opened: Zoo | None = None,
 ) -> ModelCode:
-    """Import the object that a model reference names, and the functions named by its overrides.
+    """Import the object that a model reference names, and functions that replace the file's own.
 
     Args:
-        model: Zoo, dotted name, params and overrides.
+        model: Zoo, dotted name and params of the model, and the names of functions to use in place
+            of the model file's own (`overrides`).
         context: Values for the constructor of a spec class that differ from those in `CONTEXT`.
         opened: The model's zoo, if it is already open.
 
@@ -62,7 +63,7 @@ def load_symbol(zoo: str | None, dotted: str) -> Symbol:
     """Import the object of a dotted name: from the zoo, or from an installed package.
 
     Args:
-        zoo: As in `open_zoo`.
+        zoo: A folder, a git URL, or None for the prebuilt models, as for `open_zoo`.
         dotted: `fintech.credit_data`, `keras.losses.Huber`.
 
     Raises:

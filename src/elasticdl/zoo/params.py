@@ -151,7 +151,7 @@ def _literal(text: str, start: int, stop: int, name: str) -> Any:
 def _bare_word(source: str) -> tuple[int, str] | None:
     """Return position and text of the first word without quotes, in `relu` or `[relu, 3]`.
 
-    None if quotes around words would not make the source a literal.
+    Returns None if quotes around words would not make the source a literal.
     """
     try:
         nodes = list(ast.walk(parse_expression(source)))

@@ -47,14 +47,13 @@ class ImageOptions:
     Attributes:
         repository: Repository to push the image to, such as `registry/team/app`.
         base_image: Image to build on; it must have Python and pip.
-        index_url: Package index; None uses pip's default.
+        index_url: Package index. None: pip's default.
         extra_index_urls: Additional package indexes.
         proxy: URL of an HTTP proxy for the commands of the build; None means none.
-        network: Network of the build, as in `docker build --network`; None uses the engine's
-            default.
-        platform: Platform of the image, such as `linux/amd64`; None uses that of the engine.
-        constraints: Constraints file of pip, with package versions; None uses the versions that
-            are installed on this machine.
+        network: Network of the build, as in `docker build --network`. None: the engine's default.
+        platform: Platform of the image, such as `linux/amd64`. None: that of the engine.
+        constraints: Constraints file of pip, with package versions. None: use the versions that are
+            installed on this machine.
     """
 
     repository: str

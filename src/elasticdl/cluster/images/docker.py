@@ -104,7 +104,7 @@ class DockerEngine:
             repository: Repository in the image's name.
             arguments: Build arguments, for package indexes and proxies: name -> value.
             platform: Platform of the image.
-            network: Network of the build commands; None uses the engine's default.
+            network: Network of the build commands. None: the engine's default.
             wanted: What the image is built from, for error messages.
             print_fn: Called with progress lines for the user.
 

@@ -6,8 +6,8 @@
     requirements of the zoo       as long as they take; when they change
     the zoo                       under a second
 
-Pure. It does not need BuildKit, so every engine with the Docker API can build it. It contains no
-value of a build argument: pip reads index and proxy from its own environment variables.
+Pure. The Dockerfile does not need BuildKit, so every engine with the Docker API can build it. It
+contains no value of a build argument: pip reads index and proxy from its own environment variables.
 
 Callers: `build.py`.
 """

@@ -68,7 +68,7 @@ def lock(platform: str, found: Distribution | None = None) -> DependencyLock:
 
     Args:
         platform: Platform of the image, such as `linux/amd64`.
-        found: The installed ElasticDL; None looks it up.
+        found: The installed ElasticDL. None: look it up.
 
     Raises:
         UsageError: ElasticDL is not installed.

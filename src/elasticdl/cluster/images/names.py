@@ -30,7 +30,7 @@ def image(text: str, flag: str = "--image") -> str:
     """Normalize an image name to the form that a cluster accepts.
 
     Args:
-        text: As typed, or from a pod's status.
+        text: The name, as the user typed it or as a pod's status contains it.
         flag: Source of the name, for the error.
 
     Raises:

@@ -114,7 +114,7 @@ def line_of(files: Mapping[str, str], requirement: str) -> Line | None:
     """Find the line that requires a package; None if no line does.
 
     Args:
-        files: As returned by `requirement_files`.
+        files: The result of `requirement_files`.
         requirement: What to look for: the text of a line, or the name of a package, with or without
             a version.
     """

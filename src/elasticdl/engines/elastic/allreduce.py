@@ -86,8 +86,8 @@ class Quorum:
         lighthouse: Address of the Lighthouse.
         host: Address under which others reach this worker.
         name: Name of this worker in logs.
-        save: Returns this worker's state as bytes for a joining worker; called in a thread.
-        load: Receives a peer's state; called in a thread.
+        save: Function () -> this worker's state as bytes, for a joining worker; called in a thread.
+        load: Function (state of a peer, as bytes); called in a thread.
         timeouts: Timeouts of the run.
         key: Key of the run, which encrypts states in transit.
         device: `cpu`, or `cuda` if the buffers are on a GPU.

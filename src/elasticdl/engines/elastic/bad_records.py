@@ -33,7 +33,9 @@ _NEVER_MORE = 0.5
 
 
 class BadRecords:
-    """Tracks the batches whose records a run skips because workers died on them; see the module.
+    """Tracks the batches whose records a run skips because workers died on them.
+
+    The module docstring describes how they are found and skipped.
 
     Args:
         run: The run.
@@ -62,7 +64,11 @@ class BadRecords:
         self.at_start: tuple[BatchId, ...] = ()
 
     def begin(self, checkpoint: Checkpoint | None) -> None:
-        """Set `at_start` for a new round that resumes from a checkpoint; None starts at step 0."""
+        """Set `at_start` for a new round.
+
+        Args:
+            checkpoint: The checkpoint from which the round resumes. None: it starts at step 0.
+        """
         progress = self._run.context.initial_progress()
         if checkpoint is not None:
             progress = TrainProgress.from_json(checkpoint.metadata["progress"])

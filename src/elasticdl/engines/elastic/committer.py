@@ -197,7 +197,8 @@ class ElasticCommitter:
             history: This worker's buffer of events, which also records the commits.
             rank: The rank.
             incarnation: Number of this process among those of the job, from 1; higher is younger.
-            take_over: Takes a peer's state, as bytes, and continues from it.
+            take_over: Function (state of a peer, as bytes): restores the state, to continue from
+                it.
         """
         self._quorum, self._history = quorum, history
         self._rank, self._incarnation = rank, incarnation

@@ -113,7 +113,8 @@ def train(job: Job, reporter: Reporter) -> Outcome:
     """Train on workers that may die or join during the run; resume an earlier run of the job.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`; the reason is in the event log as well.
+        ElasticDLError: The job failed; the reason is in the event log as well. See
+            `elasticdl.errors`.
     """
     with WarningLog().attached():
         return training_run.train(job, reporter, _train)
@@ -211,7 +212,7 @@ class _Process:
 
 
 class _Controller:
-    """Starts, watches and replaces the workers of one run; see the module."""
+    """Starts, watches and replaces the workers of one run; see the module docstring."""
 
     def __init__(self, run: Run, workers: Workers, timeouts: Timeouts) -> None:
         self._run, self._workers, self._timeouts = run, workers, timeouts
@@ -671,7 +672,7 @@ class _Controller:
     def _publisher(self) -> _Process | None:
         """Return the worker to fetch events from: the lowest rank without a pending request.
 
-        None if there is no such worker that is in training.
+        Returns None if there is no such worker that is in training.
         """
         training = [p for p in self._training() if p.request is None]
         return min(training, key=lambda p: p.rank or 0, default=None)

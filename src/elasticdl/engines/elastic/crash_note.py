@@ -58,10 +58,10 @@ class BatchInWork:
 
 
 class CrashNote:
-    """Record of the batches that a process is working on; see the module.
+    """Record of the batches that a process is working on; see the module docstring.
 
     Args:
-        path: The file that holds the note, created if it does not exist. None keeps the note in
+        path: The file that holds the note, created if it does not exist. None: keep the note in
             memory, where no other process can read it.
 
     Attributes:

@@ -30,7 +30,7 @@ class DecryptionError(Exception):
 
 
 def encrypt(data: bytes, key: bytes, step: int, *, chunk_bytes: int = _CHUNK_BYTES) -> bytes:
-    """Encrypt a model state; see the module for the format.
+    """Encrypt a model state; see the module docstring for the format.
 
     Args:
         data: The state.

@@ -41,7 +41,7 @@ _INTERVAL_S = 1.0
 
 
 class EventWriter:
-    """Writes the events and checkpoints of a run; see the module.
+    """Writes the events and checkpoints of a run; see the module docstring.
 
     Args:
         run: The run, with its log and its checkpoints.
@@ -99,8 +99,8 @@ class EventWriter:
         """End the effect of `hold`, and write or discard the events that were held back.
 
         Args:
-            drop: True discards them, because the last saved checkpoint does not contain their
-                steps; False writes them.
+            drop: Whether to discard them, because the last saved checkpoint does not contain their
+                steps, instead of writing them.
         """
         held, self._held = self._held or [], None
         for _, event in [] if drop else held:

@@ -81,14 +81,18 @@ class _ProcessEnvironment:
 
 
 def connect(folder: Path, modules: Sequence[str], *, linger_s: float = _LINGER_S) -> Connection:
-    """Return a connection to the server of a folder; start the server if there is none.
+    """Connect to the fork server whose socket is in a folder; start it if it is not running.
 
     Args:
-        folder: Contains the socket and the temporary folders of the server's processes; removed
-            when the server ends.
-        modules: Modules that the server imports. A missing module is skipped.
+        folder: Identifies the server; created if it does not exist. It contains the socket and the
+            temporary folders of the server's processes, and is removed when the server ends.
+        modules: Modules that the server imports; used only if this call starts the server. A
+            missing module is skipped.
         linger_s: Seconds for which the server keeps running after its last forked process has
             ended; used only if this call starts the server.
+
+    Returns:
+        A connection for one call of `fork`.
 
     Raises:
         OSError, subprocess.SubprocessError: The server cannot be started.
@@ -187,7 +191,7 @@ class _Server(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
 
 
 class _Handler(socketserver.BaseRequestHandler):
-    """Handles one connection, in the new process."""
+    """Handles one connection to the fork server, in the process that is forked for it."""
 
     server: _Server
 

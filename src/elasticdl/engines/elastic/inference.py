@@ -72,7 +72,7 @@ def evaluate(job: Job, reporter: Reporter) -> Outcome:
     """Evaluate a trained model on many workers; the metrics are the same as in one process.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`.
+        ElasticDLError: The job failed; see `elasticdl.errors`.
     """
     opened = open_trained(job, Mode.EVALUATION)
     for note in opened.notes():
@@ -89,7 +89,7 @@ def predict(job: Job, reporter: Reporter) -> Outcome:
     """Predict with a trained model on many workers; the output is the same as from one process.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`. The output is then unchanged.
+        ElasticDLError: The job failed; the output is unchanged. See `elasticdl.errors`.
     """
     if job.output is None:
         raise ValueError(f"Not a prediction job: {job}")

@@ -82,7 +82,9 @@ def split_into_ranges(num_records: int, size: int) -> list[Range]:
 
 
 class RangeQueue:
-    """Queue of a job's ranges of records; see the module. All times are seconds of one clock.
+    """Queue of a job's ranges of records; see the module docstring.
+
+    All times are seconds of one clock.
 
     Args:
         ranges: All ranges, in the order of their `index`.

@@ -108,7 +108,7 @@ def model_files(trained: TrainedModel) -> dict[str, bytes]:
 
 
 class InferenceWorker:
-    """Applies a trained model to ranges of records; see the module.
+    """Applies a trained model to ranges of records; see the module docstring.
 
     Args:
         instructions: Settings of the run.
@@ -131,7 +131,7 @@ class InferenceWorker:
                 `PredictionOutputsProcessor` receive it.
 
         Yields:
-            Messages; see the module.
+            Messages; see the module docstring.
         """
         try:
             opened = self._open(worker_id)

@@ -27,7 +27,7 @@ _INTERVAL_S = 1.0
 
 
 class WatchedLighthouse:
-    """A Lighthouse process that is replaced when it dies or freezes; see the module.
+    """A Lighthouse process that is replaced when it dies or freezes; see the module docstring.
 
     Args:
         host: Address under which workers reach this machine.

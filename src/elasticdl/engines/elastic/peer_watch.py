@@ -43,7 +43,8 @@ class PeerWatch:
         silence_s: Seconds that a wait lasts before the thread sends requests to the peers, and
             seconds within which a peer must answer one. A peer that misses two requests in a row is
             considered frozen.
-        is_answering: (Address, seconds) -> whether the peer answers a request within that time.
+        is_answering: Function (address, seconds) -> whether the peer answers a request within that
+            time.
     """
 
     def __init__(self, silence_s: float, is_answering: Callable[[str, float], bool]) -> None:
@@ -60,7 +61,8 @@ class PeerWatch:
 
         Args:
             peers: Addresses of the peers' torchft servers.
-            give_up: Makes the block's wait fail; called at most once, in the watch's thread.
+            give_up: Function () that makes the block's wait fail; called at most once, in the
+                watch's thread.
             limit_s: Maximum time that the block may wait for peers that answer.
         """
         self._wait = _Wait(peers, give_up, limit_s, time.monotonic())

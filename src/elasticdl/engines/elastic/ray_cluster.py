@@ -82,9 +82,11 @@ class ConnectedRay:
 
     Attributes:
         host: Address of this machine in that instance.
-        why_lost: Returns a sentence on why Ray can no longer be used; None if it can.
-        answers: Returns whether Ray's control store (GCS) answers; if not, calls to Ray may block.
-        check_room: Raises `OutputError` if the disk of Ray's temporary files is full.
+        why_lost: Function () -> sentence on why Ray can no longer be used, or None if it can.
+        answers: Function () -> whether Ray's control store (GCS) answers; if not, calls to Ray may
+            block.
+        check_room: Function () that raises `OutputError` if the disk of Ray's temporary files is
+            full.
     """
 
     host: str

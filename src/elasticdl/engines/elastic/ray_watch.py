@@ -3,7 +3,7 @@
 A killed process is noticed at once. A stopped one (SIGSTOP, a debugger, a frozen container) neither
 answers nor dies, and calls to it wait for minutes. So a thread, which runs even while the driver is
 waiting, checks the states of Ray's processes and kills any that has been stopped for
-`STOPPED_AFTER_S`. It is then handled like any other dead process.
+`STOPPED_AFTER_S`. The killed process is then handled like any other dead one.
 
     running --stopped, seen for STOPPED_AFTER_S--> killed --> `why_lost` returns the reason
 

@@ -186,7 +186,7 @@ def job_error(error: BaseException) -> ElasticDLError:
 
 
 class Worker:
-    """Trains as one of the workers of a run; see the module. The controller calls its methods.
+    """Trains as one of the workers of a run; see the module docstring. The controller calls it.
 
     Args:
         assignment: Settings of the run.
@@ -321,8 +321,8 @@ class Worker:
         """Add bad batches and replace the suspect shards while the worker runs.
 
         Args:
-            bad: See `InitialState.bad`.
-            suspects: See `InitialState.suspects`.
+            bad: Batches that killed workers, to be skipped once all workers have agreed on that.
+            suspects: (epoch, shard) of each shard in which workers have died.
         """
         # Takes effect before the next batch is prepared, in the thread that prepares batches.
         self._bad += [batch for batch in bad if batch not in self._bad]
@@ -485,7 +485,7 @@ class Worker:
     def _noted_validation(self) -> Validation | None:
         """Return the validation data; reading it records the shard in the crash note.
 
-        None if there is no validation data.
+        Returns None if there is no validation data.
         """
         validation, note = self._context.validation, self._note
         if validation is None:

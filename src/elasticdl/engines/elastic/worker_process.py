@@ -50,7 +50,7 @@ class Died:
 
 
 class WorkerProcess:
-    """Starts a worker in a separate process and calls its methods; see the module.
+    """Starts a worker in a separate process and calls its methods; see the module docstring.
 
     Args:
         assignment: Settings of the run.
@@ -109,8 +109,9 @@ class WorkerProcess:
         """Call a method of the worker in its process.
 
         Returns:
-            The method's result; a `WorkerFailure` if it raised; None before the worker is prepared;
-            `Died` if its process is dead.
+            The method's result, or a `WorkerFailure` if it raised an error. `Died` if the process
+            turns out to be dead. None, without a call, if there is no process: `prepare` has not
+            started one, or not yet replaced a dead one.
         """
         worker = self._worker
         if worker is None:

@@ -70,15 +70,16 @@ def train(
     Args:
         job: The federated training job.
         reporter: Shows progress and notes to the user.
-        open_parties: Model definition -> context manager that connects to the parties.
-        make_trainer: Builds the aggregator's own model; None means `trainer_for`.
-        open_control: Returns a context manager that receives user commands and queues them. Its
-            argument is a function that answers some commands immediately.
+        open_parties: Function (model definition) -> context manager that connects to the parties.
+        make_trainer: Function (job, model definition, shapes of a party's examples) -> trainer of
+            the aggregator's own model; None means `trainer_for`.
+        open_control: Function (function that answers some commands immediately) -> context manager
+            that receives the user's commands and queues the others.
         serves: Whether to train on command, and run until commanded to stop.
         address: The address that parties connect to, for display.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`; the reason is in the events as well.
+        ElasticDLError: The job failed; the reason is in the events as well. See `elasticdl.errors`.
     """
     if job.model is None or job.federation is None:
         raise ValueError(f"Not a federated training job: {job}")
@@ -183,7 +184,7 @@ class _Recorder:
 def _measure(job: Job, definition: ModelDefinition) -> Callable[[Trainer], MetricStates] | None:
     """Return a function that evaluates a model on the aggregator's own data.
 
-    None if the aggregator has no data.
+    Returns None if the aggregator has no data.
     """
     if job.validation_data is None:
         return None

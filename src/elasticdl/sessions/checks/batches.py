@@ -1,4 +1,4 @@
-"""Rules for the arrays and the sizes of a split.
+"""Rules of the session check for a split's arrays and its declared sizes.
 
 The rules inspect arrays and read no data; their callers pass the location that an array came from.
 """
@@ -84,10 +84,10 @@ def counts(
 
     Args:
         places: Locations where the sizes are declared.
-        num_examples: As declared by the loader.
-        num_batches: As declared by the preprocessor.
+        num_examples: Number of examples in an epoch that the loader declared.
+        num_batches: Number of batches in an epoch that the preprocessor declared.
         size: Size of the first batch.
-        batch_size: As configured.
+        batch_size: Batch size in the config.
     """
     if num_examples < 1:
         yield error(

@@ -1,4 +1,4 @@
-"""State of a check: results of the groups so far, for the groups that follow."""
+"""State of a session check: results of the groups so far, which the following groups need."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CheckContext:
         run_name: Name of the session.
         project: The repository's folder.
         config: Content of the config.
-        data_dir: Data folder on the command line; None uses `data_dir` of the config.
+        data_dir: Data folder on the command line. None: `data_dir` of the config.
         started: Start time, on the monotonic clock.
         said: One-line summary of what the current group has checked; each group sets it.
         session: The session.

@@ -1,4 +1,4 @@
-"""Findings of a check, as values that can be printed or written as JSON."""
+"""Findings of a session check, as values that can be printed or written as JSON."""
 
 from __future__ import annotations
 
@@ -56,20 +56,24 @@ def error(what: str, where: object = "", fix: str = "") -> CheckFinding:
     """Return a finding about a problem that would make the session fail.
 
     Args:
-        what: See `CheckFinding`.
-        where: See `CheckFinding`; converted to a string.
-        fix: See `CheckFinding`.
+        what: The problem, with the wrong and the expected value.
+        where: `file:line`, or another name of the location; converted to a string. Empty if `what`
+            names it.
+        fix: How to fix it.
     """
     return CheckFinding(Severity.ERROR, what, str(where), fix)
 
 
 def warning(what: str, where: object = "", fix: str = "") -> CheckFinding:
-    """Return a finding that lets the session run, though probably not as intended; see `error`."""
+    """Return a finding that lets the session run, though probably not as intended.
+
+    `error` describes the arguments.
+    """
     return CheckFinding(Severity.WARNING, what, str(where), fix)
 
 
 def info(what: str, where: object = "", fix: str = "") -> CheckFinding:
-    """Return a finding for information only; the arguments are those of `error`."""
+    """Return a finding for information only; `error` describes the arguments."""
     return CheckFinding(Severity.INFO, what, str(where), fix)
 
 
@@ -98,7 +102,7 @@ class CheckGroup:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """Result of a check.
+    """Result of a session check.
 
     Attributes:
         session: Name of the session.

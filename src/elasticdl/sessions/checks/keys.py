@@ -1,4 +1,4 @@
-"""Rules for config keys that are never read."""
+"""Rules of the session check for config keys that are never read, such as misspelt ones."""
 
 from __future__ import annotations
 

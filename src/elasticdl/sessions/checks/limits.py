@@ -1,4 +1,4 @@
-"""Limits for a check: it must not hang, leave files behind, or print."""
+"""Limits for user code that a session check calls: it must not hang, leave files, or print."""
 
 from __future__ import annotations
 

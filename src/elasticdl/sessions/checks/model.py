@@ -1,6 +1,6 @@
-"""Checks of a session's model.
+"""Rules of the session check for the model, to find mismatches that would make training useless.
 
-They compare input shapes with x, the last layer with the loss, labels with outputs and loss,
+The rules compare input shapes with x, the last layer with the loss, labels with outputs and loss,
 `export.metric` with the metrics measured, `export.mode` with the direction in which that metric
 improves, and the metrics that callbacks monitor with those measured.
 """
@@ -192,7 +192,8 @@ def best(
     Args:
         config: Config of the session.
         metrics: Metrics of a batch, under their names in the evaluation.
-        direction: Metric name -> `min` if lower values are better, or `max`; None if unknown.
+        direction: Function (name of a metric) -> `min` if lower values are better, or `max`; None
+            if unknown.
     """
     names = [name for name, value in metrics.items() if isinstance(value, float)]
     known = [*names, *(f"val_{name}" for name in names)]

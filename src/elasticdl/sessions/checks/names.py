@@ -1,4 +1,4 @@
-"""Rules for names and imports of the project's modules, found without running them.
+"""Rules of the session check for names and imports of the project's modules, which it does not run.
 
 A missing import is a `NameError`, and for names used in functions it is raised when they are
 called, deep in the first epoch. pyflakes finds these names.

@@ -1,4 +1,4 @@
-"""Reads the beginning of each split in the same way as training and evaluation.
+"""Reads the beginning of each split for the session check, as training and evaluation would.
 
 Each reading creates its own generators: one that a check has read from is not used to train.
 """
@@ -148,7 +148,8 @@ def first_examples(split: Split, name: str, ids: Sequence[Any] | None) -> report
     Args:
         split: The split.
         name: `validation` or `test`.
-        ids: See `report.batches`.
+        ids: Ids of validation examples. None: number them from 0. Ignored for test data, whose
+            examples contain their ids.
 
     Raises:
         ElasticDLError: User code raised, or an example or its id is not as required.

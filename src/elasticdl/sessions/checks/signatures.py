@@ -1,4 +1,7 @@
-"""Rules for the methods of components: all exist, and accept the arguments of their calls."""
+"""Rules of the session check for component classes: methods exist, and accept their arguments.
+
+They report a missing method, or one with the wrong arguments, before training calls it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of a check for the config, the code and the repository."""
+"""Groups of the session check for the config, the code and the repository."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of a check for the data of each split."""
+"""Groups of the session check for the data of each split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of a check that use the model: a step, a checkpoint, an export, the reports."""
+"""Groups of the session check that use the model: a step, a checkpoint, an export, the reports."""
 
 from __future__ import annotations
 

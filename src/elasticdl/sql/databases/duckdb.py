@@ -57,7 +57,7 @@ class DuckDB(BaseDatabase):
     """A DuckDB database; see `database.Database`.
 
     Args:
-        path: Its file; None creates it in memory.
+        path: File of the database. None: create the database in memory.
 
     Raises:
         DatabaseError: The file cannot be opened.

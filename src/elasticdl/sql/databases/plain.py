@@ -61,8 +61,8 @@ def plain_rows(
         schema: The driver's schema.
         batches: The rows; reading them may raise an error of the database.
         name: Name of the database, for errors.
-        plain: Maps a field of `schema` to its plain type and the conversion; None uses `plain_type`
-            on the field's type.
+        plain: Function (field of `schema`) -> its plain type and the conversion. None: `plain_type`
+            of the field's type.
 
     Raises:
         DatabaseError: A column cannot be read. Can also be raised while the rows are read.

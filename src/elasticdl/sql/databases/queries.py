@@ -42,8 +42,8 @@ class Queries:
         """Register a query while the block runs, so that `Queries.cancel` can cancel it.
 
         Args:
-            cancel: Ends the connection's current call, if there is one; may be called from any
-                thread. Its exceptions are ignored.
+            cancel: Function () that ends the connection's current call, if there is one; may be
+                called from any thread. Its exceptions are ignored.
         """
         query = DatabaseQuery(cancel)
         with self._lock:
@@ -86,7 +86,8 @@ class DatabaseQuery:
         abandoned: A call that may still be running because it could not be cancelled; usually None.
 
     Args:
-        cancel: See `Queries.registered`.
+        cancel: Function () that ends the connection's current call, if there is one; may be called
+            from any thread. Its exceptions are ignored.
     """
 
     def __init__(self, cancel: Callable[[], None]) -> None:
@@ -114,8 +115,8 @@ class DatabaseQuery:
         """Make a driver call that can be cancelled; return its result.
 
         Args:
-            act: The call. If this is the main thread, `act` runs in another one, so that signals
-                are handled while it runs.
+            act: Function () that makes the call. If this is the main thread, `act` runs in another
+                one, so that signals are handled while it runs.
 
         Raises:
             BaseException: The error of `act`; or the exception of a signal such as Ctrl-C, raised

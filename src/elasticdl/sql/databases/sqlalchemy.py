@@ -358,7 +358,7 @@ class _Reading:
 
     Args:
         result: The result.
-        errors: Context manager that converts the driver's errors to ours.
+        errors: Function () -> context manager that converts the driver's errors to ours.
         query: Makes the driver's calls, so that they can be cancelled.
     """
 

@@ -48,7 +48,7 @@ class SQLite(BaseDatabase):
     """A SQLite database; see `database.Database`.
 
     Args:
-        path: Its file; None creates it in memory.
+        path: File of the database. None: create the database in memory.
 
     Raises:
         DatabaseError: The file cannot be opened.

@@ -365,7 +365,7 @@ class BaseDatabase(ABC):
 
         Args:
             key: Name of the column in the temporary table.
-            type_: Type of the table's column, to which it is cast; None does not cast.
+            type_: Type of the table's column, to which it is cast. None: do not cast it.
         """
         return f"given.{key}" if type_ is None else f"CAST(given.{key} AS {type_})"
 

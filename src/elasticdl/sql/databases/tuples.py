@@ -25,8 +25,8 @@ class TupleColumn:
     Attributes:
         name: Name of the column.
         type: Arrow type of the column.
-        convert: Converts a value that is not None to one that Arrow accepts for the type; None
-            leaves all values unchanged.
+        convert: Function (value that is not None) -> value that Arrow accepts for the type. None:
+            leave all values unchanged.
     """
 
     name: str
@@ -41,7 +41,7 @@ def rows_of(
 
     Args:
         columns: The columns.
-        fetch: Returns the next rows, empty at the end; raises the errors of the database.
+        fetch: Function () -> next rows, empty at the end; raises the errors of the database.
         name: Name of the database, for errors.
 
     Raises:
@@ -82,7 +82,7 @@ def tuples_of(rows: RowSource, convert: Callable[[pa.Array], list[Any]]) -> Iter
 
     Args:
         rows: The rows.
-        convert: Converts the values of a column to values that the driver accepts.
+        convert: Function (column) -> its values, as the driver accepts them.
     """
     for batch in rows.batches:
         yield list(zip(*(convert(column) for column in batch.columns), strict=True))

@@ -94,7 +94,7 @@ class DatabaseLocks:
 
         Args:
             url: URL of the database.
-            stop: Ends the wait when set.
+            stop: Event that ends the wait when it is set.
             waiting: Called once if the file is in use.
 
         Raises:
@@ -125,8 +125,8 @@ class Execution:
         database: URL of the database.
         place: The settings for running them.
         turns: The locks of DuckDB files, shared by all executions of a server.
-        send: Receives the responses in order. It may block, and raises `CancelledError` to stop the
-            execution.
+        send: Function (response), called with the responses in order. It may block, and raises
+            `CancelledError` to stop the execution.
     """
 
     def __init__(

@@ -26,12 +26,12 @@ class Security:
     """Access rules for callers.
 
     Attributes:
-        token: The token that clients must send; None requires no token. A server on Linux without
+        token: The token that clients must send. None: require no token. A server on Linux without
             token and client certificates serves only the user that started it.
-        certificate: The server's certificate chain, PEM; None disables TLS.
+        certificate: The server's certificate chain, PEM. None: serve without TLS.
         key: Private key of `certificate`, PEM.
-        authorities: Certificates of the authorities that sign client certificates, PEM; None
-            requires no client certificate.
+        authorities: Certificates of the authorities that sign client certificates, PEM. None:
+            require no client certificate.
         allow_any_database: Whether clients may choose a database.
     """
 

@@ -11,7 +11,7 @@ compile it before training begins:
     changed later                   not seen, as in `fit`; but callbacks may read them again, so
                                     checkpoints keep what has `changed`
 
-A model that requests to run eagerly may change them in each step, and with them numbers in lists
+A model that requests to run eagerly may change attributes in each step, and also numbers in lists
 and positions of iterators. Such a change is rejected when a step is compiled.
 
 Callers: `trainer.py`.

@@ -201,7 +201,7 @@ class LoggedRows:
 
     Attributes:
         leads: Whether this process writes the file; False until set.
-        closed: As for a file object.
+        closed: Whether the file is closed, as for a file object.
     """
 
     def __init__(self, path: str, *, append: bool) -> None:
@@ -272,7 +272,7 @@ class TensorBoardFiles:
 
     Args:
         callback: The callback.
-        private: Returns a new temporary folder, for events that are held back.
+        private: Function () -> new temporary folder, for events that are held back.
     """
 
     def __init__(self, callback: Any, private: Callable[[], Path]) -> None:

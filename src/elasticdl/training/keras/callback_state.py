@@ -1,6 +1,6 @@
 """State of Keras callbacks: converts it to JSON values and arrays, and back.
 
-Extends `training/callback_state.py` with variables, tensors, metrics, generators of seeds, and
+Extends `training/callback_state.py` with variables, tensors, metrics, seed generators, and
 callbacks within callbacks.
 
 Callers: `hooks.py`.
@@ -100,7 +100,10 @@ class KerasValues(CallbackValues):
     def decode_other(
         self, tag: str, content: Any, current: Any, arrays: Mapping[str, np.ndarray[Any, Any]]
     ) -> Any:
-        """Restore a tensor, or an object of Keras in place; see `decode`."""
+        """Restore a tensor, or change a Keras object in place and return it.
+
+        `CallbackValues.decode_other` describes the arguments.
+        """
         match tag:
             case "$tensor":
                 return tf.constant(np.array(arrays[content]))

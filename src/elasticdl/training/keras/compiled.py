@@ -74,8 +74,8 @@ def give_loss(model: keras.Model, loss: Callable[[Any, Any, Any], Any]) -> None:
 
     Args:
         model: A model compiled with an optimizer.
-        loss: Takes outputs, labels and sample weights, and returns the loss. It is called once for
-            all outputs of the model.
+        loss: Function (outputs, labels, sample weights) -> loss. It is called once for all outputs
+            of the model.
     """
     given = _GivenLoss(loss)
     model.loss = given

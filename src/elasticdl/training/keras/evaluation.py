@@ -9,7 +9,7 @@ it and it may be repeated after a kill. A model that changes a weight is therefo
 it is evaluated.
 
 BatchNormalization that is called with training=True is not rejected: its outputs do not depend on
-its statistics. They change in training only, which is logged.
+its statistics. The statistics change in training only, which is logged.
 
 Callers: `trainer.py`.
 """

@@ -1,4 +1,4 @@
-"""Exports a trained Keras model for serving.
+"""Exports a trained Keras model for serving, so that it can be called without the user's code.
 
 Keras' `model.export` calls a model without `training=False`, and layers that augment images treat
 that as training. The served function is therefore created here, and compared with the model's
@@ -39,7 +39,9 @@ _TOLERANCE = 1e-4
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """A few examples, and the model's outputs for them.
+    """Examples with the model's outputs for them, from which a model is exported.
+
+    The inputs give the export its signature, and the outputs are compared with those of the export.
 
     Attributes:
         inputs: Arrays, as the model takes them.
@@ -67,7 +69,7 @@ def export(model: keras.Model, folder: Path, example: Example) -> list[str]:
     Args:
         model: A built model.
         folder: An existing folder.
-        example: Examples for comparing the export with the model.
+        example: Examples that give the export its signature, and to compare it with the model.
 
     Returns:
         Names of the file and the folder written. If Keras cannot save the model, or TensorFlow
@@ -232,7 +234,7 @@ def _check_same(outputs: Callable[[], Any], example: Example, it: str) -> None:
     """Check that an export gives the model's outputs, unless it draws random numbers.
 
     Args:
-        outputs: Calls the export with the inputs of the example.
+        outputs: Function () -> outputs of the export for the inputs of the example.
         example: The inputs, and the outputs of the trained model.
         it: The export, as the subject of a sentence in the error.
 

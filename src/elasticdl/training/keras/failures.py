@@ -71,7 +71,7 @@ def out_of_range(
         error: TensorFlow's exception.
         batches: The batches of the failed steps.
         definition: The model's definition.
-        predict: Returns the model's outputs for features.
+        predict: Function (features) -> the model's outputs.
     """
     if _OF_A_GRADIENT.search(str(error)):
         with contextlib.suppress(ElasticDLError):
@@ -111,7 +111,7 @@ def of_a_step(
         step: The step's number, from 1.
         batches: The batches of the step.
         definition: The model's definition.
-        predict: Returns the model's outputs for features.
+        predict: Function (features) -> the model's outputs.
     """
     mistake = out_of_range(error, batches, definition, predict)
     if mistake is not None:
@@ -150,7 +150,7 @@ def naming(
         what: The code that runs, for the error: "the model or its loss".
         batch: Its input.
         definition: The model's definition.
-        predict: Returns the model's outputs for features.
+        predict: Function (features) -> the model's outputs.
 
     Raises:
         DataError: A label or an id is out of range.

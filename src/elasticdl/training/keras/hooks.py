@@ -58,12 +58,12 @@ class KerasHooks:
         model: The model, compiled with its optimizer.
         callbacks: The user's callbacks.
         where: Names the user's code, for messages.
-        direction: Takes a metric's name; returns "min" or "max", whichever values are better, or
-            None if unknown. For models that were not compiled with their metrics, where Keras
-            cannot find out. None leaves it to Keras.
+        direction: Function (name of a metric) -> "min" or "max", whichever values are better, or
+            None if unknown. Needed for a model that was not compiled with its metrics, because
+            Keras then cannot find out. None: leave it to Keras.
         is_compiled: Whether the model was compiled with its loss and metrics.
-        drawing: Takes an event's name, such as `on_epoch_end`, and a batch number; returns a
-            context manager that seeds the random numbers drawn in its block. None seeds none.
+        drawing: Function (name of an event, such as `on_epoch_end`, number of the batch) -> context
+            manager that seeds the random numbers drawn in its block. None: do not seed them.
         only_in_validation: Names of metrics that are not measured in training, as far as they are
             known before training.
 
@@ -71,7 +71,7 @@ class KerasHooks:
         are_of_users: Whether there is a callback with user code.
         epoch: The current epoch, from 0.
         attributes: Tracks Python attributes of the model and the optimizer that the user's
-            callbacks change, to store them in checkpoints; None stores none.
+            callbacks change, to store them in checkpoints. None: store none.
     """
 
     def __init__(
@@ -131,7 +131,8 @@ class KerasHooks:
     def monitored(self) -> Mapping[str, str]:
         """Name of a metric -> the callback that monitors it, as named in messages.
 
-        Empty if a user's callback has `on_epoch_end`, which may add metrics that are unknown here.
+        The result is empty if a user's callback has `on_epoch_end`, which may add metrics that are
+        unknown here.
         """
         if any(_is_own(each, "on_epoch_end") for each in self._callbacks):
             return {}
@@ -277,7 +278,7 @@ class KerasHooks:
     def _restored_by(self, callback: Any) -> str:
         """Return a note if a callback is an EarlyStopping that restored an earlier epoch's weights.
 
-        Empty otherwise.
+        The result is empty otherwise.
         """
         if (
             not isinstance(callback, keras.callbacks.EarlyStopping)
@@ -377,7 +378,8 @@ class KerasHooks:
     def _weights_beside(self, value: Any) -> list[Any]:
         """Return the variables of an attribute's value if it is another model or optimizer.
 
-        Empty for other values, and if it shares variables with the trained model or its optimizer.
+        The result is empty for other values, and if it shares variables with the trained model or
+        its optimizer.
         """
         if not isinstance(value, (keras.Model, keras.optimizers.Optimizer)):
             return []

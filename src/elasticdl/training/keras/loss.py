@@ -46,7 +46,7 @@ class TrainingLoss:
     Args:
         model: The model, with its optimizer.
         definition: Its definition.
-        adapt: Converts features to the model's argument.
+        adapt: Function (features) -> argument of the model.
 
     Attributes:
         of_the_model: Whether the model overrides `compute_loss`.
@@ -73,7 +73,9 @@ class TrainingLoss:
     def is_by_example(self) -> bool:
         """Whether the loss of each example can be computed separately.
 
-        True unless `compile` or the model's `compute_loss` defines the loss.
+        The value is False if the loss comes from the user's call of `model.compile`, or from the
+        model's own `compute_loss`: these return one value per batch. True otherwise: the model
+        file's loss function can be called for each example.
         """
         return not self._definition.compiled and not self.of_the_model
 
@@ -172,7 +174,7 @@ class TrainingLoss:
 
         Args:
             trial: The first batch; its `outputs` are not used.
-            forward: Runs the model on a batch; see `Forward`.
+            forward: Function that runs the model on a batch; see `Forward`.
 
         Returns:
             The number of examples, the number of unmasked time steps, or the sum of the sample
@@ -203,10 +205,12 @@ class TrainingLoss:
         """Return the functions that `output_part_checks.check` calls on parts of a batch.
 
         Args:
-            forward: See `ModelRunner`.
+            forward: Function (examples, seed, whether in training) -> outputs; see `ModelRunner`.
             divisor: Which number the loss divides its sum over a batch by.
-            normalizes_by_batch: See `ModelRunner`.
-            moves_statistics: See `ModelRunner`.
+            normalizes_by_batch: Function (examples) -> whether running them in inference mode
+                changes statistics of a BatchNormalization.
+            moves_statistics: Function (examples) -> whether running them in training mode changes a
+                statistic.
         """
         in_labels = self._definition.compiled
 
@@ -227,7 +231,7 @@ class TrainingLoss:
 
         Args:
             trial: The batch; its `outputs` are not used.
-            forward: Runs the model on a batch; see `Forward`.
+            forward: Function that runs the model on a batch; see `Forward`.
             divisor: Which number the loss divides its sum over a batch by.
 
         Raises:

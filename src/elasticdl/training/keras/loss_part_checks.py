@@ -95,7 +95,7 @@ def find_divisor(
     """Determine which number a loss divides its sum over a batch by.
 
     Args:
-        loss_of: Returns the loss of some examples.
+        loss_of: Function (examples) -> their loss.
         batch: The first batch for which gradients are computed.
         origin: Prefix of errors.
         weights_in_labels: Whether the labels are pairs (labels, sample weights).
@@ -183,7 +183,7 @@ def averaged_parts(
     Each loss is weighted by the number that its sum was divided by. Runs within a compiled step.
 
     Args:
-        loss_of: Returns the loss of some examples: a float32 scalar.
+        loss_of: Function (examples) -> their loss, a float32 scalar.
         batch: All examples, with `num_examples` as a tensor.
         kind: Which number a loss divides its sum over examples by.
         weights_in_labels: Whether the labels are pairs (labels, sample weights).
@@ -265,8 +265,8 @@ def check_added(
     """Check that losses added by layers are means over the batch.
 
     Args:
-        added: Runs the model on some examples and returns its outputs and the sum of the losses
-            added by layers; also takes an integer that determines its random numbers.
+        added: Function (examples, seed) -> outputs of the model, and the sum of the losses added by
+            layers.
         batch: The first batch for which gradients are computed.
         kind: Which number the batch's loss is divided by.
         origin: Prefix of errors.

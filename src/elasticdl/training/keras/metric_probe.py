@@ -39,10 +39,10 @@ class MetricProbe:
 
     Args:
         definition: The definition of the model.
-        forward: Returns the model's outputs for features; has no side effects.
+        forward: Function (features) -> the model's outputs; has no side effects.
         loss: The loss, which is a metric too.
         generators: The generators that Python code draws from.
-        predict: Returns the model's outputs for features, as arrays.
+        predict: Function (features) -> the model's outputs, as arrays.
     """
 
     def __init__(
@@ -77,9 +77,10 @@ class MetricProbe:
         Does nothing unless states must be summed (`require_sums`).
 
         Raises:
-            DataError: See `on`.
-            DefinitionError: See `on`.
-            UserCodeError: See `on`.
+            DataError: A label or an id is out of range.
+            DefinitionError: A metric's name is reserved, or a metric has state outside its
+                variables.
+            UserCodeError: A metric raised.
         """
         if metrics.variables.unproved and not metrics.variables.ordered:
             self.on(batch, metrics)
@@ -89,7 +90,8 @@ class MetricProbe:
 
         Raises:
             DataError: A label or an id is out of range.
-            DefinitionError: See `on_example`.
+            DefinitionError: A metric's name is reserved, or a metric has state outside its
+                variables.
             UserCodeError: A metric raised.
         """
         num_examples = min(batch.num_examples, _MAX_PROBED)

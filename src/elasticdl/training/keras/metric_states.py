@@ -41,7 +41,7 @@ class MetricVariables:
         where: The user's `file:line`, for errors.
 
     Attributes:
-        members: As passed.
+        members: The argument `members`.
         ordered: Names of metrics whose states are carried from batch to batch, not summed.
         unproved: Names of metrics for which no batch has shown yet whether states add up.
         failures: Name -> how its states differ from their sum.
@@ -100,8 +100,8 @@ class MetricVariables:
         """Before a step, set the metrics whose states are carried (`ordered`).
 
         Args:
-            so_far: Name of the metric -> its states after the previous batch; a metric that is
-                missing is reset, and None resets all.
+            so_far: Name of the metric -> its states after the previous batch. A metric that is
+                missing is reset. None: reset all metrics.
         """
         for name in self.ordered:
             if so_far and name in so_far:
@@ -161,8 +161,8 @@ class MetricVariables:
         failure is recorded in `failures`; it is an error only after `require_sums`.
 
         Args:
-            one: Updates all metrics by one batch.
-            other: Updates all metrics by another batch; both may be the same.
+            one: Function () that updates all metrics by one batch.
+            other: Function () that updates all metrics by another batch; both may be the same.
 
         Raises:
             DefinitionError: A metric keeps state outside its variables; or its states do not add

@@ -88,9 +88,9 @@ class KerasMetrics:
         Runs within a compiled step, after `variables.begin`.
 
         Args:
-            loss: The batch's mean loss; None leaves out the metric `loss`.
+            loss: The batch's mean loss. None: leave out the metric `loss`.
             outputs: The model's outputs.
-            labels: As tensors.
+            labels: Labels of the batch, as tensors.
             num_examples: Number of examples in the batch, a float32 scalar.
             weights: Sample weights, for metrics that are `weighted`, as in Keras.
         """
@@ -146,7 +146,7 @@ class KerasMetrics:
 
         Args:
             outputs: The model's outputs.
-            labels: As tensors.
+            labels: Labels of the batch, as tensors.
 
         Returns:
             Name -> float32, one value per example. A function that returns one value per batch, and

@@ -1,6 +1,7 @@
 """Describes a compiled Keras model: inputs, last layers, losses.
 
-Called by `sessions/checks/model.py`, which draws the conclusions.
+`sessions/checks/model.py` compares these facts with the data; `scores.py` derives the kind of the
+outputs from them.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class _Given(keras.losses.Loss):
         self.fn = function
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        """Return the function's value."""
+        """Return the value of the user's function for labels and predictions."""
         return self.fn(y_true, y_pred)
 
 

@@ -79,8 +79,8 @@ def check_alike(
     """Check that calling the model changes no trained weight in a way that depends on examples.
 
     Args:
-        call: Calls the model in training mode on some examples, with the random numbers of the
-            worker whose rank is the second argument.
+        call: Function (examples, rank): calls the model in training mode, with the random numbers
+            of the worker with this rank.
         batch: Examples; two parts of it are compared.
         trained: The trained weights.
         others: The other variables that a call may change.

@@ -82,8 +82,8 @@ def may_draw(optimizer: Any, trainable: Sequence[Any]) -> bool:
 def check_gradients_add_up(trainable: Sequence[Any], origin: Origin) -> None:
     """Reject weights for which Keras returns the next value in place of a gradient.
 
-    They have the attribute `overwrite_with_gradient`, as the scales of float8 training do. Such
-    values must not be summed over workers.
+    Such weights have the attribute `overwrite_with_gradient`, as the scales of float8 training do.
+    Values in place of gradients must not be summed over workers.
 
     Raises:
         DefinitionError: There is such a weight.

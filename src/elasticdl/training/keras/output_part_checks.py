@@ -68,13 +68,14 @@ class ModelRunner:
     """Functions that run a model on some examples.
 
     Attributes:
-        forward: Takes examples, a seed for random numbers, and whether to run as in training.
-            Returns the outputs.
-        loss_of: Returns the loss of examples whose outputs are known.
-        divisor_of: Returns the number that this loss was divided by.
-        normalizes_by_batch: Returns whether running examples in inference mode changes statistics
-            of a BatchNormalization. Their outputs then depend on the batch.
-        moves_statistics: Returns whether running examples in training mode changes a statistic.
+        forward: Function (examples, seed for random numbers, whether to run as in training) ->
+            outputs.
+        loss_of: Function (examples whose outputs are known) -> their loss.
+        divisor_of: Function (the same examples) -> number that their loss was divided by.
+        normalizes_by_batch: Function (examples) -> whether running them in inference mode changes
+            statistics of a BatchNormalization. Their outputs then depend on the batch.
+        moves_statistics: Function (examples) -> whether running them in training mode changes a
+            statistic.
     """
 
     forward: Callable[[ExampleBatch, int, bool], Any]
@@ -264,7 +265,8 @@ def _changes_if_replaced(
     nothing can be said, and the result is False.
 
     Args:
-        outputs_of: Runs the model on some examples, with the same seed each time.
+        outputs_of: Function (examples) -> outputs of the model, computed with the same seed each
+            time.
         batch: The batch.
         whole: The outputs for the batch.
         rtol: Relative difference that rounding alone can cause.

@@ -177,7 +177,7 @@ def is_of_keras(loss: Any) -> bool:
 def _is_base(kind: type) -> bool:
     """Return whether a class belongs to Keras and trains with the standard `train_step`.
 
-    False for user classes, and for Keras' `distillation` and `premade_models`, which train
+    Returns False for user classes, and for Keras' `distillation` and `premade_models`, which train
     differently.
     """
     return _is_of_library(kind.__module__) and not _MODELS_OF_KERAS & {*kind.__module__.split(".")}

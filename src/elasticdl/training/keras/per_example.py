@@ -1,4 +1,4 @@
-"""Applies a function of a batch to each of its examples, inside a step.
+"""Applies a function of a batch to each of its examples, inside a step, for losses by example.
 
 Callers: `loss.py`.
 """
@@ -17,7 +17,7 @@ def one_by_one(function: Callable[..., tf.Tensor], *batch: Any, eager: bool) -> 
     """Apply a function to batches of one example each.
 
     Args:
-        function: Takes a batch, returns a float32 scalar.
+        function: Function of a batch -> float32 scalar.
         *batch: Its arguments: tensors, or nestings of them; the first axis is the example.
         eager: Whether steps run uncompiled, so that the function cannot be traced.
 

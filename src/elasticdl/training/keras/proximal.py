@@ -37,7 +37,7 @@ class ProximalTerm:
         return self._anchors + ([] if self._strength is None else [self._strength])
 
     def release(self) -> None:
-        """Stop adding the term."""
+        """Stop adding FedProx's proximal term to the gradients."""
         self.is_on = False
 
     def set_anchor(self, weights: Weights, paths: Sequence[str], strength: float) -> None:

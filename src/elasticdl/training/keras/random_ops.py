@@ -1,10 +1,11 @@
-"""Random numbers drawn outside layers: `tf.random.*`, and `keras.random.*` without a seed.
+"""Makes random numbers that user code draws outside layers reproducible after a resume.
 
-TensorFlow's operations draw from states that cannot be read or set. Keras' functions without a seed
-draw from one generator per thread. Steps would then draw different numbers after a resume, and the
-same on every worker. While a step is traced, both are made to draw from a generator of the trainer
-instead. The trainer sets the generator's state for every step, as it does for dropout layers. Draws
-that cannot be replaced are rejected.
+It concerns calls of `tf.random.*`, and of `keras.random.*` without a seed. TensorFlow's operations
+draw from states that cannot be read or set. Keras' functions without a seed draw from one generator
+per thread. Steps would then draw different numbers after a resume, and the same on every worker.
+While a step is traced, both are made to draw from a generator of the trainer instead. The trainer
+sets the generator's state for every step, as it does for dropout layers. Draws that cannot be
+replaced are rejected.
 
 Callers: `trainer.py`.
 """
@@ -219,7 +220,7 @@ class RandomOpReplacer:
         """Replace a random operation by a seeded one; TensorFlow calls this for each operation.
 
         Returns:
-            The outputs to use in place of the operation's; None keeps them.
+            The outputs to use in place of the operation's, or None to keep those of the operation.
 
         Raises:
             DefinitionError: The operation draws random numbers and cannot be replaced.

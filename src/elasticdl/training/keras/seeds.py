@@ -62,8 +62,8 @@ class StepSeeder:
     def set_for_update(self, step: tf.Tensor) -> None:
         """Seed the draws of an update, as a function of its number only: the same on all workers.
 
-        Optimizers and constraints may draw during an update. They do not belong to a layer, so of
-        the seed variables only the last one is set, which is the one for draws outside layers.
+        Only optimizers and constraints may draw during an update. These do not belong to a layer,
+        so only the last of the seed variables is set: the one for draws outside layers.
 
         Args:
             step: Number of the update, int64.

@@ -1,9 +1,9 @@
 """Finds the axes for which steps are compiled without a fixed size: sequence lengths may vary.
 
 A function is compiled for the shapes of the example batch. An axis along which a batch differs in
-size from the example (sequences padded to the longest of a batch) is left open, that is, compiled
-without a fixed size, so that not every length requires a compilation. A function with an open axis
-may return other bits than one without (measured on TensorFlow 2.21, CPU: convolutions, attention,
+size from the example (sequences padded to the longest of a batch) is compiled without a fixed size
+(an *open* axis), so that not every length requires a compilation. A function with an open axis may
+return other bits than one without (measured on TensorFlow 2.21, CPU: convolutions, attention,
 SimpleRNN and BatchNorm differ in the last digit; Dense, LSTM, GRU, Embedding and LayerNormalization
 do not). The choice of the function therefore depends only on the shapes of the batch and of the
 example, never on earlier batches, which a resumed process has not seen.
@@ -74,14 +74,14 @@ class Lengths:
 def signature(
     shape: Sequence[int], number: int, leading: int, fixed_axis: int | None, axes: Axes
 ) -> Shape:
-    """Return an array's shape as a function is compiled for it: None along open axes.
+    """Return the shape for which a function is compiled: None along axes of variable size.
 
     Args:
         shape: Shape of an array.
         number: Index of the array.
         leading: Number of axes before those of one example.
-        fixed_axis: The leading axis whose length is fixed; None leaves all of them open.
-        axes: Further open axes, as `Lengths.open_axes` returns them.
+        fixed_axis: The leading axis whose length is fixed. None: all of them have variable sizes.
+        axes: Further axes of variable size, as `Lengths.open_axes` returns them.
     """
     return tuple(
         None if (i < leading and i != fixed_axis) or (number, i - leading) in axes else size

@@ -11,12 +11,12 @@ starts from the same values, so workers send changes:
     boolean           "was seen"                  the new value               if all agree
 
 Whether a variable is a mean or a sum is determined on the first batch that changes it: the changes
-of its two halves are compared with that of the whole. Each worker sends its result (its *votes*)
+of its two halves are compared with that of the whole. Each worker sends its result, as flags, along
 with its changes, because a worker whose batches never changed a variable cannot determine it. A
 variable that is drawn at random, independently of the examples, is neither: it is rejected by name.
 
 Some later batches are compared again (`repeated_checks.py`). A difference is then a warning, and
-the votes stay as they are, so workers need not agree about it.
+the flags stay as they are, so workers need not agree about it.
 
 Callers: `trainer.py`.
 """
@@ -102,7 +102,7 @@ class _Statistic:
 class KerasStatistics:
     """The statistics of one model: encodes their changes as summable numbers, and applies sums.
 
-    See the module docstring.
+    The module docstring describes the kinds of statistics and their encoding.
 
     Args:
         variables: The non-trainable variables, except random seeds, and trained weights that a
@@ -218,7 +218,7 @@ class KerasStatistics:
 
         Args:
             num_examples: Number of examples in the batch.
-            changes: Computes the changes that examples of the batch make.
+            changes: Function (positions of examples in the batch, seed) -> changes that they make.
 
         Raises:
             DefinitionError: An integer variable is neither, or a variable is drawn at random.
@@ -285,7 +285,7 @@ class KerasStatistics:
 
         Args:
             num_examples: Number of examples in the batch.
-            changes: Computes the changes that examples of the batch make.
+            changes: Function (positions of examples in the batch, seed) -> changes that they make.
             step: Number of updates so far.
         """
         whole, one, other, share = _by_halves(num_examples, changes)
@@ -326,7 +326,7 @@ class KerasStatistics:
 
         Args:
             number: Index of the variable; all parts of the batch changed it by the same amount.
-            changes: Computes the changes that examples of the batch make.
+            changes: Function (positions of examples in the batch, seed) -> changes that they make.
 
         Raises:
             DefinitionError: The change depends on the seed, and not on the examples.
@@ -352,7 +352,7 @@ class KerasStatistics:
 
         Args:
             number: Index of the variable.
-            changes: Computes the changes that examples of the batch make.
+            changes: Function (positions of examples in the batch, seed) -> changes that they make.
         """
         pairs = (0, 0), (-1, -1), (0, -1), (-1, 0)
         first, last, *both = (changes(pair)[number] for pair in pairs)
@@ -399,7 +399,7 @@ class KerasStatistics:
             numbers: Indices of the variables.
             whole: The changes of all variables that the batch makes.
             all_rows: Indices of the batch's examples.
-            changes: Computes the changes that examples of the batch make.
+            changes: Function (positions of examples in the batch, seed) -> changes that they make.
         """
         are_counters = [True] * len(numbers)
         before = [np.array(self._statistics[number].variable) for number in numbers]

@@ -1,12 +1,16 @@
 """Compiles and caches a trainer's functions, by the shapes of their arguments.
 
-    batch --shapes--> open axes (`sequence_lengths.py`) --> compiled function: cached or new
-                                                        | TensorFlow cannot compile the model
-                                                        +--> all functions run uncompiled
+    batch --shapes--> axes of variable size (`sequence_lengths.py`) --> compiled function, cached
+    TensorFlow cannot compile the user's code -------------------> all functions run uncompiled
 
-While a function is traced, operations that draw random numbers outside layers are replaced by
-seeded ones. A step must not change variables outside the model, nor attributes of Python objects:
-TensorFlow runs Python code only once, when it traces the step.
+A compiled function accepts any size along an axis in which batches differ, such as the length of
+sequences. While a function is traced, operations that draw random numbers outside layers are
+replaced by seeded ones.
+
+TensorFlow runs the Python code of a step only once, when it traces the step. A model that requests
+`run_eagerly=True` and changes attributes of Python objects in a step is therefore rejected. Without
+this request, such a change happens only while the step is traced, as in `fit`. The variables
+outside the model that a step uses are recorded here, so that the trainer rejects changes of them.
 
 Callers: `trainer.py`.
 """
@@ -49,8 +53,8 @@ class Watched:
     """Objects that check and replace operations while a trainer's functions are traced.
 
     Attributes:
-        draws: Replaces random numbers drawn outside layers.
-        seeds: Seeds all randomness.
+        draws: Replacer of random operations outside layers.
+        seeds: Seeder of all randomness of a step.
         generators: The generators that Python code draws from.
         python_code: Rejects Python calls in a compiled function that draw random numbers.
         attributes: Records the attributes of the model and the optimizer as the model file set
@@ -76,8 +80,9 @@ class StepFunctions:
         definition: Definition of the model.
         example: An example batch; only its shapes and dtypes matter.
         watched: Checks and replacements while functions are traced.
-        drawing: Seeds what Python code draws in an uncompiled step.
-        predict: Returns the model's outputs for features, through `call`.
+        drawing: Function (name) -> context manager that seeds what Python code draws in its block;
+            used for uncompiled steps.
+        predict: Function (features) -> the model's outputs, computed through `call`.
 
     Attributes:
         is_eager: Whether functions run uncompiled.
@@ -126,7 +131,7 @@ class StepFunctions:
 
         Args:
             name: Name of the function, for the cache and for errors.
-            function: Takes features, labels, sample weights, and step and rank.
+            function: Function (features, labels, sample weights, step and rank) to call.
             arrays: Features, labels and sample weights.
             at: Number of the first step, and the rank.
             batches: The batches of these arrays, for errors.
@@ -212,7 +217,7 @@ class StepFunctions:
 
         Args:
             name: Name of the function, for the cache.
-            function: Takes one tensor for each of `specs`; does not take a batch.
+            function: Function of one tensor for each of `specs`; it does not take a batch.
             specs: Shapes and dtypes of the tensors.
         """
         return self._compiled.get(name, lambda: self._compile(function, specs))
@@ -236,10 +241,10 @@ class StepFunctions:
             return self._predict(features)
 
     def _open_axes(self, name: str, arrays: Sequence[Arrays], leading: int) -> Axes:
-        """Return the axes to leave open (compile without a fixed size) for these arrays.
+        """Return the axes that the function for these arrays is compiled without a fixed size for.
 
         The result is empty if the arrays have the sizes of the example, or if the model cannot be
-        compiled with open axes. The first call with other sizes finds out the latter.
+        compiled with axes of variable size. The first call with other sizes finds out the latter.
 
         Args:
             name: Name of the function to compile.
@@ -267,7 +272,13 @@ class StepFunctions:
         return found if self._opens else frozenset()
 
     def _says_the_same_opened(self, features: Arrays) -> bool:
-        """Return whether a model compiled with open axes gives the same outputs as uncompiled."""
+        """Return whether compiling with axes of variable size leaves the model's outputs equal.
+
+        They are compared with those of the uncompiled model, up to rounding.
+
+        Args:
+            features: Features of a batch whose sizes differ from those of the example.
+        """
         try:
             opened = leaves(self._predict(features))
         except (DataError, TrainingError, UserCodeError):

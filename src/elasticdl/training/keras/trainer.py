@@ -470,7 +470,7 @@ class KerasTrainer:
         """Start adding the gradient of FedProx's proximal term; see `SupportsProximalTerm`.
 
         Args:
-            weights: The weights to stay close to, by name; None stops adding the term.
+            weights: The weights to stay close to, by name. None: add no such term.
             strength: Factor of the term, mu in the paper.
         """
         if weights is None:

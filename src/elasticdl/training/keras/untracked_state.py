@@ -36,7 +36,7 @@ class UntrackedVariables:
     Args:
         model: The model. Its layers are searched to name a variable in an error.
         optimizer: Its optimizer, whose attributes are searched for the same purpose.
-        known: Returns all variables that are in checkpoints, or set for each step.
+        known: Function () -> all variables that are in checkpoints, or set for each step.
         origin: Prefix of errors.
     """
 

@@ -146,7 +146,9 @@ class TorchValues(CallbackValues):
     def decode_other(  # noqa: C901, PLR0911 - one line a type
         self, tag: str, content: Any, current: Any, arrays: Mapping[str, np.ndarray[Any, Any]]
     ) -> Any:
-        """Restore a tensor, a module or an object, which is changed in place; see `decode`.
+        """Restore a tensor, a module or an object, which is changed in place.
+
+        `CallbackValues.decode_other` describes the arguments.
 
         Raises:
             DefinitionError: The object to restore into does not exist.

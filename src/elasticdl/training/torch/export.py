@@ -1,4 +1,4 @@
-"""Exports a trained module for serving."""
+"""Exports a trained module for serving, so that it can be called without the user's code."""
 
 from __future__ import annotations
 

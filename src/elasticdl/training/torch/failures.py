@@ -69,7 +69,7 @@ def out_of_range(
     Args:
         error: PyTorch's exception.
         model: The trained model.
-        run: Runs the model on the batch again and returns its outputs, without side effects.
+        run: Function () that runs the model on the batch again, without side effects.
         shape: Shape of the model's outputs for another batch, if known: after an error on a GPU the
             model cannot run again.
         batch: The batch of the failed step.
@@ -105,7 +105,7 @@ def place_of(error: Exception, definition: ModelDefinition) -> str:
 def device_advice(error: Exception) -> str:
     """Return advice, as a separate line, on an error about tensors on several devices.
 
-    Empty for other errors.
+    The result is empty for other errors.
     """
     if not torch.cuda.is_available() or not _DEVICE.search(str(error)):
         return ""

@@ -162,7 +162,9 @@ class HookMemory:
 
 
 class Codec:
-    """Converts plain values to arrays and back.
+    """Converts the state of hooks to arrays that a checkpoint can store, and back.
+
+    It accepts numbers, strings, tensors, arrays, and standard containers of them.
 
     Args:
         parameters: The model's parameters, which are stored by name and not copied.
@@ -173,10 +175,10 @@ class Codec:
         self._names = {id(p): name for name, p in parameters.items()}
 
     def to_arrays(self, value: Any) -> dict[str, np.ndarray[Any, Any]]:
-        """Convert a value to arrays: JSON as an array of bytes, and each array within the value.
+        """Convert a value to named arrays: JSON as an array of bytes, and each array in the value.
 
         Raises:
-            UnkeepableValueError: The value contains objects other than plain values and arrays.
+            UnkeepableValueError: The value contains an object of another kind.
         """
         arrays: dict[str, np.ndarray[Any, Any]] = {}
         text = json.dumps(self._encoded(value, arrays))

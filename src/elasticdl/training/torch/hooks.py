@@ -1,4 +1,4 @@
-"""Forwards the events of a run to the user's callbacks and to learning rate schedulers."""
+"""Forwards the events of a run to a PyTorch model's callbacks and learning rate schedulers."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class TorchHooks:
         optimizer: The optimizer of the model.
         modes: Sets the model's mode, training or evaluation.
         schedulers: The schedulers, which step at the end of an epoch, after the callbacks.
-        drawing: (Hash of the event's name, epoch or batch number) -> a context manager that seeds
-            the random numbers drawn in its block.
+        drawing: Function (hash of the event's name, epoch or batch number) -> context manager that
+            seeds the random numbers drawn in its block.
         changed: Called after callbacks may have changed the set of trainable parameters.
 
     Attributes:

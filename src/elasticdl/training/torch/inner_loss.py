@@ -49,12 +49,13 @@ class InnerLossSteps:
 
     Args:
         definition: For errors.
-        adapt: Converts features to the arguments of `forward`.
+        adapt: Adapter that converts features to the arguments of `forward`.
         loss: Finds the divisor of the loss that `forward` returns: the number by which the sum over
             examples was divided.
         precision: The number format of the computation.
-        without_effects: Returns a context manager; in its block the model is in evaluation mode,
-            without gradients, and changes to its buffers are undone. See `steps.check_parts`.
+        without_effects: Function (seed) -> context manager. In its block, the model is in
+            evaluation mode, without gradients, and changes to its buffers are undone. See
+            `steps.check_parts`.
     """
 
     def __init__(

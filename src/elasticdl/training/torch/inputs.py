@@ -41,7 +41,7 @@ def find_adapter(
         model: The user's module.
         features: An example batch; only names and structure matter.
         origin: Prefix of the error.
-        run: Calls the model on the example, without side effects.
+        run: Function (adapter): calls the model on the example with it, without side effects.
 
     Raises:
         DefinitionError: The model does not accept these features.

@@ -71,8 +71,8 @@ class TrainerProgress:
 
     Args:
         origin: Prefix of errors.
-        step: Returns the number of updates so far.
-        epoch: Returns the current epoch, from 0.
+        step: Function () -> number of updates so far.
+        epoch: Function () -> current epoch, from 0.
 
     Attributes:
         training: Whether a training step is running.
@@ -142,8 +142,9 @@ class LightningSteps:
         loss: Finds the divisor of the loss that a step returns: the number by which the sum over
             examples was divided.
         precision: The number format of steps.
-        without_effects: Returns a context manager; in its block the model is in evaluation mode,
-            without gradients, and changes to its buffers are undone. See `steps.check_parts`.
+        without_effects: Function (seed) -> context manager. In its block, the model is in
+            evaluation mode, without gradients, and changes to its buffers are undone. See
+            `steps.check_parts`.
         progress: The object that the module gets as `self.trainer`.
     """
 
@@ -276,7 +277,7 @@ class LightningSteps:
         Args:
             model: The module.
             step: Name of the step that runs in the block, such as `training_step`.
-            so_far: States of the module's metrics before the step; None resets the metrics.
+            so_far: States of the module's metrics before the step. None: reset the metrics.
 
         Yields:
             The object that records what the module logs.

@@ -84,7 +84,7 @@ class LoggedMetric:
         Args:
             step: Name of the step, such as `validation_step`; each may log the metric under another
                 name.
-            so_far: States before the step, by logged name; None resets the metric.
+            so_far: States before the step, by logged name. None: reset the metric.
         """
         self._states.begin((so_far or {}).get(self._names.get(step, "")))
 

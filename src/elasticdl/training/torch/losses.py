@@ -163,7 +163,7 @@ class TorchLoss:
 
         Args:
             outputs: The model's outputs.
-            labels: As tensors.
+            labels: Labels of the batch, as tensors.
             weights: Sample weights, float32[num_examples, ...]; the loss is then
                 sum(weight x loss) / number of examples.
             num_examples: Examples in the batch.
@@ -183,7 +183,7 @@ class TorchLoss:
         """Call user code that computes a batch's loss, and return the loss with its divisor.
 
         Args:
-            compute: Returns the loss.
+            compute: Function () -> loss.
             weights: Sample weights, as for `of`.
             num_examples: Number of examples in the batch.
 
@@ -233,7 +233,7 @@ class TorchLoss:
         Args:
             num_examples: Examples in the batch.
             whole: The loss of the batch.
-            part: Returns the loss of some of its examples.
+            part: Function (slice) -> loss of these of its examples.
 
         Raises:
             DefinitionError: It is not that mean, or the loss of a part cannot be computed.

@@ -187,14 +187,20 @@ class StatefulMetric:
             self._load(states)
 
     def carried(self, so_far: States | None, outputs: Any, labels: Any) -> States:
-        """Update the states so far with a batch, and return them; None starts from empty states."""
+        """Update the states so far with a batch, and return them.
+
+        If `so_far` is None, start from empty states.
+        """
         self._try_on(outputs, labels)
         self.begin(so_far)
         self._update(outputs, labels)
         return self.end(carried=True)
 
     def begin(self, so_far: States | None) -> None:
-        """Load states into the metric before the user's code updates it; None resets the metric."""
+        """Load states into the metric before the user's code updates it.
+
+        If `so_far` is None, reset the metric.
+        """
         if so_far is None:
             self._reset()
         else:

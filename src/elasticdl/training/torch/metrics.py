@@ -100,14 +100,15 @@ class TorchMetrics:
 
         Args:
             outputs: The model's outputs, detached.
-            labels: As tensors.
+            labels: Labels of the batch, as tensors.
             weights: Sample weights.
             num_examples: Examples in the batch.
             so_far: The states before the batch.
 
         Raises:
-            DefinitionError: See `addends`; or a TorchMetrics metric keeps values outside its
-                states.
+            DefinitionError: The metrics function did not return a dict, a metric has an invalid
+                name or no value per example to be weighted, or a TorchMetrics metric keeps values
+                outside its states.
         """
         found = summed([self.addends(outputs, labels, weights, num_examples)])
         theirs: dict[str, tuple[np.ndarray[Any, Any], ...]] = {}
@@ -144,7 +145,7 @@ class TorchMetrics:
 
         Args:
             outputs: The model's outputs, detached.
-            labels: As tensors; with None nothing is tested.
+            labels: Labels of the batch, as tensors. None: test nothing.
         """
         if labels is None:
             return None
@@ -164,7 +165,7 @@ class TorchMetrics:
 
         Args:
             outputs: The model's outputs, detached.
-            labels: As tensors.
+            labels: Labels of the batch, as tensors.
             weights: Sample weights: a metric is then sum(weight x value) / sum(weight).
             num_examples: Examples in the batch.
 
@@ -211,7 +212,7 @@ class TorchMetrics:
 
         Args:
             outputs: The model's outputs, detached.
-            labels: As tensors.
+            labels: Labels of the batch, as tensors.
         """
         values: dict[str, torch.Tensor] = {}
         for named in self._means:

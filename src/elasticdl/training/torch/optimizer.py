@@ -53,7 +53,7 @@ class OptimizerState:
     The names of the arrays are those in the module docstring, without the prefix `optimizer/`.
 
     Args:
-        definition: Creates the optimizer.
+        definition: Definition of the model, which creates the optimizer.
         parameters: All parameters of the model, by name.
         given: The parameters passed to the optimizer, in the order of the model's `parameters()`.
         model: The model that the parameters belong to.
@@ -391,7 +391,7 @@ def _created(
 def _what_else(returned: object) -> str:
     """Return advice for what the user's function returned in place of a single optimizer.
 
-    Empty unless it contains several optimizers, a GradScaler or a scheduler.
+    The result is empty unless it contains several optimizers, a GradScaler or a scheduler.
     """
     several = leaves(returned)
     if sum(isinstance(each, torch.optim.Optimizer) for each in several) > 1:
@@ -409,9 +409,9 @@ def _what_else(returned: object) -> str:
 def _check_zero_grad(optimizer: torch.optim.Optimizer, definition: ModelDefinition) -> None:
     """Check that a user-defined zero_grad() only clears gradients.
 
-    It is not called in training, where gradients are set to None. It is tested here on an optimizer
-    that is not used otherwise: before its first step and after some, because it may accumulate the
-    gradients of several batches.
+    Training does not call `zero_grad()`, but sets gradients to None. The method is tested here on
+    an optimizer that is not used otherwise: before its first step and after some, because it may
+    accumulate the gradients of several batches.
 
     Raises:
         DefinitionError: It leaves a gradient, or changes the optimizer or a parameter.

@@ -40,7 +40,11 @@ def detached(outputs: Any) -> Any:
 
 
 def as_arrays(outputs: Any) -> Any:
-    """Return nested outputs with mappings and dataclasses converted to dicts."""
+    """Convert nested outputs to the plain containers that `data.batch.leaves` can traverse.
+
+    Mappings and dataclasses become dicts; fields of dataclasses that are None are left out. Tensors
+    and other values are returned as they are.
+    """
     if isinstance(outputs, Mapping):
         return {name: as_arrays(value) for name, value in outputs.items()}
     if isinstance(outputs, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Detects that a model's `forward` writes into its parameters.
+"""Detects that a model's `forward` writes into its parameters, which differs on each worker.
 
 Callers: `trainer.py`, around the gradients of a batch.
 """

@@ -84,11 +84,12 @@ class PartCheck:
     Args:
         origin: Prefix of errors.
         model: The module.
-        steps: Computes the outputs and the loss.
+        steps: Steps of the model, which compute its outputs and loss.
         loss: Compares the loss of a batch with the losses of its parts.
         modes: Sets the module's mode, training or evaluation.
         buffers: The buffers of the module, which are restored after each run.
-        drawing: Number -> a context manager that seeds all random numbers drawn in its block.
+        drawing: Function (number) -> context manager that seeds all random numbers drawn in its
+            block.
     """
 
     def __init__(

@@ -66,7 +66,7 @@ class Schedulers:
     """Steps the schedulers of a model file, and saves and restores their state.
 
     Args:
-        definition: Creates the schedulers.
+        definition: Definition of the model, which creates the schedulers.
         optimizer: The optimizer whose learning rates they set, before a checkpoint is loaded into
             it.
         parameters: The model's parameters, by name.

@@ -18,8 +18,8 @@ The reduction is known for buffers of BatchNorm and its relatives. For others, t
 batch makes is compared with the changes that two parts of it make, the first few times that the
 buffer changes. A change that is independent of the examples is also compared with that of another
 seed. One that only seems independent (the sign of a mean is often the same for all parts) is
-compared with the changes that single examples make. Each contribution includes the reduction of
-each change (its *votes*), so a worker can apply a change of a buffer that its own batches have not
+compared with the changes that single examples make. Each contribution includes flags that state the
+reduction of each change, so a worker can apply a change of a buffer that its own batches have not
 changed. A buffer that changes in none of these ways (a maximum, a queue) is rejected by name.
 
 Some later batches are compared again (`repeated_checks.py`). A difference is then a warning, and
@@ -29,7 +29,7 @@ Integers are split into signed digits of 16 bits, which float32 adds exactly; a 
 two float32, which keep ten decimal digits of the change. Unchanged buffers send zeros, so infinity
 and NaN in them are preserved.
 
-    | for each buffer: its change | for each buffer: votes for SUM, for MEAN, for STEP or DRAW,
+    | for each buffer: its change | for each buffer: flags: is it SUM, MEAN, one of STEP and DRAW;
                                     fingerprint and its square, which show whether all are equal |
 
 Callers: `trainer.py`.
@@ -113,15 +113,16 @@ _LIKE_DRAWS = frozenset({Reduction.MEAN, Reduction.STEP})
 
 @dataclass(frozen=True)
 class BatchParts:
-    """The changes that a batch, and each of two parts of it, make to buffers.
+    """Changes of buffers by a batch and by two parts of it, from which `Reduction`s are inferred.
 
     Attributes:
-        whole: Name -> change that the batch makes, as `change_of` returns it.
-        first: Name -> change that the first part makes.
-        last: Name -> change that the rest makes.
+        whole: Buffer name -> change that the batch makes, as `change_of` returns it.
+        first: Buffer name -> change that the first part makes.
+        last: Buffer name -> change that the rest makes.
         sizes: Number of examples in the two parts.
-        again: Takes a number and adds it to the buffers' initial values; returns the changes that
-            the batch makes from there, by name. They show whether a change depends on the value.
+        again: Function (number) -> changes that the batch makes, by buffer name, if the number is
+            added to the initial values of the buffers first. They show whether the change of a
+            buffer depends on its initial value.
     """
 
     whole: Tensors
@@ -133,7 +134,7 @@ class BatchParts:
     def of(self, name: str) -> _Changes:
         """Return the changes that the batch, its first part and the rest make to a buffer.
 
-        None for one that leaves the buffer unchanged.
+        A change is None if it leaves the buffer as it is.
         """
         return self.whole.get(name), self.first.get(name), self.last.get(name)
 
@@ -147,7 +148,7 @@ class Draws(Protocol):
         The random numbers depend on (seed, step) only, so they are equal on all workers.
 
         Args:
-            seed: Distinguishes several calls in one step.
+            seed: Number that distinguishes several calls in one step.
             examples: Positions of the two examples in the batch; they may be equal.
         """
         ...
@@ -178,7 +179,11 @@ class TorchStatistics:
 
     @property
     def size(self) -> int:
-        """Number of float32 values in a contribution: the encoded changes and their votes."""
+        """Number of float32 values in a contribution.
+
+        They are the encoded changes, and for each buffer the flags and fingerprints that state its
+        `Reduction`.
+        """
         tensors = self._buffers.tensors()
         payload = sum(tensors[name].numel() * width for name, width in self._widths.items())
         return payload + _VOTES * len(self._widths)
@@ -198,14 +203,14 @@ class TorchStatistics:
         Args:
             before: Copies of the buffers from before the batch.
             num_examples: Number of examples in the batch.
-            compare: Runs parts of the batch; called if the `Reduction` of a changed buffer is
-                unknown.
-            draws: Repeats the change with given random numbers; called if a buffer may be drawn at
-                random.
+            compare: Function () -> changes by parts of the batch, which it runs; called if the
+                `Reduction` of a changed buffer is unknown or is compared again.
+            draws: Function that repeats the change with given random numbers; called if a buffer
+                may be drawn at random.
             is_finite: Whether the loss is finite. If not, the changes are encoded as zeros: the
                 loss is the error to report, rather than the buffers.
-            again_at: Number of the step, to compare again buffers whose `Reduction` is known; None
-                to skip this.
+            again_at: Number of the step, to compare again buffers whose `Reduction` is known. None:
+                do not compare them again.
 
         Raises:
             DefinitionError: A change cannot be added up.

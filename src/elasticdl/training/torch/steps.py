@@ -166,8 +166,8 @@ class Pairs:
         """Join a batch and its outputs with the previous ones, and store them for the next call.
 
         Returns:
-            The batch of two examples and its outputs; None in the same cases as
-            `with_the_one_before`.
+            The batch of two examples and its outputs; None if there is no previous batch, its
+            features are the same, or the shapes differ.
         """
         before, self._before = self._before, (batch, outputs)
         if before is None:
@@ -221,8 +221,8 @@ def check_parts(
         steps: The steps of the model.
         loss: Compares the losses; if they are certain to be means (`BatchLoss.is_known`), it
             compares those of the first batches only.
-        without_effects: Returns a context manager; in its block the model is in evaluation mode,
-            without gradients, and changes to its buffers are undone. A number, its argument,
+        without_effects: Function (seed) -> context manager. In its block, the model is in
+            evaluation mode, without gradients, and changes to its buffers are undone. The seed
             determines the random numbers drawn.
         model: The module.
         batch: A batch.
@@ -251,8 +251,8 @@ class ForwardSteps:
 
     Args:
         definition: The model definition.
-        adapt: Converts features to arguments.
-        loss: Computes the loss.
+        adapt: Adapter that converts features to the arguments of `forward`.
+        loss: Loss of the model file.
         precision: The number format of model and loss.
     """
 

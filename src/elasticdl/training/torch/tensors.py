@@ -1,4 +1,4 @@
-"""Converts arrays to tensors and back, whatever their dtype."""
+"""Converts arrays to tensors and back, also those of dtypes that NumPy lacks, such as bfloat16."""
 
 from __future__ import annotations
 

@@ -501,9 +501,9 @@ class TorchTrainer:
             return export.export(self.model, arguments, folder)
 
     def pull_towards(self, weights: Weights | None, strength: float) -> None:
-        """Set the weights towards which FedProx's proximal term pulls; None ends the pull.
+        """Set the weights towards which FedProx's proximal term pulls; if None, end the pull.
 
-        See `trainer.SupportsProximalTerm`.
+        `trainer.SupportsProximalTerm` describes the term and the arguments.
         """
         self._pull = strength
         self._anchors = {
@@ -515,7 +515,7 @@ class TorchTrainer:
     def by_name(self, contribution: Contribution) -> tuple[Weights, Weights]:
         """Return the mean gradients and the mean changes of statistics, each by name.
 
-        See `trainer.SupportsNamedGradients`.
+        Call it only after `gradients`; see `trainer.SupportsNamedGradients`.
 
         Raises:
             DefinitionError: The divisor of the loss is not the number of examples; or the model
@@ -543,7 +543,9 @@ class TorchTrainer:
     ) -> tuple[dict[str, torch.Tensor | None], dict[str, torch.Tensor | None]]:
         """Split a contribution into mean gradients and changes of statistics, by name.
 
-        None for a parameter without a gradient and for a statistic without a change.
+        Returns:
+            Name of a parameter -> its mean gradient, or None if it has no gradient; and name of a
+            statistic -> its change, or None if it is unchanged.
 
         Raises:
             DefinitionError: Workers disagree about a statistic.

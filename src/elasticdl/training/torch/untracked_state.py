@@ -13,8 +13,8 @@ copies depends on the examples that only this copy ran before: a mean of the fir
 that were initialized from it, if only an attribute records that they were.
 
 A variable of the file or of a class, and the state of a loss, may only be a log for the user (a
-list of losses, say). It is rejected if the second run returns other numbers than the first;
-otherwise `engines/file_variables.py` warns of it.
+list of losses, say). Such a variable or state is rejected if the second run returns other numbers
+than the first; otherwise `engines/file_variables.py` warns of it.
 
 Callers: `trainer.py`, when it is created; `callback_changes.py` and others compare digests.
 """
@@ -64,9 +64,9 @@ def check_no_untracked_state(
 
     Args:
         model: The module; it is not changed.
-        run: Calls a module on the same examples in training mode, with the same seed and with
-            gradients, and returns its outputs.
-        run_others: Does the same with other examples of the same shapes.
+        run: Function (module) -> its outputs for the same examples in training mode, with the same
+            seed and with gradients.
+        run_others: Function (module): the same as `run`, with other examples of the same shapes.
         origin: Prefix of errors.
 
     Raises:
@@ -131,7 +131,8 @@ def _of_earlier_examples(
         tried: A copy of the model that has been run, with its initial parameters and buffers.
         without_history: A copy of the model that has not been run.
         kept: The initial parameters and buffers.
-        run: Calls a module in training mode, on examples on which neither copy has been run.
+        run: Function (module): calls the module in training mode, on examples on which neither copy
+            has been run.
     """
     found = []
     without_history.train()
@@ -254,7 +255,7 @@ def check_loss(compute: Callable[[], object], loss: object, where: object) -> No
     """Check that a loss keeps no state between calls, because checkpoints would not contain it.
 
     Args:
-        compute: Calls the loss on the same outputs and labels, with the same seed, and returns it.
+        compute: Function () -> loss of the same outputs and labels, computed with the same seed.
         loss: The user's function, module or object.
         where: `file:line` of the loss.
 

@@ -111,7 +111,7 @@ class DNN(keras.Model):
         return classifier_completion(params, f"{cls.__module__.rpartition('.')[2]}.{cls.__name__}")
 
     def data_schema(self) -> list[dict[str, Any]] | None:
-        """Return the fields to read from the table; None reads all of them."""
+        """Return the fields to read from the table, or None to read all of them."""
         return self._table.schema(label_entry(self._label, self._classes))
 
     def default_input(self, records: Sequence[Record], mode: Mode) -> tuple[Any, Any]:
@@ -154,7 +154,7 @@ class DNN(keras.Model):
         return keras.ops.mean(losses) if self._class_weight is None else losses
 
     def default_class_weight(self) -> Mapping[int, float] | None:
-        """Return the weight of a row of each class; None weights all rows equally."""
+        """Return the weight of a row of each class, or None if all rows have equal weights."""
         return None if self._class_weight is None else self._class_weight.weights
 
     def default_optimizer(self) -> keras.optimizers.Optimizer:

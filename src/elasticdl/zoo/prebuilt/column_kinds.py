@@ -90,7 +90,7 @@ class _Ids:
 
     @property
     def unknown_id(self) -> int:
-        """The id shared by all values that are not in the vocabulary."""
+        """The id shared by all values that are not in the vocabulary; unused with `buckets`."""
         return len(self.vocabulary or ())
 
     @property
@@ -100,7 +100,7 @@ class _Ids:
 
     @property
     def num_ids(self) -> int:
-        """Number of ids."""
+        """Number of different ids, including that of missing values."""
         return self.missing_id + 1
 
     def schema(self) -> dict[str, Any]:

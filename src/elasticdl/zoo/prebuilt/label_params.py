@@ -28,10 +28,10 @@ class Advice:
 
     Attributes:
         another: The option that selects another column as the label, as a noun phrase.
-        as_text: Takes the name of a column and returns how to turn it into strings: a sentence in
-            lower case, without its full stop.
-        shifted: Takes the name of a column and returns how to subtract its smallest value, in the
-            same form as `as_text`.
+        as_text: Function (name of a column) -> how to turn it into strings: a sentence in lower
+            case, without its full stop.
+        shifted: Function (name of a column) -> how to subtract its smallest value, in the same form
+            as `as_text`.
     """
 
     another: str
@@ -65,7 +65,7 @@ def check_class_type(name: str, type_: Any, kind: str, advice: Advice) -> None:
     Args:
         name: Name of the label.
         type_: Its Arrow type, or the name of it.
-        kind: See `ColumnSummary.kind`.
+        kind: Kind of the values, one of those of `ColumnSummary.kind`.
         advice: Remedies to recommend in the error.
     """
     if kind in {"time", "list", "other"}:

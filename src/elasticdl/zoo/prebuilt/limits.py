@@ -28,7 +28,7 @@ def problem_with(name: str, value: Any) -> str:
 
     Args:
         name: Name of the param; an unknown one accepts any value.
-        value: Its value; None leaves it to the model.
+        value: Its value. None: leave it to the model.
 
     Example:
         >>> problem_with("hidden_units", [64, 32]), problem_with("learning_rate", 0)

@@ -94,7 +94,7 @@ class DNN(keras.Model):
         return regressor_completion(params, f"{cls.__module__.rpartition('.')[2]}.{cls.__name__}")
 
     def data_schema(self) -> list[dict[str, Any]] | None:
-        """Return the fields to read from the table; None reads all of them."""
+        """Return the fields to read from the table, or None to read all of them."""
         return self._table.schema(label_entry(self._label, None))
 
     def default_input(self, records: Sequence[Record], mode: Mode) -> tuple[Any, Any]:

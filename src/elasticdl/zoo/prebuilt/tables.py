@@ -51,7 +51,7 @@ class TableReader:
     Attributes:
         label: Name of the field to learn.
         ignore: Names of fields that are not features.
-        columns: The features; None takes all other fields.
+        columns: The features. None: all other fields.
     """
 
     label: str
@@ -65,7 +65,7 @@ class TableReader:
         """Create a reader from a model's params.
 
         Args:
-            columns: Entries that describe every feature; None uses all columns except `label` and
+            columns: Entries that describe every feature. None: use all columns except `label` and
                 `ignore`.
             label: Column to learn.
             ignore: Columns to leave out; only without `columns`.
@@ -83,7 +83,7 @@ class TableReader:
         return TableReader(label, (), Columns.of(columns, label))
 
     def schema(self, label_entry: dict[str, Any]) -> list[dict[str, Any]] | None:
-        """Return the model's `data_schema()`; None, without `columns`, reads all fields.
+        """Return the model's `data_schema()`, or None, to read all fields, if it has no `columns`.
 
         Args:
             label_entry: The label's entry of the schema.

@@ -96,7 +96,8 @@ class Party:
         job: The party's model and data; the requests specify how to train.
         definition: Definition of the model.
         memory: Stores the party's client state: its checkpoints of the last rounds.
-        create_trainer: Builds the party's trainer; parties of one process may share one.
+        create_trainer: Function (training context) -> the party's trainer; parties of one process
+            may share one.
         shares_metrics: Whether the party's metrics may be sent to the aggregator.
         recorder: Writes the party's own metrics file; None if its config requests none.
         redacts: Whether a `Refusal` contains the error only in redacted form, because the error may
@@ -288,7 +289,7 @@ class Party:
     def _differentiated(self, request: RoundRequest, opened: _Opened, asked: str) -> Checkpoint:
         """Compute the gradient of the mean loss over all records, without training.
 
-        The arguments are those of `_trained`. The returned checkpoint has gradients, not a model.
+        The returned checkpoint has gradients, not a model. `_trained` describes the arguments.
         """
         context, trainer = opened.context, opened.trainer
         _load(trainer, request.weights)

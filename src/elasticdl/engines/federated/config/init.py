@@ -96,8 +96,8 @@ def write_federation(
         num_parties: Number of parties.
         split: How the records are distributed: a name in `SPLITS`.
         settings: Keyword arguments of the split, such as `alpha`.
-        label: Name of the field by whose values the split distributes the records; None searches
-            for it.
+        label: Name of the field by whose values the split distributes the records. None: search for
+            it.
         seed: Seed of the split.
         address: The `ip` and `port` by which parties reach the aggregator.
         aggregator: Sections of the aggregator's config, except `model`.
@@ -233,7 +233,7 @@ def _labels_of(source: RecordSource, label: str | None, *, needed: bool) -> Any:
 
     Args:
         source: The records.
-        label: Name of the label's field; None searches for it.
+        label: Name of the label's field. None: search for it.
         needed: Whether the split depends on labels.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Uses a training session's config and data folders for a new federation.
+"""Converts a training session's config and data folders to those of a new federation.
 
 Callers: `elasticdl.federated`.
 """
@@ -58,7 +58,7 @@ def folders_of(data: str, num_parties: int | None) -> Sequence[Path]:
 
     Args:
         data: A glob that matches them, such as `hospitals/*`.
-        num_parties: The required number; None accepts any number.
+        num_parties: The required number. None: any number.
 
     Raises:
         DataError: No folder matches, or not the required number.

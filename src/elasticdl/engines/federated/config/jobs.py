@@ -1,4 +1,4 @@
-"""Conversion of a federation's configs to jobs.
+"""Converts the configs of a federation to its training job and to the members of a simulation.
 
 Callers: `elasticdl.federated`.
 """

@@ -50,7 +50,7 @@ class Notes:
 
 
 class Section:
-    """A section of a config, read key by key; see the module.
+    """A section of a config, read key by key; see the module docstring.
 
     An invalid value is recorded as a problem, and then read as if the key were missing.
 
@@ -94,7 +94,10 @@ class Section:
         self._notes.problems.append(f"{self.where(key)}: {self._name(key)}: {_sentence(text)}")
 
     def warning(self, key: str, text: str) -> None:
-        """Record a warning about a key; the arguments are those of `problem`."""
+        """Record a warning about a key: `file:line`, the key's name and the text.
+
+        `problem` describes the arguments.
+        """
         self._notes.warnings.append(f"{self.where(key)}: {self._name(key)}: {_sentence(text)}")
 
     def missing(self, key: str, what: str) -> None:
@@ -102,7 +105,11 @@ class Section:
         self.problem(key, f"is missing; {what}")
 
     def section(self, key: str) -> Section:
-        """Return an inner section; an empty one if it is missing."""
+        """Return an inner section, to read its keys.
+
+        If it is missing, or a value of another kind, which is recorded as a problem, an empty
+        section is returned.
+        """
         value = self._asked(key)
         if value is not None and not isinstance(value, ConfigStruct):
             self._wrong(key, value, "a section of `key: value` lines")
@@ -110,11 +117,15 @@ class Section:
         return Section(value, self._name(key), self._notes, self.where(key))
 
     def text(self, key: str, expected: str = "a string") -> str | None:
-        """Return a string that is not blank; None if the key is missing.
+        """Read a string that is not blank.
 
         Args:
             key: The key.
             expected: Description of the expected value, for errors.
+
+        Returns:
+            The string. None if the key is missing, or if its value is wrong, which is recorded as
+            a problem.
         """
         value = self._asked(key)
         if value is None or (isinstance(value, str) and value.strip()):
@@ -123,9 +134,14 @@ class Section:
         return None
 
     def flag(self, key: str, *, default: bool) -> bool:
-        """Return a boolean, or `default` if the key is missing.
+        """Read a boolean.
 
         Words such as "yes" are accepted too, because templates produce them.
+
+        Args:
+            key: The key.
+            default: Returned if the key is missing, or if its value is wrong, which is recorded as
+                a problem.
         """
         value = self._asked(key)
         if isinstance(value, str):
@@ -136,7 +152,17 @@ class Section:
         return default
 
     def whole(self, key: str, *, low: int = 1, high: int = _MOST) -> int | None:
-        """Return an integer from `low` to `high`; None if the key is missing."""
+        """Read an integer.
+
+        Args:
+            key: The key.
+            low: The lowest allowed value.
+            high: The highest allowed value.
+
+        Returns:
+            The integer. None if the key is missing, or if its value is not an integer in this
+            range, which is recorded as a problem.
+        """
         value = self._asked(key)
         if value is None:
             return None
@@ -150,13 +176,17 @@ class Section:
     def number(
         self, key: str, expected: str, *, high: float = math.inf, zero: bool = False
     ) -> float | None:
-        """Return a number above 0 and at most `high`; None if the key is missing.
+        """Read a number above 0.
 
         Args:
             key: The key.
             expected: Description of the expected value, for errors.
-            high: The upper bound, inclusive.
+            high: The highest allowed value.
             zero: Whether 0 is also allowed.
+
+        Returns:
+            The number. None if the key is missing, or if its value is not such a number, which is
+            recorded as a problem.
         """
         value = self._asked(key)
         if value is None:

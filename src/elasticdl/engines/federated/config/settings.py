@@ -1,4 +1,4 @@
-"""Settings of a federation: the values of a config after reading.
+"""Settings of a federation: the checked values of the aggregator's and the parties' configs.
 
 Callers: `reading.py` creates them; the command line, the parties and the aggregator read them.
 """
@@ -202,7 +202,7 @@ class AggregatorConfig:
         local: How parties train between two rounds.
         listen: The address that it listens on; None if it is not set, as for a simulation.
         tls: Its certificates; None if connections are not encrypted.
-        model: The model; None takes it from the parties.
+        model: The model. None: take it from the parties.
         data: Its own data, to evaluate on.
         output: Folder for the global model; None if the command line names it.
         central_privacy: `privacy.central`; None without differential privacy.
@@ -234,7 +234,7 @@ class PartyConfig:
         aggregator: The address to connect to; None if it is not set, as for a simulation.
         tls: Its certificates; None if connections are not encrypted.
         local_training: The kind that `local_training` names: "local", "gradients", "proximal" or
-            "own_weights"; None follows the aggregator's requests.
+            "own_weights". None: the kind that the aggregator requests.
         metrics_may_leave: `privacy.metrics`: whether its metrics are sent to the aggregator.
         recorder: Its own metrics file; None if it writes none.
         output: Folder for its own files; None means `NAME/state` beside the config.
@@ -255,5 +255,5 @@ class PartyConfig:
 
     @property
     def state(self) -> Path:
-        """The folder of its client state."""
+        """Folder in which the party keeps its client state between rounds."""
         return self.output or self.file.resolve().parent / self.name / "state"

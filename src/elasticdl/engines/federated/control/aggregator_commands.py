@@ -92,7 +92,7 @@ class Followed:
 
 @dataclass(eq=False)
 class AggregatorCommands:
-    """Executes commands to an aggregator and reports its status; see the module.
+    """Executes commands to an aggregator and reports its status; see the module docstring.
 
     Attributes:
         begun: The current attempt at the job, with its output and its event log.
@@ -291,7 +291,7 @@ class AggregatorCommands:
         If the command `stop` ends training early, nothing is published.
 
         Args:
-            publish: Publishes the TrainedModel, and records it.
+            publish: Function (aggregator) that publishes the TrainedModel, and records it.
 
         Raises:
             ElasticDLError: Training failed.
@@ -330,8 +330,9 @@ class AggregatorCommands:
         """Start a training run at each command `train`, until the command `stop`.
 
         Args:
-            begin: Records the start of a training run: (round it resumes from, its last round).
-            publish: Publishes the TrainedModel, and records it.
+            begin: Function (round from which a training run resumes, its last round) that records
+                its start.
+            publish: Function (aggregator) that publishes the TrainedModel, and records it.
 
         Returns:
             The exception of Ctrl-C or SIGTERM if that ended it while idle; None after `stop`.
@@ -357,10 +358,13 @@ class AggregatorCommands:
         return None
 
     def _wait(self, one: Aggregator) -> Command | None:
-        """Execute commands and admit parties until `train` arrives; return it, None after `stop`.
+        """Execute commands and admit parties until the command `train` or `stop` arrives.
 
         Args:
             one: The aggregator that parties join.
+
+        Returns:
+            The command `train`; None after `stop`.
         """
         while not self.stopping:
             one.attendance.join_newcomers()

@@ -119,7 +119,7 @@ def status_of(address: ProcessAddress) -> AggregatorStatus | PartyStatus:
     """Return the status of a process, or the saved status if it does not run or answer.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`.
+        ElasticDLError: The status cannot be read; see `elasticdl.errors`.
     """
     try:
         facts = send_command(address.folder, "status", {}, _say_nothing)
@@ -145,7 +145,7 @@ def send(
         address: The process.
         verb: The command, such as `train`.
         options: Options of the command; JSON values.
-        note: Called with each line of progress; None discards them.
+        note: Function (line of progress), called for each line. None: discard the lines.
 
     Raises:
         UsageError: No process is running, or its role does not have this command.

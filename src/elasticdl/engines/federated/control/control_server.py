@@ -62,7 +62,10 @@ _SEND_S = 5.0
 _ANSWER_S = 10.0
 
 AtOnce: TypeAlias = Callable[[str, Facts], Facts | None]
-"""Answers a command and its options in the accept thread; None leaves it to the main loop."""
+"""Function (verb, options) -> result of the command; called in the accept thread.
+
+If it returns None, the command is queued for the main loop.
+"""
 
 _log = logging.getLogger("elasticdl")
 
@@ -127,12 +130,13 @@ class NoCommands:
 
 
 class Control:
-    """Listens for commands to this process; see the module and `CommandQueue`.
+    """Listens for commands to this process; see the module docstring and `CommandQueue`.
 
     Args:
         folder: The process's own folder, on which it holds a lock.
-        at_once: (Verb, options) -> the result of a command that can be answered immediately; None
-            queues it. Called in another thread. The command's caller receives its exceptions.
+        at_once: Function (verb, options) -> result of a command that can be answered immediately.
+            If it returns None, the command is queued for `take`. It is called in another thread;
+            an exception that it raises is sent to the command's sender.
     """
 
     def __init__(self, folder: Path, at_once: AtOnce) -> None:

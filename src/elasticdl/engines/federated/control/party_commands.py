@@ -44,7 +44,7 @@ _AT_THE_AGGREGATOR = ("train", "sync")
 
 @dataclass(eq=False)
 class PartyCommands:
-    """Executes commands to a party and reports its status; see the module.
+    """Executes commands to a party and reports its status; see the module docstring.
 
     Attributes:
         config: The party's config file, for messages.

@@ -35,7 +35,7 @@ def save_model(
     Args:
         job: The job that trains the model.
         definition: Definition of the model.
-        trainer: Has the model's weights.
+        trainer: Trainer with the model's weights.
         metrics: Metrics of the model.
         output: The folder to write to.
         code: The copy of the code from `publish.copy_code`.

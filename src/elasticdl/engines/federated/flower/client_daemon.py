@@ -47,8 +47,9 @@ class ClientDaemon:
     Args:
         path: Path of the socket, in a folder of this user.
         name: The party's name.
-        answer: Called with each request's arrays and facts, one at a time. Exceptions are only
-            written to this process's log, because they may quote data.
+        answer: Function (arrays and facts of a request) -> arrays and facts of the reply; called
+            for one request at a time. Exceptions are only written to this process's log, because
+            they may quote data.
         between: Called several times a second while no message is being answered, in the same
             thread; executes the commands of the user.
 
@@ -158,7 +159,7 @@ def answering(name: str, answer: Callable[[RoundRequest], Reply | Refusal]) -> A
 
     Args:
         name: The party's name.
-        answer: `Party.answer`, or a function that wraps it.
+        answer: Function (request) -> reply or refusal: `Party.answer`, or a function that wraps it.
     """
 
     def respond(arrays: Arrays, facts: Facts) -> tuple[Arrays, Facts]:

@@ -76,7 +76,7 @@ def aggregate(
 
     Raises:
         UsageError: A file of its `tls_config` is missing, or is not a certificate.
-        ElasticDLError: See `elasticdl.errors`; the reason is in the events as well.
+        ElasticDLError: The job failed; the reason is in the events as well. See `elasticdl.errors`.
     """
     assert job.output is not None  # noqa: S101 - a training job
     folder = job.output

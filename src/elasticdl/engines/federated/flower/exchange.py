@@ -84,7 +84,7 @@ class _PendingMessage:
 
 
 class Exchange:
-    """Sends messages to the parties and collects answers; see the module.
+    """Sends messages to the parties and collects answers; see the module docstring.
 
     A context manager: it starts Flower on entry and ends it on exit.
 
@@ -172,7 +172,7 @@ class Exchange:
         Args:
             requests: Party -> arrays and values to send. A party that is not connected receives
                 them when it connects, if that is before the timeout.
-            timeout_s: How long to wait for answers; None waits until all have arrived.
+            timeout_s: How long to wait for answers. None: wait until all have arrived.
             check: Called each second while waiting; an exception that it raises ends the wait and
                 is passed on.
 

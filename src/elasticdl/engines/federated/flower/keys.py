@@ -211,7 +211,7 @@ def make_keys(folder: Path, parties: Sequence[str], hosts: Sequence[str]) -> Non
     """Create the keys of a federation.
 
     Args:
-        folder: Created completely or not at all; see the module for its contents.
+        folder: Created completely or not at all; see the module docstring for its contents.
         parties: Names of the parties.
         hosts: Names and addresses by which parties reach the aggregator. The loopback ones
             (localhost) always work.

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True)
 class Membership:
-    """The connected nodes and their names; see the module.
+    """The connected nodes and their names; see the module docstring.
 
     Attributes:
         registered: Node -> name of the party for which the node's key was registered. Empty without

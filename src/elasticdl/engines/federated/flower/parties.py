@@ -62,7 +62,7 @@ class FlowerParties:
 
         Args:
             requests: Party -> its request.
-            timeout_s: How long to wait in total; None waits until all have answered.
+            timeout_s: How long to wait in total. None: wait until all have answered.
             check: Called each second while waiting; an exception from it ends the wait.
 
         Raises:

@@ -36,7 +36,7 @@ def serve(listener: socket.socket, command: Callable[[], object]) -> None:
 
     Args:
         listener: Accepts the connections.
-        command: Reads its arguments from `sys.argv`.
+        command: Function () that runs the command; it reads its arguments from `sys.argv`.
     """
     # The forks' exit codes are not collected, and ignoring SIGCHLD avoids zombies.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

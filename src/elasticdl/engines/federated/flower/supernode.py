@@ -56,10 +56,10 @@ _log = logging.getLogger("elasticdl")
 
 
 class Supernode:
-    """A party's supernode, kept running and connected; see the module.
+    """A party's supernode, kept running and connected; see the module docstring.
 
     Args:
-        folder: Folder for the supernode's files; see the module.
+        folder: Folder for the supernode's files; see the module docstring.
         address: HOST:PORT of the aggregator.
         keys: Keys of this party; None means plain HTTP, without authentication.
         socket_path: The socket of this party's own process, in a folder that only this user can

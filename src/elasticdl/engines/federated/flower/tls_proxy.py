@@ -181,7 +181,7 @@ def serve(
         upstream_socket: The superlink's unix socket.
         ca: Certificate of the authority that signed the superlink's certificate; None if the
             superlink speaks plain HTTP.
-        certificate: The proxy's certificate; None serves plain HTTP, and only to this user.
+        certificate: The proxy's certificate. None: serve plain HTTP, and only to this user.
         key: Private key of the certificate.
         client_ca: If given, clients must present a certificate signed by this authority.
     """

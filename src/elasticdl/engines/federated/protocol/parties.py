@@ -29,7 +29,7 @@ class Parties(Protocol):
 
         Args:
             requests: Party -> its request.
-            timeout_s: How long to wait in total; None waits until all have answered.
+            timeout_s: How long to wait in total. None: wait until all have answered.
             check: Called regularly while waiting; an exception from it ends the wait.
         """
         ...
@@ -37,7 +37,7 @@ class Parties(Protocol):
     def state(self) -> tuple[Weights, dict[str, Any]]:
         """Return the client states to save with the global model: arrays by name, JSON values.
 
-        Empty if the parties save their client state themselves.
+        The result is empty if the parties save their client state themselves.
         """
         ...
 

@@ -10,8 +10,8 @@
 
 A round is a function of the global weights and the parties' data. An aggregator that was killed
 and restarted therefore repeats the same requests, the parties give the same replies (`party.py`),
-and training continues as if it had not been interrupted. Replies that belong to another round
-or another history are ignored.
+and training continues as if it had not been interrupted. Replies to requests of another round, or
+of another training run (`GlobalModel.history`), are left out.
 
 Callers: `engines/federated/training.py` for a simulation, and the aggregator's process of
 `flower/`.
@@ -83,18 +83,18 @@ class GlobalModel:
 
 @dataclass
 class Aggregator:
-    """Runs the rounds of a federated training job; see the module.
+    """Runs the rounds of a federated training job; see the module docstring.
 
     Attributes:
         attempt: The attempt: the job, its output and its event log.
         parties: The parties that can receive requests.
-        create_trainer: Builds the job's model for examples of the shapes that a party reports.
-            It defines what a party's model must look like, and turns metric states into metrics.
+        create_trainer: Function (shapes of a party's examples) -> trainer of the job's model. It
+            defines what a party's model must look like, and turns metric states into metrics.
         metadata: Values to add to the metadata of every checkpoint.
-        measure: Evaluates a model on the aggregator's own data; None if it has no such data, and
-            then the parties evaluate.
-        safe_point: Called while no request is in flight: between two rounds and while waiting for
-            parties. Returns whether to stop training there.
+        measure: Function (trainer) -> metric states of its model on the aggregator's own data.
+            None: the aggregator has no data, and the parties evaluate.
+        safe_point: Function () -> whether to stop training. Called while no request is in flight:
+            between two rounds, and while waiting for parties.
         until: The last round to train; stored in the checkpoints.
         model: The current global model; None until a party has described its examples.
         phase: What `run` is doing; "idle" outside of it.
@@ -292,7 +292,8 @@ class Aggregator:
     def _evaluates_at_once(self) -> bool:
         """Whether to evaluate a model right after its round, not with the next round's training.
 
-        True if the result may end training, or if the aggregator evaluates on its own data.
+        The value is True if the result may end training, or if the aggregator evaluates on its own
+        data.
         """
         return self.measure is not None or self._federation.termination_accuracy is not None
 

@@ -29,14 +29,20 @@ class Backoff:
         self._of: dict[str, tuple[int, int]] = {}
 
     def is_over(self, party: str, number: int) -> bool:
-        """Return whether round `number` waits for a party: no backoff of it is in effect."""
+        """Return whether a party's backoff is over, so that a round waits for its reply.
+
+        Args:
+            party: Name of the party. One that always replied in time has no backoff.
+            number: Number of the round.
+        """
         _, again = self._of.get(party, (0, 0))
         return number >= again
 
     def begin(self, party: str, number: int) -> None:
         """Begin or prolong a party's backoff, because it did not reply in round `number`.
 
-        The next rounds do not wait for it: one at first, twice as many each time, at most eight.
+        Rounds do not wait for the party during the backoff. It lasts one round at first, and twice
+        as long after each further round without a reply, up to eight rounds.
         """
         times = self._of.get(party, (0, 0))[0] + 1
         self._of[party] = times, number + 1 + min(2 ** (times - 1), _MAX_ROUNDS)

@@ -62,7 +62,7 @@ class ClientRegistry:
         attempt: The attempt, whose log and reporter record which parties join.
         federation: How many parties are needed, and how long to wait for them.
         parties: The parties that can receive requests.
-        create_trainer: Builds the job's model for examples of the shapes that a party reports.
+        create_trainer: Function (shapes of a party's examples) -> trainer of the job's model.
         options_for: Function of (number of the party, whether it evaluates) that returns how the
             party trains.
         needs: Minimum number of replies with which the fusion works, regardless of the quorum.
@@ -105,7 +105,7 @@ class ClientRegistry:
         Once a quorum has joined, wait at most `max_timeout_s` for the remaining parties.
 
         Args:
-            safe_point: Returns whether to stop waiting.
+            safe_point: Function () -> whether to stop waiting.
 
         Returns:
             True to start the rounds; False if `safe_point` ended the wait.

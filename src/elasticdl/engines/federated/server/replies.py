@@ -71,7 +71,7 @@ def problem_of_metrics(reply: Reply, training: Metrics, evaluation: Metrics) -> 
         evaluation: Evaluation metrics of the aggregator's own model.
 
     Returns:
-        As `problem_of`.
+        One problem, in a sentence or two that name the party; None if all metrics can be used.
     """
     for metrics, states in (
         (training, reply.training_metrics),

@@ -190,7 +190,7 @@ def summary(labels: Labels, parts: Sequence[Positions]) -> PartitionSummary:
 
     Args:
         labels: One per example, 1-D.
-        parts: As a split returns them.
+        parts: For each party the positions of its examples, as a split returns them.
 
     Example:
         >>> labels = np.array([5, 5, 7])

@@ -39,8 +39,8 @@ def num_processes_for(definition: ModelDefinition, num_parties: int, asked: int 
     Args:
         definition: The model that the parties train.
         num_parties: Number of parties.
-        asked: The user's choice. None uses one process per core if there are enough parties, and
-            otherwise a single process with a thread per core.
+        asked: The user's choice. None: one process per core if there are enough parties and the
+            model can train in forked processes; otherwise a single process with a thread per core.
 
     Raises:
         UsageError: Several processes are requested, but the model cannot train in forked ones.

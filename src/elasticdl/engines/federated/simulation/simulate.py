@@ -49,9 +49,9 @@ class SimulatedMember:
         data: Location of the party's records.
         validation_data: Records to evaluate on; None means none.
         shares_metrics: Whether its metrics are sent to the aggregator.
-        open_source: Takes `data` or `validation_data` and opens these records; None opens them like
-            those of any other job.
-        recorder: Settings of the party's own metrics file; None writes none.
+        open_source: Function (`data` or `validation_data`) -> opened source of these records. None:
+            open them like those of any other job.
+        recorder: Settings of the party's own metrics file. None: write no such file.
         model: The party's model if it differs from the aggregator's; None if it is the same.
     """
 
@@ -84,13 +84,13 @@ def train(
         reporter: Shows progress and notes to the user.
         members: The parties.
         num_processes: Number of processes that run the parties, with one thread each. 1 means this
-            process, with all of its threads. None chooses by cores and model, and forks: see
+            process, with all of its threads. None: choose by cores and model, and fork; see
             `party_processes.num_processes_for`.
-        change: Modifies each answer before the aggregator receives it, to simulate faults and
-            attacks; returning None drops the answer.
+        change: Function (request, answer) -> the answer that the aggregator receives instead, to
+            simulate faults and attacks. If it returns None, the answer is lost.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`; the reason is in the events as well.
+        ElasticDLError: The job failed; the reason is in the events as well. See `elasticdl.errors`.
     """
     trainers = _Trainers()
     definitions = _Definitions(job)

@@ -106,7 +106,7 @@ def fedprox(
         mu: Strength of the proximal term.
 
     Returns:
-        As `fedavg`.
+        Arrays with the shapes and dtypes of the updates; `chosen` has all parties.
 
     Raises:
         AggregationError: The updates cannot be fused (`updates.in_order`).

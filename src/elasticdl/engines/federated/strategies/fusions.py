@@ -96,7 +96,7 @@ class Fusion:
         name: Its name in `fusion: {name: ...}` of a config.
         title: Its name in the documentation.
         paper: URL of the paper that defines it.
-        rule: The function of (global weights, updates, state, and the params by name).
+        rule: Function (global weights, updates, state, params by name) -> fused weights.
         params: Name -> description of the param.
         least: Function that takes all params, including defaults, and returns the minimum number of
             parties.
@@ -159,7 +159,7 @@ class Fusion:
         """Return the minimum number of parties for these params.
 
         Raises:
-            AggregationError: As `with_defaults`.
+            AggregationError: A param is unknown or has a value that is not allowed.
 
         Example:
             >>> FUSIONS["krum"].needs({"byzantine_threshold": 2})
@@ -171,7 +171,7 @@ class Fusion:
         """Return the strength of the proximal term at the parties; 0 means there is none.
 
         Raises:
-            AggregationError: As `with_defaults`.
+            AggregationError: A param is unknown or has a value that is not allowed.
         """
         if self.proximal is None:
             return 0.0
@@ -192,7 +192,8 @@ class Fusion:
             global_weights: The weights that the parties started from.
             updates: One per party, in any order: the result does not depend on it.
             state: The state that the last round returned; empty in the first round.
-            score: See `Score`; required if `needs_score`.
+            score: Function (weights) -> loss on the aggregator's own data; required if
+                `needs_score`.
             params: Params by name; missing ones have their defaults.
 
         Raises:

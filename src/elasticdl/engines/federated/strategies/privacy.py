@@ -89,7 +89,7 @@ def private_mean(
         global_weights: The weights that the parties started from.
         updates: One per party, in any order; their number is n.
         privacy: S (clipping_norm) and z (noise_multiplier).
-        noise: Draws the noise.
+        noise: Function (shape) -> array of noise.
 
     Returns:
         New arrays with the shapes and dtypes of the global weights. Arrays of whole numbers keep

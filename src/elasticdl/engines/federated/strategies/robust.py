@@ -90,7 +90,7 @@ def coordinate_median(
     """Return the element-wise median over the parties, each counted once.
 
     Yin et al., 2018, algorithm 1, option I (https://arxiv.org/abs/1803.01498). Fewer than half of
-    the parties may lie. It is useful from three parties on: a median of two is their mean.
+    the parties may lie. Use this fusion with three or more parties: a median of two is their mean.
 
     Args:
         global_weights: The weights that the parties started from.

@@ -138,7 +138,7 @@ def zeno(
         global_weights: The weights that the parties started from.
         updates: One per party, in any order; more than f.
         state: Returned unchanged: this fusion has no state.
-        score: Returns the loss of weights on the aggregator's data; called once per party, in the
+        score: Function (weights) -> loss on the aggregator's data; called once per party, in the
             order of their names. A party whose loss is not finite is ranked last.
         byzantine_threshold: f.
         rho: Penalty on the squared norm of a change.

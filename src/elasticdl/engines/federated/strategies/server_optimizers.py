@@ -203,7 +203,7 @@ def _adaptive(
         updates: One per party, in any order.
         state: State of the optimizer.
         rates: Learning rate, beta_1, epsilon.
-        variance: (Second moment, squared change) -> the new second moment; differs between the
+        variance: Function (second moment, squared change) -> new second moment; differs between the
             three optimizers.
     """
     learning_rate, beta_1, epsilon = rates
@@ -229,7 +229,7 @@ def _stepped(
         global_weights: The weights that the parties started from.
         updates: One per party, in any order.
         state: State of the optimizer.
-        step: (name, mean change of the parties, state) -> the change to apply, and the new state.
+        step: Function (name, mean change of the parties, state) -> change to apply, and new state.
     """
     ordered = in_order(updates, global_weights)
     weights = combined(ordered, shares_by_examples(ordered))

@@ -111,7 +111,7 @@ def in_order(
 
     Args:
         updates: In any order.
-        global_weights: The weights that the parties started from; None skips this comparison.
+        global_weights: The weights that the parties started from. None: do not compare with them.
 
     Raises:
         AggregationError: There is no update; a party occurs twice or has no example; two parties
@@ -212,7 +212,7 @@ def combined(updates: Sequence[PartyUpdate], shares: Floats) -> dict[str, Array]
     """Return the weighted sum of the parties' weights.
 
     Args:
-        updates: As `in_order` returns them.
+        updates: The result of `in_order`: checked, and sorted by party.
         shares: One per party, not negative, summing to 1.
     """
     return by_name(updates, lambda name: _sum(updates, shares, name))
@@ -232,9 +232,9 @@ def by_name(updates: Sequence[PartyUpdate], fused: Callable[[str], Floats]) -> d
     only one update, all its arrays are copied.
 
     Args:
-        updates: As `in_order` returns them. Arrays of whole numbers are taken from the update with
-            the most examples; among equals, from the first by name.
-        fused: Name -> fused array in float64, for arrays of real numbers.
+        updates: The result of `in_order`: checked, and sorted by party. Arrays of whole numbers are
+            taken from the update with the most examples; among equals, from the first by name.
+        fused: Function (name) -> fused array in float64, for arrays of real numbers.
 
     Raises:
         AggregationError: A result is not finite.
@@ -314,7 +314,7 @@ def squared_distances(global_weights: Weights, updates: Sequence[PartyUpdate]) -
 
     Args:
         global_weights: The weights that the parties started from.
-        updates: As `in_order` returns them.
+        updates: The result of `in_order`: checked, and sorted by party.
 
     Returns:
         float64[parties, parties], symmetric, with zeros on the diagonal.
