@@ -1,6 +1,6 @@
-"""Engine interface: runs a job, reports its progress, and returns its outcome.
+"""What every engine has in common: `Outcome` is its result, `Reporter` shows its progress.
 
-`Engine` is what a plugin implements; `Outcome` and `Reporter` are used by all engines.
+A plugin's engine is a function from a `run.Run` to a `TrainResult`; it needs neither.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from elasticdl.definition import Mode, ModelDefinition
+    from elasticdl.definition import Mode
     from elasticdl.job import Job
 
 
@@ -51,14 +51,6 @@ class Reporter(Protocol):
 
     def ended(self) -> None:
         """Report the end of the phase, successful or not."""
-        ...
-
-
-class Engine(Protocol):
-    """Runs jobs; each engine is a module or a class with these functions."""
-
-    def train(self, job: Job, definition: ModelDefinition, reporter: Reporter) -> Outcome:
-        """Train until the job is done; resume a job that was started before."""
         ...
 
 

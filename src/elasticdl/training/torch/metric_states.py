@@ -35,7 +35,7 @@ from elasticdl.errors import (
     raised_at,
     users_traceback,
 )
-from elasticdl.training.torch.outputs import as_arrays, map_tensors
+from elasticdl.training.torch.outputs import as_plain_containers, map_tensors
 from elasticdl.training.torch.untracked_state import digest
 
 States = tuple[np.ndarray[Any, Any], ...]
@@ -438,7 +438,7 @@ def _num_rows(outputs: Any) -> int:
 
 
 def _tensors_in(outputs: Any) -> list[torch.Tensor]:
-    return [each for each in leaves(as_arrays(outputs)) if isinstance(each, torch.Tensor)]
+    return [each for each in leaves(as_plain_containers(outputs)) if isinstance(each, torch.Tensor)]
 
 
 def _is_sum(total: States, parts: Sequence[States]) -> bool:

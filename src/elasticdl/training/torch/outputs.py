@@ -39,19 +39,21 @@ def detached(outputs: Any) -> Any:
     return map_tensors(torch.Tensor.detach, outputs)
 
 
-def as_arrays(outputs: Any) -> Any:
+def as_plain_containers(outputs: Any) -> Any:
     """Convert nested outputs to the plain containers that `data.batch.leaves` can traverse.
 
     Mappings and dataclasses become dicts; fields of dataclasses that are None are left out. Tensors
     and other values are returned as they are.
     """
     if isinstance(outputs, Mapping):
-        return {name: as_arrays(value) for name, value in outputs.items()}
+        return {name: as_plain_containers(value) for name, value in outputs.items()}
     if isinstance(outputs, (list, tuple)):
-        return rebuilt(outputs, [as_arrays(value) for value in outputs])
+        return rebuilt(outputs, [as_plain_containers(value) for value in outputs])
     if _is_dataclass(outputs):
         return {
-            name: as_arrays(value) for name, value in _fields(outputs).items() if value is not None
+            name: as_plain_containers(value)
+            for name, value in _fields(outputs).items()
+            if value is not None
         }
     return outputs
 

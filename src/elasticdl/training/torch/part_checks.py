@@ -40,7 +40,7 @@ from elasticdl.errors import DefinitionError, raised_at
 from elasticdl.training.repeated_checks import LIKE_BATCH_NORM
 from elasticdl.training.torch.buffers import differs
 from elasticdl.training.torch.draw_log import DrawLog
-from elasticdl.training.torch.outputs import as_arrays
+from elasticdl.training.torch.outputs import as_plain_containers
 from elasticdl.training.torch.steps import Pairs, Steps, Tensors
 
 if TYPE_CHECKING:
@@ -356,7 +356,9 @@ class PartCheck:
             draws = log.draws()
             after = self._buffers.tensors()
             moves = training and any(differs(old, after[name]) for name, old in before.items())
-        outputs = [t for t in leaves(as_arrays(stepped.outputs)) if isinstance(t, torch.Tensor)]
+        outputs = [
+            t for t in leaves(as_plain_containers(stepped.outputs)) if isinstance(t, torch.Tensor)
+        ]
         doubles = [(torch.view_as_real(t) if t.is_complex() else t).double() for t in outputs]
         if stepped.loss is not None:
             # A model that computes its own loss returns it among its outputs; the loss is checked

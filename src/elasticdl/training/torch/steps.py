@@ -20,7 +20,7 @@ from torch import nn
 
 from elasticdl.data.batch import leaves
 from elasticdl.training.torch.losses import BatchLoss, TorchLoss, rows_of
-from elasticdl.training.torch.outputs import as_arrays, detached, map_tensors
+from elasticdl.training.torch.outputs import as_plain_containers, detached, map_tensors
 
 if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition
@@ -202,7 +202,7 @@ def _concatenated(one: Any, other: Any) -> Any:
 
 
 def _tensors_in(tree: Any) -> list[torch.Tensor]:
-    return [each for each in leaves(as_arrays(tree)) if isinstance(each, torch.Tensor)]
+    return [each for each in leaves(as_plain_containers(tree)) if isinstance(each, torch.Tensor)]
 
 
 def check_parts(

@@ -61,7 +61,7 @@ from elasticdl.training.torch.malloc_tuning import ReusedArray, keep_freed_memor
 from elasticdl.training.torch.metric_states import OF_TRAINING
 from elasticdl.training.torch.metrics import Addends, TorchMetrics, added, summed
 from elasticdl.training.torch.optimizer import OptimizerState, gradient_for
-from elasticdl.training.torch.outputs import as_arrays
+from elasticdl.training.torch.outputs import as_plain_containers
 from elasticdl.training.torch.parameter_moves import ParameterMoves
 from elasticdl.training.torch.part_checks import QUIET, PartCheck
 from elasticdl.training.torch.precision import MixedPrecision
@@ -352,7 +352,7 @@ class TorchTrainer:
             self._no_side_effects(),
         ):
             outputs = self._steps.outputs(self.model, self._tensors(features))
-            return map_arrays(_to_rows, as_arrays(outputs))
+            return map_arrays(_to_rows, as_plain_containers(outputs))
 
     def evaluate_per_example(
         self, batch: Batch, so_far: MetricStates | None = None
@@ -376,7 +376,7 @@ class TorchTrainer:
                 outputs = self._steps.outputs(self.model, tensors.features)
         return PerExampleResults(
             states,
-            map_arrays(_to_rows, as_arrays(outputs)),
+            map_arrays(_to_rows, as_plain_containers(outputs)),
             {name: to_array(column.double()) for name, column in values.items()},
         )
 
@@ -881,7 +881,9 @@ class TorchTrainer:
                     warnings.simplefilter("ignore")
                 outputs = model(*args, **kwargs)
             self._outputs_shape = outputs.shape if isinstance(outputs, torch.Tensor) else None
-            tensors = [t for t in leaves(as_arrays(outputs)) if isinstance(t, torch.Tensor)]
+            tensors = [
+                t for t in leaves(as_plain_containers(outputs)) if isinstance(t, torch.Tensor)
+            ]
             self._returns_float64 = any(t.dtype == torch.float64 for t in tensors)
 
         where = self._definition.where("model")
