@@ -275,7 +275,7 @@ def open_stored(uri: str, *, fresh: bool = False) -> StoredFile:
 
 
 def local_state(status: os.stat_result) -> tuple[int, str]:
-    """Return the size and the version of a local file."""
+    """Return the size of a local file, and its time of change as a string."""
     return status.st_size, str(status.st_mtime_ns)
 
 

@@ -9,7 +9,8 @@ seeds:
     same batches, different state    a counter or a log: a warning with its name
     same batches, same state         no state, or a cache that is filled by now
 
-Attributes, items, closures, default arguments and variables of the file are searched for names.
+The name is that of the object that changed. It is searched for in attributes, items, closures,
+default arguments and variables of the file.
 
 Callers: `torch_loaders.py`.
 """

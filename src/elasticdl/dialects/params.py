@@ -78,7 +78,7 @@ def signature_of(symbol: Symbol) -> inspect.Signature:
 
 
 def article(noun: str) -> str:
-    """Return a noun with its article."""
+    """Return a noun with `a` or `an` before it."""
     return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
 
 

@@ -57,12 +57,14 @@ class SamplerOrders:
         self._has_state = bool(self.generators)
 
     def find_state(self) -> bool:
-        """Draw the first epoch several times, to record whether the samplers have state.
+        """Record whether the samplers have state, by drawing the first epoch several times.
 
-        Call it once, before `of`: for samplers with state, `of` also draws all earlier epochs.
+        Call it once, before `of`, which draws all earlier epochs as well if the samplers have
+        state.
 
         Returns:
-            Whether orders are reproducible: with the same seeds, an epoch has the same order.
+            Whether the order of an epoch can be reproduced, for samplers with state by drawing the
+            earlier epochs again. False if it differs although all seeds are the same.
         """
         sampler, batch_sampler, _ = self._parts
         samplers = (sampler, batch_sampler, getattr(batch_sampler, "sampler", None))

@@ -124,7 +124,7 @@ class SavedSpec:
 
     @property
     def options_key(self) -> str:
-        """Key in the section `spec` under which it has the optimizer, loss and metrics."""
+        """Key of the section `spec` that contains the optimizer, loss and metrics."""
         return _options_key(self.spec)
 
     @property

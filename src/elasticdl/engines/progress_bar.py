@@ -218,7 +218,10 @@ class Phase:
         return f"{hours}:{minutes:02d}:{seconds:02d} left"
 
     def facts_in(self, width: int) -> str:
-        """Format facts and speed, omitting the least important to fit into `width` characters."""
+        """Format the values shown beside the bar (loss, workers, speed).
+
+        The least important are omitted to fit into `width` characters.
+        """
         parts = {name: f"{name} {value}" for name, value in self._facts.items()}
         if self.speed is not None:
             parts["speed"] = _shown_speed(self.speed, self._unit)

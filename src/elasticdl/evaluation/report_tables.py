@@ -153,7 +153,10 @@ class Report:
         return values
 
     def summary(self, metric: str) -> ReportSummary:
-        """Return the distribution of a metric, as pandas' `describe` computes it."""
+        """Return mean, standard deviation and quartiles of a metric over all examples.
+
+        The values are those of pandas' `describe`; NaN is left out.
+        """
         values = self.metric(metric)
         values = values[~np.isnan(values)]
         if not len(values):

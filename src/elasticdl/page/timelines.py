@@ -99,7 +99,7 @@ def lanes(
 
     Returns:
         The rank and the segments of each lane, and the number of lanes left out. If there are more
-        than `_MAX_LANES`, the lanes of the ranks that most workers have held are kept.
+        than `_MAX_LANES`, the ranks with the largest number of successive workers are kept.
     """
     by_rank: dict[int, list[RankTenure]] = {}
     for tenure in tenures:

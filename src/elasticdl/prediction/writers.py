@@ -126,13 +126,14 @@ class PredictionWriter(AtomicWriter):
         Args:
             start_record: Number of the first one: 0, then where the previous call ended.
             keys: One per record; see `RecordKeys`.
-            outputs: The model's outputs, one row per example.
+            outputs: The model's outputs, one row per record.
 
         Raises:
             OutputError: The predictions cannot be written.
             DefinitionError: The outputs are not rows, or their fields differ from the previous
                 ones.
-            ValueError: The writer is closed, or records were left out.
+            ValueError: The writer is closed, or `start_record` is not where the previous call
+                ended.
         """
         if self._closed or start_record != self._next_record:
             raise ValueError(

@@ -122,7 +122,11 @@ class Submission:
         )
 
     def session_folder(self, folder: Path) -> Path:
-        """Return the folder that the session writes to; it is inside the submission's `folder`."""
+        """Return the folder that the session writes to.
+
+        Args:
+            folder: The submission's own folder in the queue, which contains the result.
+        """
         return folder / PROJECT / self.subfolder / "runs" / self.run_name
 
     def arguments(self, folder: Path) -> list[str]:

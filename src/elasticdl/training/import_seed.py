@@ -72,7 +72,10 @@ def kept_state() -> Iterator[None]:
 
 
 def seed_loaded(framework: str) -> None:
-    """Seed a framework that was loaded in the block of `seeded_import`; elsewhere do nothing."""
+    """Seed a framework that has just been imported in the block of `seeded_import`.
+
+    Outside of such a block, it does nothing.
+    """
     module = sys.modules.get(framework)
     if not _seeds or module is None:
         return

@@ -237,7 +237,7 @@ class Hooks(Protocol):
         ...
 
     def arrays(self) -> State:
-        """Return the callbacks' arrays, under `callbacks/`; `state` refers to them by name."""
+        """Return the callbacks' arrays by name: `callbacks/...`; `state` refers to them."""
         ...
 
     def load_state(self, state: Mapping[str, Any], arrays: State) -> None:
@@ -329,8 +329,9 @@ class Trainer(Protocol):
     def require_sums(self, why: str) -> None:
         """Reject metrics whose states do not add up; called before the first step.
 
-        From then on no metric is `ordered`. A metric that could not be tested on the example is
-        tested on the batches that follow, and rejected once its states turn out not to add up.
+        `Metrics.ordered` is empty from then on, because such metrics are rejected. A metric that
+        could not be tested on the example is tested on the batches that follow, and rejected once
+        its states turn out not to add up.
 
         Args:
             why: The reason for sums, for the error message: "several workers".

@@ -158,13 +158,14 @@ class Decision:
 
 
 def decide_commit(table: npt.NDArray[np.float32], rank: int, mine: Vote) -> Decision:
-    """Decide on a step from the votes of all workers.
+    """Decide whether a step is applied, from the votes of all workers.
 
     All workers call this with the same table and reach the same decision, except for what only one
     of them has to do (`leave`, `heal`).
 
     Args:
-        table: float32[ranks, NUM_LIMBS], the sum of the workers' tables; `encode` fills a table.
+        table: float32[ranks, NUM_LIMBS], the sum of the workers' tables. Each worker fills only
+            its own row, with `encode`.
         rank: This worker's rank.
         mine: This worker's vote.
     """

@@ -151,10 +151,10 @@ class CallbackFiles:
             board.flush()
 
     def flush_for_others(self) -> None:
-        """Call `flush` if this process `leads` and there have been several workers.
+        """Call `flush` if this process `leads` and the job has had more than one worker.
 
-        After a commit the other workers delete their copies of the events, so those of this process
-        must be on disk.
+        Every worker keeps what its TensorBoard callbacks write, in case it becomes the leader, and
+        deletes this copy after a commit. The leader's files must be on disk by then.
         """
         if self._is_shared and self.leads:
             self.flush()

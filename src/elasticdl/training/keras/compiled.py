@@ -62,7 +62,7 @@ def loss(
 def own_loss(
     model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any, *, training: bool
 ) -> Any:
-    """Return the result of a model's `compute_loss`; see `keras.Model.compute_loss`."""
+    """Call a model's `compute_loss`, also one that does not accept `training`."""
     # Models written for early versions of Keras 3 do not accept the last argument.
     knows_training = "training" in inspect.signature(model.compute_loss).parameters
     more = {"training": training} if knows_training else {}

@@ -1,7 +1,7 @@
 """Detects weights that a model's `call` changes outside training, by calling it once.
 
     total.assign_add(sum(x))                   in every call, even in validation of `fit`
-    if training: total.assign_add(sum(x))      in training only: can be kept and summed
+    if training: total.assign_add(sum(x))      in training only: accepted
 
 In a plain script such a weight changes from batch to batch of the validation, and training
 continues with its new value. An evaluation here has no side effects, because several workers share
@@ -9,7 +9,7 @@ it and it may be repeated after a kill. A model that changes a weight is therefo
 it is evaluated.
 
 BatchNormalization that is called with training=True is not rejected: its outputs do not depend on
-its statistics. The statistics change in training only, which is logged.
+its statistics. A message says that they are left as they are.
 
 Callers: `trainer.py`.
 """

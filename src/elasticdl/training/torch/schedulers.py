@@ -67,8 +67,8 @@ class Schedulers:
 
     Args:
         definition: Definition of the model, which creates the schedulers.
-        optimizer: The optimizer whose learning rates they set, before a checkpoint is loaded into
-            it.
+        optimizer: The optimizer whose learning rates they set. No checkpoint may have been loaded
+            into it yet.
         parameters: The model's parameters, by name.
 
     Raises:

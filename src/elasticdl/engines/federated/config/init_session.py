@@ -1,4 +1,6 @@
-"""Converts a training session's config and data folders to those of a new federation.
+"""Makes the configs of a federation from a training session's config; each data folder is a party.
+
+The data are neither copied nor changed.
 
 Callers: `elasticdl.federated`.
 """

@@ -40,5 +40,5 @@ class SameUserOnly:
 
 
 def restricted(app: ASGIApp) -> ASGIApp:
-    """Restrict an app to this user, on systems where the kernel can identify the peer's user."""
+    """Restrict an app to processes of this user on Linux; return it unchanged elsewhere."""
     return SameUserOnly(app) if sys.platform == "linux" else app

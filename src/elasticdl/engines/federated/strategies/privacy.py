@@ -4,8 +4,8 @@
 
 The noise is added to the mean, before the fusion's step. The server optimizer's momentum and steps
 therefore depend on the parties only through the noisy mean, and later use of a round's model costs
-no more privacy (post-processing). (Flower 1.41 adds the noise after the server step, where the
-bound on a party's part is not known; its accounting refuses that.)
+no more privacy (post-processing). Flower 1.41 adds the noise after the server step, where the
+influence of one party has no known bound.
 
 This hides a party's update from everyone who sees the global models. The aggregator itself sees
 every update, and metrics and example counts have no noise. The numbers are floating-point: there
