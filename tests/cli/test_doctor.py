@@ -92,7 +92,7 @@ def test_a_driver_that_does_not_answer_is_a_hint(nvidia_smi):
     assert "nvidia-smi failed, so no GPU can be used" in run()
 
 
-def test_no_variable_of_the_environment_is_shown(monkeypatch):
+def test_no_environment_variable_is_shown(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "never-shown")
 
     assert "never-shown" not in run() + run("--json")
