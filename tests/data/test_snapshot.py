@@ -60,7 +60,7 @@ def test_the_split_depends_on_the_rows_alone(tmp_path) -> None:
     assert held(first) == held(second)
 
 
-def test_columns_are_summed_up_over_all_rows(tmp_path) -> None:
+def test_columns_are_summarized_over_all_rows(tmp_path) -> None:
     table = pa.table({"x": pa.array([None, 1.0, 3.0]), "t": ["a", "b", "b"]})
     x, t = write_snapshot(table.schema, batches(table, 1), str(tmp_path)).columns
 
@@ -68,7 +68,7 @@ def test_columns_are_summed_up_over_all_rows(tmp_path) -> None:
     assert t.values == (("b", 2), ("a", 1))
 
 
-def test_without_its_last_file_a_snapshot_is_not_there(tmp_path) -> None:
+def test_an_incomplete_snapshot_is_not_read(tmp_path) -> None:
     stored(numbers(), tmp_path)
     (tmp_path / "snapshot.json").unlink()
 
@@ -94,7 +94,7 @@ def test_a_table_that_cannot_be_trained_on_is_refused(tmp_path, schema, problem)
         write_snapshot(schema, [], str(tmp_path))
 
 
-def test_rows_to_validate_on_may_be_given(tmp_path) -> None:
+def test_validation_rows_may_be_given(tmp_path) -> None:
     table = numbers()
     held = pa.record_batch({"b": ["t1"], "a": pa.array([5], pa.int32())})
     snapshot = stored(table, tmp_path, validation=[held])
@@ -131,7 +131,7 @@ def test_hashes_are_spread_evenly() -> None:
     assert counts.max() < 1.1 * NUM_ROWS / 10
 
 
-def test_a_row_of_zeros_is_not_at_the_edge_of_every_split() -> None:
+def test_a_row_of_zeros_is_not_always_held_out() -> None:
     columns = {"a": [0, 0, 1], "b": [0.0, -0.0, 0.0], "c": [False, False, False]}
     [batch] = pa.table(columns).to_batches()
     first, second, other = shares(row_hashes(batch))
