@@ -461,7 +461,7 @@ def test_unsupported_code_in_a_step_is_refused_with_its_line(tmp_path, data, wha
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_unsupported_hooks_are_refused(tmp_path, data, what):
+def test_unsupported_modules_are_refused(tmp_path, data, what):
     instead, expected = REFUSED[what]
 
     with pytest.raises(DefinitionError, match=expected):
