@@ -125,7 +125,7 @@ ElasticCommitter.__init__ = prepare_and_tell
 """
 
 
-def test_spare_workers_prepare_with_a_lower_priority(numbers, tmp_path):
+def test_a_spare_started_during_training_has_a_lower_priority(numbers, tmp_path):
     folder = tmp_path / "priorities"
     folder.mkdir()
     model = counting_and(tmp_path, TELLS_ITS_PRIORITY.format(folder=str(folder)))

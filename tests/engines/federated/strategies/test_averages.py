@@ -46,6 +46,6 @@ def test_a_gradient_step_goes_against_the_weighted_mean(update):
 
 
 @pytest.mark.parametrize("start", [{"v": np.float32([1])}, {"w": np.float32([1, 2])}])
-def test_a_gradient_of_what_is_no_parameter_is_refused(update, start):
+def test_a_gradient_of_a_non_parameter_is_refused(update, start):
     with pytest.raises(AggregationError, match="sent a gradient of w"):
         gradient_avg(start, [update("a", [1.0])], {}, learning_rate=1.0)
