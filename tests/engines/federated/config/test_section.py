@@ -124,7 +124,7 @@ def test_an_unknown_key_is_reported_with_a_similar_one():
     ]
 
 
-def test_a_key_of_another_tool_is_refused_with_the_reason():
+def test_a_known_unsupported_key_is_refused_with_the_reason():
     section, notes = opened("max_iter: 3\n")
 
     section.close({"max_iter": "it is of other models"})

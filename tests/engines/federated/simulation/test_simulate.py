@@ -338,7 +338,7 @@ LIES = {
 }
 
 
-def test_metrics_that_are_not_finite_are_omitted_and_named(job, member, place, tmp_path):
+def test_a_party_with_invalid_metrics_is_excluded_with_the_reason(job, member, place, tmp_path):
     (place / "zoo" / "linear_lies.py").write_text(LINEAR)
 
     def change(request, answer):

@@ -328,7 +328,7 @@ def test_a_large_norm_without_noise_is_iterative_averaging(job, member, run):
         np.testing.assert_allclose(weights[name], array, rtol=1e-5, atol=1e-7)
 
 
-def test_a_resumed_training_keeps_the_noise(job, member, run):
+def test_a_resumed_training_starts_from_the_noisy_model(job, member, run):
     asked_with = []
 
     def change(request, answer):
