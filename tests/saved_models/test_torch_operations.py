@@ -62,7 +62,7 @@ def test_no_listed_operation_takes_a_path_a_pointer_or_a_process():
 
 
 @pytest.mark.parametrize("name", ["from_file", "save", "set_", "set_data", "resize_", "_print"])
-def test_operations_beyond_computing_are_not_listed(name):
+def test_operations_beyond_computation_are_not_listed(name):
     assert name not in OPERATIONS
 
 
