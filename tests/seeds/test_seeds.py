@@ -61,7 +61,7 @@ def test_model_of_the_documents_learns_digits(
     assert outcome.metrics["val_accuracy"] >= 0.95
 
 
-def test_command_line_and_python_of_the_documents_ask_for_one_job(documents) -> None:
+def test_documented_command_and_python_code_request_the_same_job(documents) -> None:
     command = documents.block("elasticdl-high-level-api.md", "elasticdl train \\\n")
     call = documents.block("elasticdl-high-level-api.md", 'model_zoo="$HOME/work",')
     arguments = {
