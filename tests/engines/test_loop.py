@@ -239,7 +239,7 @@ def test_a_worker_that_takes_over_a_piece_is_in_its_forecast():
     replacement.close_feed()
 
 
-def test_workers_join_and_leave_evaluations_consistently():
+def test_a_joining_worker_starts_and_ends_evaluations_like_its_peer():
     peer, joining = loop_of(0, whole_shards), loop_of(1, whole_shards)
     without = peer.checkpoint()
     peer.progress = replace(peer.progress, evaluation=EvaluationProgress(Ledger(1)))
