@@ -119,7 +119,7 @@ def test_commands_of_a_page_run(page: Path, reader: Reader) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_are_valid(page: Path) -> None:
     targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text())
 
     assert [target for target in targets if not (page.parent / target).exists()] == []
@@ -193,7 +193,7 @@ def row_of(fusion: Fusion) -> str:
     return f"| {' | '.join(cells)} | {fusion.needs({})} | "
 
 
-def test_every_fusion_is_documented_as_it_is() -> None:
+def test_every_fusion_is_documented_correctly() -> None:
     page = (ROOT / "docs/guides/federated.md").read_text()
     section = page.partition("## Fusions")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| `")]
