@@ -192,7 +192,7 @@ ONLY_HERE = {"Adam", "accumulation", "several", "overriding", "weight_decay"}
         for name in [*KINDS, *OPTIONS, "schedule", "excluding", "several", "overriding", "scaled"]
     ],
 )
-def test_an_optimizer_makes_the_updates_of_a_plain_script(name, keras):
+def test_updates_of_an_optimizer_match_a_plain_script(name, keras):
     create = factory(name)
     losses, model = plain(create)
 
@@ -231,7 +231,7 @@ def tiny_loss(outputs, labels):
     return squared(outputs, labels) * 1e-7
 
 
-def test_gradients_that_float16_cannot_hold_are_scaled_as_fit_scales_them(keras):
+def test_float16_gradients_are_scaled_as_in_fit(keras):
     keras.config.set_dtype_policy("mixed_float16")
 
     def create():
@@ -336,7 +336,7 @@ def test_ids_that_repeat_in_a_batch_train_as_in_a_plain_script(
     assert ("squares the gradients of repeated ids" in caplog.text) != equal_on_workers
 
 
-def test_an_optimizer_that_raises_is_the_users_error_where_gradients_are_summed(keras):
+def test_an_optimizer_that_raises_is_a_user_code_error_in_sums(keras):
     class Raising(keras.optimizers.SGD):
         def update_step(self, gradient, variable, learning_rate):
             raise KeyError("no such slot")
