@@ -170,12 +170,12 @@ def test_an_invalid_option_is_refused_with_its_value(options, message):
         ),
     ],
 )
-def test_a_missing_argument_is_named_with_the_call(call, message):
+def test_a_missing_argument_is_named_with_its_function(call, message):
     with pytest.raises(UsageError, match=re.escape(message)):
         call()
 
 
-def test_batch_size_is_another_name_of_minibatch_size():
+def test_batch_size_is_an_alias_of_minibatch_size():
     job = training_job(model_def="m", data="d", output="o", batch_size="16")
 
     assert job.training.minibatch_size == 16
@@ -345,7 +345,7 @@ def test_the_json_of_a_job_has_no_password(environment):
     assert Job.from_json(job.to_json()).identity() == job.identity()
 
 
-def test_bad_records_are_skipped_on_workers_only():
+def test_bad_records_can_be_skipped_only_on_workers():
     job = training_job(model_def="m", data="d", output="o", num_workers=1, skip_bad_records=True)
 
     assert job.workers is not None
@@ -413,7 +413,7 @@ def test_params_that_cannot_be_stored_are_refused_by_name():
         training_job(data="d", output="o", model_def="m", params={"layer": object()})
 
 
-def test_a_model_in_place_of_its_name_is_refused():
+def test_a_model_instead_of_its_name_is_refused():
     with pytest.raises(UsageError, match="model_def is a .*Thing; expected the name of a model"):
         training_job(data="d", output="o", model_def=type("Thing", (), {})())
 

@@ -125,7 +125,7 @@ def test_links_are_valid(page: Path) -> None:
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
-def test_the_site_is_built_without_a_warning(tmp_path) -> None:
+def test_the_site_is_built_without_warnings(tmp_path) -> None:
     pytest.importorskip("sphinx")
     build = [sys.executable, "-m", "sphinx", "--fail-on-warning", "-q", str(ROOT / "docs")]
 
@@ -136,7 +136,7 @@ def test_the_site_is_built_without_a_warning(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
-def test_python_on_a_page_is_python(page: Path) -> None:
+def test_python_code_on_a_page_is_valid(page: Path) -> None:
     for info, block in BLOCK.findall(page.read_text()):
         if info.split()[0] == "python":
             compile(block, page.name, "exec")

@@ -72,7 +72,7 @@ def dist(tmp_path_factory) -> Path:
     return folder
 
 
-def test_the_wheel_has_what_users_need(dist):
+def test_the_wheel_has_all_files_for_users(dist):
     (wheel,) = dist.glob("*.whl")
     assert wheel.name == f"elasticdl-{elasticdl.__version__}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as archive:
@@ -95,7 +95,7 @@ def test_the_wheel_has_what_users_need(dist):
     }
 
 
-def test_the_sdist_has_what_developers_need(dist):
+def test_the_sdist_has_all_files_for_developers(dist):
     (sdist,) = dist.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}

@@ -20,7 +20,7 @@ def test_a_pipe_without_a_writer_is_refused_immediately(fifo):
         user_files.read_bytes(fifo)
 
 
-def test_a_link_to_a_device_is_a_device(tmp_path):
+def test_a_link_to_a_device_counts_as_a_device(tmp_path):
     (tmp_path / "link").symlink_to("/dev/zero")
 
     assert user_files.special_kind(tmp_path / "link") == "a device"

@@ -81,7 +81,7 @@ def test_saving_returns_step_size_and_time(folder) -> None:
     assert 0 < result.write_s == result.blocked_s
 
 
-def test_a_step_saved_again_replaces_itself(folder) -> None:
+def test_saving_a_step_again_replaces_it(folder) -> None:
     store = CheckpointStore(folder)
     store.save(at(3, epoch=0))
     store.save(at(3, epoch=1))
@@ -202,7 +202,7 @@ def test_a_checkpoint_under_another_steps_name_is_skipped(local_folder) -> None:
     assert store.latest().checkpoint.step == 1
 
 
-def test_only_damaged_checkpoints_are_an_error_that_names_them_all(folder) -> None:
+def test_having_only_damaged_checkpoints_raises_and_names_all(folder) -> None:
     store = saved(folder, 1, 2)
     damage(folder, 1)
     damage(folder, 2, "manifest")
@@ -244,7 +244,7 @@ def test_a_damaged_best_checkpoint_file_is_named(folder, text) -> None:
         store.best()
 
 
-def test_on_a_store_a_step_saved_again_is_whole_at_every_moment(monkeypatch) -> None:
+def test_on_a_store_a_step_saved_again_is_always_complete(monkeypatch) -> None:
     folder = OutputFolder("memory://saved-again/output")
     store = CheckpointStore(folder)
     store.save(at(1, epoch=0))
@@ -405,7 +405,7 @@ while True:
 
 
 @pytest.mark.parametrize("can_exchange", [True, False])
-def test_a_process_killed_at_any_moment_leaves_a_whole_checkpoint(
+def test_a_process_killed_at_any_moment_leaves_a_complete_checkpoint(
     local_folder, can_exchange
 ) -> None:
     code = SAVE_FOREVER

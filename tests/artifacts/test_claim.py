@@ -80,7 +80,7 @@ def test_a_job_resumes_with_more_epochs_and_remembers_them(folder) -> None:
     assert Job.from_json(folder.read_bytes(JOB_FILE).decode()) == longer
 
 
-def test_another_job_is_refused_with_exactly_what_differs(folder) -> None:
+def test_another_job_is_refused_with_the_exact_differences(folder) -> None:
     claim(folder, JOB).release()
     other = replace(with_params(units=[10, 5], rate=0.1), data="other")
 

@@ -90,7 +90,7 @@ def test_a_published_folder_has_its_files_and_no_leftovers(folder, tmp_path) -> 
     assert not aside.exists()
 
 
-def test_a_published_folder_replaces_another_as_a_whole(folder) -> None:
+def test_a_published_folder_replaces_another_completely(folder) -> None:
     with folder.staging("result") as path:
         (path / "old").write_bytes(b"")
         (path / "both").write_bytes(b"old")
@@ -180,7 +180,7 @@ def test_an_output_without_read_permission_is_reported() -> None:
         OutputFolder(path).list()
 
 
-def test_a_file_where_the_folder_should_be_is_an_output_error(tmp_path) -> None:
+def test_a_file_in_place_of_the_folder_is_an_output_error(tmp_path) -> None:
     (tmp_path / "output").write_bytes(b"")
 
     with pytest.raises(OutputError, match="found a file where a folder is needed"):

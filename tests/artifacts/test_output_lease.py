@@ -119,7 +119,7 @@ def test_a_live_remote_holder_keeps_the_output_busy(on_s3) -> None:
         assert first.ask("save 1") == "saved"
 
 
-def test_a_released_output_is_free_at_once(on_s3) -> None:
+def test_a_released_output_is_free_immediately(on_s3) -> None:
     with Starter(on_s3.uri, "north") as first, Starter(on_s3.uri, "south") as second:
         first.ask("claim")
         first.ask("release")

@@ -54,7 +54,7 @@ def test_every_shape_survives_a_round_trip(tmp_path, shape) -> None:
     [np.arange(6).reshape(2, 3).T, np.arange(8)[::2], np.arange(4)[::-1], np.float64(7)],
     ids=["transposed", "strided", "reversed", "scalar"],
 )
-def test_memory_in_any_order_is_stored_by_value(tmp_path, array) -> None:
+def test_arrays_in_any_memory_order_keep_their_values(tmp_path, array) -> None:
     np.testing.assert_array_equal(there_and_back(tmp_path, array), array)
 
 

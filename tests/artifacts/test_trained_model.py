@@ -133,7 +133,7 @@ def test_a_missing_export_is_reported_with_the_existing_ones(folder) -> None:
         load_trained_model(folder.uri).exported("model.pt2")
 
 
-def test_the_time_of_saving_is_filled_in(folder) -> None:
+def test_the_time_of_saving_is_recorded(folder) -> None:
     save_trained_model(folder, Description("m"), {})
 
     assert load_trained_model(folder.uri).description.created_unix_s > 1.7e9
@@ -163,7 +163,7 @@ def test_any_protobuf_reader_reads_the_file(folder) -> None:
 # --- Replacing --------------------------------------------------------------------------------
 
 
-def test_a_model_replaces_another_as_a_whole(folder) -> None:
+def test_a_model_replaces_another_completely(folder) -> None:
     save_trained_model(folder, FULL, PARAMS, copy_zoo=write_code, export=write_exports)
     folder.write_bytes("events.jsonl", b"")
 

@@ -28,7 +28,7 @@ def stopped() -> float:
     return 0.0
 
 
-def test_one_worker_takes_one_step_a_batch():
+def test_one_worker_takes_one_step_per_batch():
     report = simulate(Scenario(num_workers=1, num_records=10, minibatch_size=2))
 
     assert (report.num_batches, report.end.num_steps, report.num_epochs) == (5, 5, 1)
@@ -157,7 +157,7 @@ def test_only_the_ledgers_own_work_is_measured():
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_shards_have_as_many_batches_as_the_plan_says(shuffle):
+def test_shards_have_the_planned_number_of_batches(shuffle):
     plan = ShardPlan(1000, 3, 4, seed=2, shuffle=shuffle)
 
     numbers = num_batches_by_position(plan)
@@ -170,7 +170,7 @@ def test_a_first_shard_beyond_the_epoch_is_refused():
         simulate(Scenario(num_workers=1, num_records=10, first_shard=1))
 
 
-def test_ten_thousand_workers_cost_milliseconds_and_less_than_a_megabyte():
+def test_ten_thousand_workers_take_milliseconds_and_under_a_megabyte():
     report = simulate(
         Scenario(
             num_workers=10_000,

@@ -90,7 +90,7 @@ def test_a_wrong_arity_is_named_with_its_line(train, zoo):
     assert "ElasticDL module" in said
 
 
-def test_a_record_that_does_not_fit_the_schema_is_named_with_its_field(train, zoo):
+def test_a_record_that_violates_the_schema_is_named_with_its_field(train, zoo):
     edit(zoo, '"shape": [4]', '"shape": [5]')
 
     code, said = train()
@@ -189,7 +189,7 @@ def full_disk():
         signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_a_full_disk_keeps_what_was_complete(train, tmp_path):
+def test_a_full_disk_keeps_complete_files(train, tmp_path):
     train(max_steps=2)
     before = CheckpointStore(OutputFolder(tmp_path / "out")).steps()
     with full_disk():
@@ -211,7 +211,7 @@ def test_the_same_command_starts_after_a_full_disk_at_the_first_checkpoint(train
     assert code == 0, said
 
 
-def test_an_output_of_another_job_is_named_with_what_differs(train):
+def test_an_output_of_another_job_is_named_with_the_differences(train):
     train()
 
     code, said = train(seed=5)
@@ -345,7 +345,7 @@ def test_empty_files_are_refused(train, tmp_path):
     assert "empty.recordio" in said
 
 
-def test_a_dtype_that_does_not_fit_is_named(train, tmp_path):
+def test_a_mismatched_dtype_is_named(train, tmp_path):
     with recordio.Writer(str(tmp_path / "texts.recordio")) as writer:
         for _ in range(4):
             text = np.array([b"a", b"b", b"c", b"d"], dtype=object)

@@ -161,7 +161,7 @@ PREPARE = ("prepare", "--model_zoo=zoo", "--model_def=texts", "--input=in/*.txt"
 
 
 @pytest.mark.parametrize("num_processes", [1, 2])
-def test_prepare_runs_the_function_of_a_model_file_over_files(folder, num_processes):
+def test_prepare_applies_the_function_of_a_model_file_to_files(folder, num_processes):
     printed = run(*PREPARE, f"--num_processes={num_processes}")
 
     source = open_source("out")
@@ -263,7 +263,7 @@ def test_index_of_many_folders_names_some(folder):
     assert "and 3 more" in printed
 
 
-def test_index_of_nothing_is_refused(folder):
+def test_indexing_nothing_is_refused(folder):
     with pytest.raises(NoDataError, match="No file matches"):
         run("index", "nowhere")
 
@@ -308,7 +308,7 @@ def test_show_accepts_files_expanded_by_a_shell(folder):
     assert "2 files, 30 records" in run("show", *sorted(Path("iris/test").iterdir()))
 
 
-def test_show_with_many_fields_has_a_line_for_each(folder):
+def test_show_has_a_line_for_each_of_many_fields(folder):
     write_sample("wine", "wine")
 
     printed = run("show", "wine/test", "--limit=3")
@@ -342,7 +342,7 @@ def test_show_reads_shapes_from_a_schema(folder, options):
     )
 
 
-def test_show_finds_records_that_do_not_fit_the_schema(folder):
+def test_show_finds_records_that_violate_the_schema(folder):
     write_sample("digits", "digits")
 
     with pytest.raises(SchemaError, match=r"record 0: field 'image' has 784 values"):
@@ -472,7 +472,7 @@ def test_a_list_with_negative_numbers_is_not_a_picture():
 
 
 @pytest.mark.parametrize("highest", [1, 255])
-def test_brightness_may_go_to_1_or_to_255(highest):
+def test_brightness_may_range_to_1_or_255(highest):
     array = np.zeros((16, 16), np.float32)
     array[0, 0] = highest
 
@@ -500,7 +500,7 @@ def test_a_large_picture_is_scaled_down():
     assert set(text.plain) == {"▓", "\n"}
 
 
-def test_pictures_stand_side_by_side_where_there_is_room(folder):
+def test_pictures_are_shown_side_by_side_if_there_is_room(folder):
     write_sample("digits", "digits")
     found = summarize_files("digits/test", 3)
 

@@ -265,7 +265,7 @@ def test_a_folder_that_is_not_an_output_is_an_error(audit) -> None:
     assert "no training log found" in said
 
 
-def test_help_says_what_the_exit_code_means(capsys) -> None:
+def test_help_explains_the_exit_code(capsys) -> None:
     _run(["job", "audit", "--help"], debug=False)
 
     assert "Exit code: 0 if no problem was found, 1 otherwise." in capsys.readouterr().out

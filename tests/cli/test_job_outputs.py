@@ -42,7 +42,7 @@ def test_list_names_each_job_with_its_state(tmp_path, ask) -> None:
     assert two.startswith("  killed: ")
 
 
-def test_show_says_what_happened(tmp_path, ask) -> None:
+def test_show_describes_the_job(tmp_path, ask) -> None:
     code, said = ask("show", write_output(tmp_path / "job", elastic_events()))
 
     assert not code

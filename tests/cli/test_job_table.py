@@ -34,7 +34,7 @@ def test_a_wide_terminal_has_a_line_for_each_job(printed):
     assert second.index("finished") == first.index("running") == title.index("state")
 
 
-def test_a_narrow_one_has_a_paragraph_for_each(printed):
+def test_a_narrow_terminal_has_a_paragraph_for_each_job(printed):
     assert printed(60) == [
         "runs/a-rather-long-name-of-a-job",
         "  running: waiting for the first of 4 workers, which starts",

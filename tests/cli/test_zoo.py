@@ -37,7 +37,7 @@ def test_list_loads_no_framework(run_python) -> None:
     assert listing.stdout.splitlines()[-1] == "False"
 
 
-def test_show_prints_the_docs_the_params_and_where_the_source_is() -> None:
+def test_show_prints_docs_params_and_source_location() -> None:
     result = CliRunner().invoke(zoo, ["show", "regressor.DNN"])
 
     assert "hidden_units: Width of each hidden layer" in result.output

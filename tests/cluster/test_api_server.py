@@ -344,7 +344,7 @@ def test_creating_an_existing_name_is_a_conflict(rayjobs):
     assert status["details"] == {"name": "job", "group": "ray.io", "kind": "rayjobs"}
 
 
-def test_generate_name_makes_a_name(rayjobs):
+def test_generate_name_creates_a_name(rayjobs):
     body = rayjob()
     body["metadata"] = {"generateName": "job-"}
 
@@ -479,7 +479,7 @@ def test_a_json_patch_is_applied_atomically(rayjobs, core):
 
 
 @pytest.mark.parametrize("media_type", ["strategic-merge-patch+json", "apply-patch+yaml"])
-def test_a_rayjob_takes_no_strategic_patch(rayjobs, media_type):
+def test_a_rayjob_rejects_a_strategic_patch(rayjobs, media_type):
     rayjobs.create(rayjob())
 
     status = refused(415, rayjobs.patch, {"spec": {}}, _content_type=f"application/{media_type}")
@@ -524,7 +524,7 @@ def test_labels_are_selected_by_equality_and_by_set(rayjobs, selector, names):
     assert rayjobs.names(label_selector=selector) == names
 
 
-def test_fields_are_selected_where_the_kind_offers_them(rayjobs, core):
+def test_fields_are_selected_if_the_kind_supports_it(rayjobs, core):
     for name in ("one", "two"):
         rayjobs.create(rayjob(name))
         core.create_namespaced_pod("default", pod(name))
@@ -911,7 +911,7 @@ def test_the_metadata_of_a_secret_can_be_requested_alone(api_client, core):
 # 26
 
 
-def test_a_kind_that_an_operator_brings_along_is_discovered(api_server, api_client):
+def test_a_kind_installed_by_an_operator_is_discovered(api_server, api_client):
     groups = kubernetes.client.ApisApi(api_client)
     resources = kubernetes.client.CustomObjectsApi(api_client)
     assert LOCAL_QUEUES.group not in {each.name for each in groups.get_api_versions().groups}

@@ -194,7 +194,7 @@ def test_passwords_never_enter_images_or_messages(options):
     assert "token@" not in str(caught.value)
 
 
-def test_the_base_image_has_this_python():
+def test_the_base_image_has_the_same_python_version():
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
 
     assert f"docker.io/library/python:{python}-slim" == DEFAULT_BASE

@@ -297,7 +297,7 @@ def test_a_deleted_digest_is_reported_before_a_job_is_submitted(build, registry,
         api.check_image(image)
 
 
-def test_without_an_engine_there_is_one_clear_error(build, tmp_path, monkeypatch, registry):
+def test_without_an_engine_one_clear_error_is_raised(build, tmp_path, monkeypatch, registry):
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
 
     with pytest.raises(UnavailableError, match="No container engine answers at .*none.sock"):

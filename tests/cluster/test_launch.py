@@ -193,7 +193,7 @@ def test_unauthorized_users_get_the_reason(job, context, kind, words):
         run(job, context=context)
 
 
-def test_without_a_kubeconfig_there_is_one_clear_error(job, monkeypatch, tmp_path):
+def test_without_a_kubeconfig_one_clear_error_is_raised(job, monkeypatch, tmp_path):
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
 
     with pytest.raises(UsageError, match="no usable kubeconfig"):

@@ -177,7 +177,7 @@ def test_the_page_in_a_pod_requires_the_uid_of_the_pod(world, follow, api_server
     assert Client(address + world.head()["metadata"]["uid"]).get("/")[0].status == 200
 
 
-def test_the_url_stays_when_the_head_is_replaced(world, follow, job):
+def test_the_url_is_kept_when_the_head_is_replaced(world, follow, job):
     followed = follow()
     client = followed.page()
     world.hold.unlink()

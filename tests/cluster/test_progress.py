@@ -354,7 +354,7 @@ def test_an_unreachable_server_does_not_disturb_the_training(
     assert weights(options) == unwatched
 
 
-def test_outside_a_cluster_nothing_is_imported(run_python):
+def test_outside_a_cluster_no_cluster_code_is_imported(run_python):
     run_python(
         "import sys; from elasticdl.artifacts.folder import OutputFolder\n"
         "from elasticdl.engines import attempt, run\n"

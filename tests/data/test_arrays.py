@@ -24,7 +24,7 @@ def test_a_row_of_each_array_is_a_record():
     assert [(file.uri, file.num_records) for file in source.files] == [("ward", 4)]
 
 
-def test_a_schema_gives_the_shape_back():
+def test_a_schema_restores_the_shape():
     schema = Schema((Field("x", (2, 3), np.dtype("float32")), Field("y", (1,), np.dtype("int64"))))
 
     records = ArraySource({"x": IMAGES, "y": LABELS}, "ward").read_records(0, 4, schema)

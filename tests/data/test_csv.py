@@ -246,7 +246,7 @@ def test_an_integer_may_be_written_with_a_point(write):
     assert read_all(write("y\n3.0\n"), schema_of(y=([], "int64")))[0]["y"] == 3
 
 
-def test_files_may_have_their_columns_in_another_order_and_more_of_them(write):
+def test_files_may_have_reordered_and_additional_columns(write):
     first = write("x,y\n1,2\n", "a.csv")
     second = write("z,y,x\n9,4,3\n", "b.csv")
 
@@ -259,7 +259,7 @@ def test_a_byte_order_mark_is_not_part_of_the_header(write):
     assert list(read_all(write("\ufeffx,y\n1,2\n"))[0]) == ["x", "y"]
 
 
-def test_a_file_with_a_header_alone_has_no_records(write):
+def test_a_file_with_only_a_header_has_no_records(write):
     assert CSVSource([write("x,y")]).num_records == 0
 
 
@@ -311,9 +311,7 @@ def test_output_of_pythons_writer_is_read_in_blocks_of_any_size(
 
 @given(st.text('a",\r\n', max_size=30), st.integers(1, 30))
 @settings(max_examples=500)
-def test_rows_are_counted_as_pyarrow_counts_them_wherever_quotes_are(
-    tmp_path_factory, text, read_bytes
-):
+def test_rows_are_counted_as_by_pyarrow_for_any_quotes(tmp_path_factory, text, read_bytes):
     data = text.encode()
     path = tmp_path_factory.mktemp("csv") / "a.csv"
     path.write_bytes(b"head\n" + data)
@@ -363,7 +361,7 @@ def test_rows_are_counted_as_pyarrow_counts_them_wherever_quotes_are(
         ("x" * 200_000 + ",y\n", "its first line is not a header"),
     ],
 )
-def test_a_header_that_cannot_be_used_is_refused(write, text, message):
+def test_an_unusable_header_is_refused(write, text, message):
     with pytest.raises(SchemaError, match=message):
         CSVSource([write(text)])
 
@@ -376,7 +374,7 @@ def test_a_header_with_many_columns_is_read_in_linear_time(write):
     assert source.num_records == 0
 
 
-def test_an_open_quote_is_found_at_opening(write):
+def test_an_unclosed_quote_is_detected_when_opening(write):
     path = write('x,y\n1,"a\nb"\n3,"4\n5,6\n')
 
     with pytest.raises(SchemaError, match=r"a\.csv, line 4: the quote that begins '\"4' is not "):
@@ -404,7 +402,7 @@ def test_an_open_quote_is_found_at_opening(write):
         ("300,a,1,true", schema_of(age=([], "uint8")), "column 'age': holds 300"),
     ],
 )
-def test_a_row_that_does_not_fit_is_named_with_its_column(write, row, schema, message):
+def test_an_unsuitable_row_is_named_with_its_column(write, row, schema, message):
     good = "31,a,1.5,true\n"
     source = CSVSource([write("age,name,score,ok\n" + good * 7 + row + "\n" + good)])
     assert source.num_records == 9
@@ -423,7 +421,7 @@ def test_the_line_of_a_cell_matches_an_editor(write, end, encoding):
         CSVSource([write(text.encode(encoding))]).read_records(0, 3, schema_of(c=([], "int64")))
 
 
-def test_the_line_is_known_where_a_character_spans_two_reads(write, monkeypatch):
+def test_the_line_is_correct_if_a_character_spans_two_reads(write, monkeypatch):
     monkeypatch.setattr(csv_index, "_READ_BYTES", 2)
     source = CSVSource([write("b,c\n\U0001f600,1\ny,?\n".encode("utf-16"))])
 
@@ -436,7 +434,7 @@ def test_a_missing_column_is_named_with_a_similar_one(write):
         read_all(write("age,name,scores\n1,a,2\n"), ONE_EACH)
 
 
-def test_files_of_other_columns_need_a_schema(write):
+def test_files_with_different_columns_need_a_schema(write):
     source = CSVSource([write("x,y\n1,2\n", "a.csv"), write("x,z\n1,2\n", "b.csv")])
 
     with pytest.raises(
@@ -478,7 +476,7 @@ def test_an_empty_cell_of_a_nullable_field_is_missing(write):
     )
 
 
-def test_an_empty_cell_of_another_field_says_how_it_may_be_missing(write):
+def test_an_empty_cell_of_a_required_field_is_refused_with_advice(write):
     with pytest.raises(
         SchemaError, match=r"line 2 \(record 0\): column 'age' has no value\..*\"nullable\": T"
     ):

@@ -139,7 +139,7 @@ def test_a_file_that_is_not_utf_8_is_windows_1252_with_one_message(
     assert "a.csv and 1 more file are not UTF-8 and read as Windows-1252" in message
 
 
-def test_a_byte_that_windows_1252_lacks_makes_it_latin_1(write: Write) -> None:
+def test_a_byte_undefined_in_windows_1252_means_latin_1(write: Write) -> None:
     assert rows(write(b"x\n\xe9\x81\n")) == [{"x": "é\x81".encode()}]
 
 
@@ -152,7 +152,7 @@ def test_a_character_split_between_reads_is_still_utf_8(write: Write) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
-def test_a_byte_order_mark_names_the_encoding(write: Write, encoding: str) -> None:
+def test_a_byte_order_mark_determines_the_encoding(write: Write, encoding: str) -> None:
     mark = b"\xfe\xff" if encoding == "utf-16-be" else b""
     text = 'größe\tname\r\n1\t"zwei\r\nZeilen"\r\n\r\n2\t☃\r\n'
     path = write(mark + text.encode(encoding), "a.tsv")

@@ -76,13 +76,13 @@ def test_whole_numbers_are_rounded():
         ((3, 1, 2), [[[255, 255]], [[0, 0]], [[0, 0]]]),
     ],
 )
-def test_the_shape_decides_the_channels_and_where_they_are(shape, expected):
+def test_the_shape_determines_channels_and_their_axis(shape, expected):
     red = Image.new("RGBA", (1, 1), (255, 0, 0, 9))
 
     assert decoded(encoded(red), shape).tolist() == expected
 
 
-def test_the_palette_of_an_image_and_its_transparency_are_resolved():
+def test_palettes_and_transparency_are_resolved():
     picture = Image.new("P", (1, 1))
     picture.putpalette([10, 20, 30])
 
@@ -104,7 +104,7 @@ def test_cmyk_colours_are_converted():
     assert decoded(encoded(white, "JPEG"), (8, 8)).min() > 250
 
 
-def test_the_orientation_in_metadata_is_ignored_as_keras_and_torchvision_do():
+def test_orientation_metadata_is_ignored_as_in_keras_and_torchvision():
     exif = Image.Exif()
     exif[0x0112] = 6
 

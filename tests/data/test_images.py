@@ -215,7 +215,7 @@ def test_ambiguous_fields_are_refused(folder, fields, message):
         open_source("p").read_records(0, 1, Schema.from_user(fields))
 
 
-def test_a_label_is_missing_where_there_are_no_classes(folder):
+def test_a_label_is_missing_without_classes(folder):
     draw("p/1.png")
 
     with pytest.raises(MissingFieldError, match=r"^p/1\.png is in no class folder, so .*'kind'"):

@@ -71,7 +71,7 @@ def test_a_list_of_dicts_is_a_list_of_rows():
     assert plain(rows) == {"age": [30, 40], "x": [[1, 2], None], "name": [None, "b"]}
 
 
-def test_missing_values_of_pandas_are_missing_in_rows_and_columns_too():
+def test_missing_pandas_values_are_missing_in_rows_and_columns():
     frame = pd.DataFrame(
         {
             "word": ["a", None, "b"],

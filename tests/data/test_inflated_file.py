@@ -85,7 +85,7 @@ def test_pickled_file_can_be_read_in_another_process(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(file)).read(2500, 2510) == PLAIN[2500:2510]
 
 
-def test_threads_read_different_places_at_once(
+def test_threads_read_different_places_concurrently(
     tmp_path: Path, often_switching_threads: None
 ) -> None:
     compressed = stored(tmp_path / "x", gzip.compress(PLAIN))

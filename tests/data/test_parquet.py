@@ -110,7 +110,7 @@ def test_without_a_schema_lists_may_differ_in_length(write):
     assert [record["y"].tolist() for record in records] == [[], [1], [], [2, 3]]
 
 
-def test_lists_have_the_shape_the_schema_says(write):
+def test_lists_have_the_shape_of_the_schema(write):
     images = np.arange(8, dtype=np.float32).reshape(2, 2, 2)
     path = write(
         {
@@ -165,9 +165,7 @@ def test_decoded_arrays_are_writable_and_independent(write):
     assert [record["x"].item() for record in source.read_records(0, 2, None)] == [1, 2]
 
 
-def test_only_the_columns_of_the_schema_and_the_row_groups_of_the_range_are_read(
-    write, monkeypatch
-):
+def test_only_needed_columns_and_row_groups_are_read(write, monkeypatch):
     columns = {"x": list(range(10)), "y_0": list(range(10)), "z": list(range(10))}
     source = ParquetSource([write(columns, row_group_size=2)])
     read = []
@@ -290,14 +288,14 @@ def test_files_in_memory_are_read():
         ),
     ],
 )
-def test_a_row_that_does_not_fit_is_named_with_its_column(write, columns, schema, message):
+def test_an_unsuitable_row_is_named_with_its_column(write, columns, schema, message):
     path = write(columns)
 
     with pytest.raises(SchemaError, match=rf"a\.parquet, {message}"):
         read_all(path, schema)
 
 
-def test_two_columns_of_one_name_are_refused(write):
+def test_columns_with_the_same_name_are_refused(write):
     path = write(pa.table([[1], [2]], names=["a", "a"]))
 
     with pytest.raises(SchemaError, match=r"a\.parquet: two of its columns are named 'a'"):

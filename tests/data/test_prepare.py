@@ -188,7 +188,7 @@ def test_the_seed_determines_the_order_of_shuffled_records(numbers, tmp_path):
     assert sorted(orders[2]) == list(range(40)) != orders[2]
 
 
-def test_shuffled_records_of_one_input_are_not_in_its_order(tmp_path):
+def test_shuffling_changes_the_order_within_one_input(tmp_path):
     (tmp_path / "in" / "a").mkdir(parents=True)
     (tmp_path / "in" / "a" / "b.txt").write_text("100")
 
@@ -265,7 +265,7 @@ def test_progress_counts_input_files(numbers, tmp_path):
     assert [progress.num_done for progress in seen] == sorted(p.num_done for p in seen)
 
 
-def test_a_remote_input_is_copied_into_folders_of_the_same_names(tmp_path):
+def test_a_remote_input_is_copied_into_folders_with_the_same_names(tmp_path):
     system = fsspec.filesystem("memory")
     for i in range(3):
         system.pipe(f"/bucket/in/class{i}/{i}.txt", str(i).encode())
@@ -446,7 +446,7 @@ def test_an_invalid_record_is_refused_with_its_file(numbers, tmp_path, function,
     assert content(tmp_path / "out") == {} or function is none_at_all
 
 
-def test_a_process_that_dies_is_an_error_and_not_a_hang(numbers, tmp_path):
+def test_a_process_that_dies_raises_instead_of_hanging(numbers, tmp_path):
     with pytest.raises(UserCodeError, match="died without an error message: .*--num_processes=1"):
         prepare(numbers, tmp_path / "out", dies, num_processes=2)
 

@@ -177,7 +177,7 @@ def test_chunk_may_be_exactly_as_large_as_is_allowed(tmp_path: Path) -> None:
     assert [chunk.num_records for chunk in chunks] == [2, 1]
 
 
-def test_record_larger_than_a_chunk_has_one_of_its_own(tmp_path: Path) -> None:
+def test_record_larger_than_a_chunk_has_its_own_chunk(tmp_path: Path) -> None:
     written(tmp_path / "x", [b"a", b"b" * 11, b"c"], max_chunk_bytes=10)
 
     source = RecordIOSource([str(tmp_path / "x")])
@@ -261,7 +261,7 @@ def test_small_ranges_of_one_chunk_read_it_once(tmp_path: Path) -> None:
     assert source.read_bytes(1, 3) == GREETINGS[1:]
 
 
-def test_chunk_that_could_not_be_read_does_not_harm_the_one_before(tmp_path: Path) -> None:
+def test_unreadable_chunk_does_not_affect_the_previous_one(tmp_path: Path) -> None:
     content = written(tmp_path / "x", [b"a" * 9, b"b" * 9], "none", max_chunk_bytes=9)
     source = opened(tmp_path / "x", content[:-1] + b"?")
     source.read_bytes(0, 1)
@@ -271,7 +271,7 @@ def test_chunk_that_could_not_be_read_does_not_harm_the_one_before(tmp_path: Pat
     assert source.read_bytes(0, 1) == [b"a" * 9]
 
 
-def test_threads_read_different_chunks_at_once(tmp_path: Path) -> None:
+def test_threads_read_different_chunks_concurrently(tmp_path: Path) -> None:
     records = [bytes([i]) * 1000 for i in range(100)]
     written(tmp_path / "x", records, max_chunk_bytes=5000)
     source = RecordIOSource([str(tmp_path / "x")])
@@ -342,7 +342,7 @@ def test_uris_are_written_and_read(tmp_path: Path, protocol: str, compressor: Co
 @pytest.mark.parametrize(
     "content", [FEW_FRAMES, FRAME_PER_WRITE, NOT_COMPRESSED, FEW_FRAMES + NOT_COMPRESSED]
 )
-def test_no_damaged_byte_goes_unnoticed(tmp_path: Path, content: bytes) -> None:
+def test_every_damaged_byte_is_detected(tmp_path: Path, content: bytes) -> None:
     expected = GREETINGS * (content.count(b"\x04\x03\x02\x01"))
 
     check_damage_is_found(RecordIOSource, content, expected, tmp_path)
@@ -355,7 +355,7 @@ def test_no_damaged_byte_goes_unnoticed(tmp_path: Path, content: bytes) -> None:
     st.lists(st.binary(max_size=40), min_size=1, max_size=8),
     st.integers(1, 100),
 )
-def test_no_damaged_byte_of_any_file_goes_unnoticed(
+def test_every_damaged_byte_of_any_file_is_detected(
     tmp_path_factory: pytest.TempPathFactory,
     data: st.DataObject,
     compressor: Compressor,
@@ -548,7 +548,7 @@ def test_payload_that_does_not_decompress_is_refused(
     assert offset == 20
 
 
-def test_frame_that_claims_to_be_huge_costs_no_memory() -> None:
+def test_frame_that_claims_to_be_huge_allocates_no_memory() -> None:
     frame = b"\x00" + struct.pack("<I", 7)[:3] + bytes(4) + b"\xff\xff\x7f"
 
     assert recordio_chunk._snappy_bytes(memoryview(frame * 10)) == 10 << 16

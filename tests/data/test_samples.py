@@ -29,9 +29,7 @@ def read(folder, schema=None):
         ("diabetes", 354, 88, None),
     ],
 )
-def test_a_sample_is_written_in_two_parts_with_every_label_in_both(
-    tmp_path, name, num_train, num_test, classes
-):
+def test_both_parts_of_a_sample_have_every_label(tmp_path, name, num_train, num_test, classes):
     written = write_sample(name, str(tmp_path))
 
     train = read(tmp_path / "train", written.schema)

@@ -47,7 +47,7 @@ def test_a_schema_keeps_names_shapes_and_dtypes_in_order():
     )
 
 
-def test_a_tensorflow_dtype_is_understood_without_importing_tensorflow():
+def test_a_tensorflow_dtype_is_accepted_without_importing_tensorflow():
     class DType:
         name = "int32"
         as_numpy_dtype = np.int32
@@ -58,7 +58,7 @@ def test_a_tensorflow_dtype_is_understood_without_importing_tensorflow():
     assert "tensorflow" not in sys.modules or sys.modules["tensorflow"].__name__ == "tensorflow"
 
 
-def test_tensorflows_own_dtypes_and_shapes_are_understood():
+def test_tensorflow_dtypes_and_shapes_are_accepted():
     tf = pytest.importorskip("tensorflow")
 
     schema = schema_of(
@@ -174,7 +174,7 @@ def test_a_nullable_field_may_be_missing_in_an_example(dtype):
     assert all(record["x"].shape == () for record in records)
 
 
-def test_a_whole_number_fits_a_nullable_field():
+def test_an_integer_fits_a_nullable_field():
     schema = Schema.from_user([{"name": "x", "shape": [1], "dtype": "float64", "nullable": True}])
 
     (record,) = schema.decode_batch([example.encode({"x": np.int64([3])})], str)
@@ -282,7 +282,7 @@ def test_decoded_arrays_are_writable(count):
         ("string", [3], "bytes_list"),
     ],
 )
-def test_a_field_is_stored_as_the_kind_its_dtype_says(dtype, shape, kind):
+def test_a_field_is_stored_as_the_kind_of_its_dtype(dtype, shape, kind):
     value = ["a"] * 3 if dtype == "string" else np.ones(shape)
 
     assert stored_kind(schema_of(x=(shape, dtype)).encode((value,)), "x") == kind
@@ -430,7 +430,7 @@ def test_a_value_is_encoded_only_if_it_is_preserved(dtype, value, message):
         (([[1], [2, 3]], 1), "field 'image': .*parts have different lengths"),
     ],
 )
-def test_a_record_that_does_not_fit_is_not_encoded(record, message):
+def test_an_unsuitable_record_is_not_encoded(record, message):
     schema = schema_of(image=([2], "float32"), label=([1], "int64"))
 
     with pytest.raises(SchemaError, match=message):
@@ -465,7 +465,7 @@ GOOD = {"image": np.float32([1, 2]), "label": np.int64([3])}
         ({"image": np.float32([1, 1e30])}, "float16", r"holds 1\.\d+e\+30, which a float16"),
     ],
 )
-def test_a_record_that_does_not_fit_is_named_with_its_field(change, dtype, message, count):
+def test_an_unsuitable_record_is_named_with_its_field(change, dtype, message, count):
     schema = schema_of(image=([2], dtype), label=([1], "int64"))
     good = {"string": [b"a", b"b"], "uint8": [b"\1\2"], "bool": [b"\0\1"]}.get(dtype)
     if good is None:

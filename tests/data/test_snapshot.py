@@ -47,7 +47,7 @@ def test_every_row_is_in_one_of_the_two_files(tmp_path, place) -> None:
     assert read_snapshot(folder) == snapshot
 
 
-def test_the_split_depends_on_the_rows_alone(tmp_path) -> None:
+def test_the_split_depends_only_on_the_rows(tmp_path) -> None:
     table = numbers()
     turned = table.take(np.arange(NUM_ROWS)[::-1])
     first = stored(table, tmp_path / "a", held_out=0.2)
@@ -104,7 +104,7 @@ def test_validation_rows_may_be_given(tmp_path) -> None:
         stored(table, tmp_path, validation=[held.select(["a"])])
 
 
-def test_equal_rows_have_equal_hashes_whatever_their_batch() -> None:
+def test_equal_rows_have_equal_hashes_in_any_batch() -> None:
     table = pa.table(
         {
             "n": [1, 1, 2, None],
@@ -123,7 +123,7 @@ def test_equal_rows_have_equal_hashes_whatever_their_batch() -> None:
     np.testing.assert_array_equal(hashes[2:], row_hashes(batch.slice(2)))
 
 
-def test_hashes_are_spread_evenly() -> None:
+def test_hashes_are_distributed_evenly() -> None:
     [batch] = pa.table({"a": np.arange(NUM_ROWS)}).to_batches()
     counts, _ = np.histogram(shares(row_hashes(batch)), bins=10, range=(0, 1))
 

@@ -96,7 +96,7 @@ def test_a_file_uri_a_home_folder_and_an_absolute_path_are_local(folder, monkeyp
     assert find_files("~/d/*.csv") == find_files(f"{folder}/d") == [f"{folder}/d/a.csv"]
 
 
-def test_a_name_with_a_comma_or_a_bracket_is_taken_as_it_is_if_it_exists(folder):
+def test_an_existing_name_with_commas_or_brackets_is_taken_literally(folder):
     touch(folder, "a,b.csv", "c[1].csv", "c1.csv")
 
     assert find_files("a,b.csv") == ["a,b.csv"]

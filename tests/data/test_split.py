@@ -22,7 +22,7 @@ def held_out(files, share=0.2):
     return {numbering.name(number) for number in range(numbering.num_records)}
 
 
-def test_each_record_is_on_one_side():
+def test_each_record_is_on_exactly_one_side():
     sides = [SplitNumbering(FILES, 0.2, held_out=out) for out in (True, False)]
 
     numbers = [number for side in sides for number in side.span(0, side.num_records).tolist()]
@@ -62,7 +62,7 @@ def test_the_split_does_not_depend_on_the_folder():
     assert {name.removeprefix("s3://bucket/") for name in held_out(moved)} == held_out(FILES)
 
 
-def test_a_smaller_share_is_part_of_a_larger_one():
+def test_a_smaller_share_is_a_subset_of_a_larger_one():
     assert held_out(FILES, 0.1) < held_out(FILES, 0.2)
 
 

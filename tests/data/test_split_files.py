@@ -90,7 +90,7 @@ def test_each_record_is_in_one_part_in_its_order(data, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["csv", "tfrecord"])
-def test_compressed_files_are_divided_into_compressed_files(kind, tmp_path):
+def test_compressed_files_are_split_into_compressed_files(kind, tmp_path):
     (tmp_path / "data").mkdir()
     FORMATS[kind](tmp_path / "plain", ROWS)
     stored = gzip.compress((tmp_path / "plain").read_bytes())

@@ -72,7 +72,7 @@ def test_a_part_without_records_is_refused():
         assigned_parts(hashes(2), None, PARTS)
 
 
-def test_a_value_that_cannot_be_divided_is_named():
+def test_a_value_that_cannot_be_split_is_named():
     classes = ClassCodes("label")
     codes = np.array([classes.code(value) for value in [b"rare", *[b"cat", b"dog"] * 20]])
 

@@ -91,7 +91,7 @@ def test_the_same_bytes_are_written_as_by_tensorflow(tmp_path: Path) -> None:
     assert written(tmp_path / "x", RECORDS) == GOLDEN["none"]
 
 
-def test_compressed_files_hold_the_same_bytes_as_those_of_tensorflow(tmp_path: Path) -> None:
+def test_compressed_files_match_those_of_tensorflow(tmp_path: Path) -> None:
     assert gzip.decompress(written(tmp_path / "x", RECORDS, "gzip")) == GOLDEN["none"]
     assert zlib.decompress(written(tmp_path / "x", RECORDS, "zlib")) == GOLDEN["none"]
 
@@ -226,7 +226,7 @@ def test_uris_are_written_and_read(tmp_path: Path, protocol: str, compressor: Co
 
 
 @pytest.mark.parametrize("compressor", COMPRESSORS)
-def test_no_damaged_byte_goes_unnoticed(tmp_path: Path, compressor: Compressor) -> None:
+def test_every_damaged_byte_is_detected(tmp_path: Path, compressor: Compressor) -> None:
     check_damage_is_found(TFRecordSource, GOLDEN[compressor], RECORDS, tmp_path)
 
 

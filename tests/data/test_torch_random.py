@@ -28,7 +28,7 @@ DRAWS = {
 
 
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
-def test_a_draw_is_a_function_of_the_seed(draw):
+def test_draws_depend_only_on_the_seed(draw):
     with seeded(1):
         first, second = draw(), draw()
     torch.rand(5)

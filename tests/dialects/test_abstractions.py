@@ -416,7 +416,7 @@ def test_class_weights_multiply_example_weights(labels):
     assert found.dtype == np.float32
 
 
-def test_weights_with_further_axes_are_multiplied_by_example():
+def test_weights_with_additional_axes_are_multiplied_per_example():
     found = weighted(np.int64([0, 1]), np.ones((2, 2, 1), np.float32), {1: 3.0})
 
     assert found[..., 0].tolist() == [[1, 1], [3, 3]]

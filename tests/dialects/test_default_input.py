@@ -17,7 +17,7 @@ def rows(**columns):
 
 
 @pytest.mark.parametrize("label", ["y", "label", "labels", "target"])
-def test_one_field_is_the_label_and_the_other_one_the_features(label) -> None:
+def test_one_field_is_the_label_and_the_other_the_feature(label) -> None:
     x, y = INPUT(rows(**{"pixels": np.ones((3, 2, 2)), label: np.int64([0, 1, 2])}), Mode.TRAINING)
 
     assert (x.shape, y.tolist()) == ((3, 2, 2), [0, 1, 2])

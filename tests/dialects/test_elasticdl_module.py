@@ -301,7 +301,7 @@ def test_an_outputs_processor_without_process_is_refused(refused) -> None:
 # --- a model that is made at import --------------------------------------------------------------
 
 
-def test_each_create_model_gives_a_model_of_its_own(define) -> None:
+def test_each_create_model_call_gives_a_new_model(define) -> None:
     definition = define(FIRST)
 
     first, second = definition.create_model(), definition.create_model()

@@ -82,7 +82,7 @@ def test_a_constructor_with_named_params_refuses_others(refused) -> None:
     assert "Did you mean 'units'?" in message
 
 
-def test_metrics_may_take_the_predictions_as_well(define) -> None:
+def test_metrics_may_also_take_the_predictions(define) -> None:
     text = SPEC.replace("labels=None):\n        if", "labels=None, predictions=None):\n        if")
 
     definition = define(text.replace("outputs - labels}", "predictions - labels}"), "m.Mine")

@@ -186,13 +186,13 @@ def test_metrics_may_be_values_of_a_batch(define) -> None:
         "@property\ndef data_schema(self): return {}",
     ],
 )
-def test_a_data_schema_of_the_class_is_honoured(define, form) -> None:
+def test_the_data_schema_of_the_class_is_used(define, form) -> None:
     schema = form.replace("{}", "[{'name': 'x', 'shape': [], 'dtype': 'int64'}]")
 
     assert define(with_body(more=schema), NAME).input.schema.names == ("x",)
 
 
-def test_a_data_schema_of_the_file_is_honoured(define) -> None:
+def test_the_data_schema_of_the_file_is_used(define) -> None:
     text = with_body() + "\ndata_schema = [{'name': 'x', 'shape': [], 'dtype': 'int64'}]"
 
     assert define(text, NAME).input.schema.names == ("x",)
@@ -235,7 +235,7 @@ def test_flags_override_the_class(define, write) -> None:
     assert definition.create_metrics(Mode.TRAINING).scalars is None
 
 
-def test_flags_alone_are_enough_for_a_plain_class(define, write) -> None:
+def test_flags_alone_suffice_for_a_plain_class(define, write) -> None:
     write(
         "def batches(records): return 'mine'\ndef f(labels, outputs): return 'mine'\n"
         "def g(): ...\n",

@@ -89,7 +89,7 @@ def test_a_value_like_the_default_fits(default, value) -> None:
     ("default", "value"),
     [(1, 0.5), (0.1, "x"), (1, True), ("a", 1), ((1, 2), 3), ([10, 5], [10, "a"]), ({}, [1])],
 )
-def test_a_value_unlike_the_default_is_refused_with_the_place(default, value) -> None:
+def test_a_value_unlike_the_default_is_refused_with_its_place(default, value) -> None:
     def f(x=default): ...
 
     with pytest.raises(UsageError) as caught:

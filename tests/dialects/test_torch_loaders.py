@@ -220,7 +220,7 @@ def test_a_generator_shared_by_two_loaders_is_refused(tmp_path, data):
         train(tmp_path, data, zoo)
 
 
-def test_a_model_of_a_loader_is_loaded(tmp_path, data):
+def test_a_model_trained_with_a_loader_is_loaded(tmp_path, data):
     here, elsewhere = tmp_path / "here.npy", tmp_path / "elsewhere.npy"
     shutil.copyfile(data, here)
     train(tmp_path, here, written(tmp_path))
@@ -410,7 +410,7 @@ class Paced(Wrapped):
     ("num_of", "actual"),
     [(lambda epoch: 16 * (epoch + 1), 4), (lambda epoch: 16 // (epoch + 1), 1)],
 )
-def test_an_epoch_of_another_length_than_the_first_is_refused(num_of, actual):
+def test_an_epoch_with_another_length_than_the_first_is_refused(num_of, actual):
     made = torch.utils.data.DataLoader(ROWS, 8, sampler=Paced(num_of))
     epochs = torch_loaders.epochs_of(made, SYMBOL, Reading(), torch_loaders.as_module)
 

@@ -33,7 +33,7 @@ def test_added_removed_and_grown_files_are_changes(now, changed) -> None:
 
 
 @pytest.mark.timeout(30)
-def test_a_hundred_thousand_files_are_compared_at_once() -> None:
+def test_a_hundred_thousand_files_are_compared_quickly() -> None:
     before = [(f"part-{i}", 1) for i in range(100_000)]
     now = [(f"part-{i}", 2) for i in range(100_000)]
 

@@ -282,7 +282,7 @@ def test_an_irreproducible_pipeline_is_named():
         list(from_shard(definition, 8, plan, 0, ShardLease(0, 1, digest=first.digest ^ 1)))
 
 
-def test_another_number_of_examples_than_records_is_logged_once(caplog):
+def test_a_number_of_examples_unlike_that_of_records_is_logged_once(caplog):
     def twice(records):
         features, labels = stack_fields(records)
         return {"x": np.concatenate([features["x"], -features["x"]])}, np.tile(labels, (2, 1))
@@ -361,7 +361,7 @@ def test_a_pipeline_that_filters_cannot_predict():
         list(batches_in_order(definition, source_of(8), 4, Mode.PREDICTION))
 
 
-def test_seeding_without_clearing_kernels_draws_what_set_seed_draws():
+def test_seeding_without_clearing_kernels_matches_set_seed():
     import tensorflow as tf
 
     from elasticdl.data import tensorflow

@@ -38,7 +38,7 @@ def test_a_number_that_becomes_infinite_ends_the_training(before, after):
         check(before, after)
 
 
-def test_whole_numbers_and_sums_that_overflow_are_finite():
+def test_integers_and_overflowing_sums_count_as_finite():
     check({}, {"n": np.array([1]), "w": np.full(4, 3e38, np.float32)})
 
 

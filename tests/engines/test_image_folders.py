@@ -123,7 +123,7 @@ def test_a_model_learns_a_folder_and_validation_may_lack_classes(trained):
     assert outcome.metrics["val_accuracy"] == 1.0
 
 
-def test_the_trained_model_knows_the_names_of_the_folders(trained):
+def test_the_trained_model_has_the_folder_names_as_classes(trained):
     _, outcome = trained
 
     description = load_trained_model(outcome.output).description

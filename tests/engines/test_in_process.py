@@ -332,7 +332,7 @@ def test_the_best_model_can_be_requested_on_the_command_line(zoo, data, tmp_path
     assert_same_bits(weights(out), best_of(out))
 
 
-def test_callbacks_may_stop_the_training_and_a_second_run_accepts_it(train, zoo, tmp_path):
+def test_a_training_stopped_by_callbacks_is_finished_for_a_second_run(train, zoo, tmp_path):
     zoo(
         """
         class Impatient(keras.callbacks.Callback):
@@ -443,7 +443,7 @@ def test_records_span_files_so_that_only_the_last_batch_is_short(train, tmp_path
     assert train(data=f"{folder}/*.recordio").step == 10
 
 
-def test_predictions_need_the_trained_model_only(train, zoo, tmp_path):
+def test_predictions_need_only_the_trained_model(train, zoo, tmp_path):
     outcome = train()
     unlabelled = write_records(tmp_path / "new.recordio", 20, fields=("x",))
     (tmp_path / "zoo" / "small.py").unlink()

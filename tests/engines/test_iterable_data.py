@@ -196,7 +196,7 @@ def test_the_digest_before_a_batch_covers_earlier_batches():
     assert len({each.digest for each in made}) == 6
 
 
-def test_a_pipeline_that_ends_early_is_named_with_both_numbers(indexed):
+def test_a_pipeline_that_ends_early_is_reported_with_both_numbers(indexed):
     reading = PipelineReader(Pipeline(indexed=indexed, ends_after=4).epochs, 3)
 
     with pytest.raises(DefinitionError) as caught:
@@ -383,7 +383,7 @@ def test_workers_read_each_batch_of_an_epoch_once(indexed, num_batches):
     assert sorted(got) == sorted(whole)
 
 
-def test_epochs_follow_each_other_through_the_ledger(indexed):
+def test_epochs_follow_one_another_in_the_ledger(indexed):
     data = own(Pipeline(indexed=indexed))
     plan = plan_of(data)
 

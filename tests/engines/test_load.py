@@ -353,7 +353,7 @@ def test_a_loaded_model_predicts_images_of_another_size(tmp_path, code):
         model.predict(grey)
 
 
-def test_a_renamed_field_of_a_prebuilt_table_model_is_refused(tmp_path):
+def test_a_renamed_field_for_a_prebuilt_table_model_is_refused(tmp_path):
     def write(name, fields):
         with recordio.Writer(str(tmp_path / name)) as writer:
             for row in FIELDS.rename(columns=fields).to_dict("records"):

@@ -93,7 +93,7 @@ def test_callbacks_of_one_worker_decide_at_the_end_of_an_epoch(leads, num_epochs
     assert loop.progress.stopped == leads
 
 
-def test_a_worker_that_takes_over_a_training_about_to_end_begins_no_further_epoch():
+def test_a_worker_that_takes_over_at_the_end_begins_no_epoch():
     def ask_for_the_end(epoch, logs):
         first.trainer.hooks.stop_requested = True
 
@@ -258,7 +258,7 @@ def test_a_joining_worker_starts_and_ends_evaluations_like_its_peer():
     ]  # fmt: skip
 
 
-def test_a_worker_that_joins_keeps_the_weights_of_its_peer_when_callbacks_swap_weights():
+def test_a_joining_worker_keeps_peer_weights_despite_swaps():
     peer, joining = loop_of(0, whole_shards), loop_of(1, whole_shards)
     without = peer.checkpoint()
     peer.progress = replace(peer.progress, evaluation=EvaluationProgress(Ledger(1)))

@@ -272,7 +272,7 @@ def test_a_pipeline_repeats_its_draws_from_keras_generators(tf):
     assert first[0] != first[1] != first[2]
 
 
-def test_layers_of_the_same_seed_draw_the_same_for_a_picture_and_its_mask():
+def test_layers_with_equal_seeds_draw_equally_for_image_and_mask():
     import keras
 
     one, other = (keras.layers.RandomFlip("horizontal", seed=3) for _ in range(2))

@@ -176,7 +176,7 @@ def test_memory_is_bounded_if_data_do_not_fit(path, too_large):
     assert plan.shard_size < NUM_RECORDS / 2
 
 
-def test_units_of_one_shard_make_room_for_those_of_the_next(path, too_large, monkeypatch):
+def test_units_of_a_shard_are_released_for_the_next(path, too_large, monkeypatch):
     data = data_of(path)
     too_large(data.reader.units.memory_bytes // 3)
     plan = plan_of(data)

@@ -138,7 +138,7 @@ def test_a_refused_call_keeps_the_stored_data_of_the_job(train, tmp_path):
     assert [str(file) for file in folder.iterdir()] == [uri]
 
 
-def test_data_that_does_not_fit_leaves_no_copy(train, tmp_path):
+def test_unsuitable_data_leave_no_copy(train, tmp_path):
     with pytest.raises(SchemaError, match="field 'x' is missing"):
         train(pd.DataFrame({"z": [1.0], "y": [0]}))
     assert not (tmp_path / "out" / "in_memory_data").exists()

@@ -146,7 +146,7 @@ def test_evaluating_on_training_records_gives_a_warning(train, tmp_path, share, 
     assert len(notes.texts) == warnings
 
 
-def test_data_in_memory_is_split(train, tmp_path):
+def test_in_memory_data_can_be_split(train, tmp_path):
     x = np.arange(200, dtype=np.float32).reshape(-1, 1) / 100
 
     outcome = train(data={"x": x, "number": np.arange(200)})

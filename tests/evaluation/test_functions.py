@@ -86,7 +86,7 @@ def test_the_function_of_the_documents_is_called_on_few_rows(batch) -> None:
     assert len(calls) < 60
 
 
-def test_a_function_is_given_one_example_as_numpy() -> None:
+def test_a_function_gets_one_example_as_numpy() -> None:
     seen = []
 
     def look(y_true, y_pred):
@@ -250,7 +250,7 @@ def test_a_random_function_is_called_once_per_example(batch) -> None:
     assert values.tolist() == expected
 
 
-def test_a_function_that_deviates_later_is_called_per_example_from_there(batch, monkeypatch):
+def test_a_function_that_deviates_later_is_then_called_per_example(batch, monkeypatch):
     import tensorflow as tf
 
     def f(y_true, y_pred):

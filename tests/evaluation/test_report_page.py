@@ -52,7 +52,7 @@ def classified(write, num_classes=3, **more):
     return write(labels, outputs, {"ce": lambda t, p: -np.log(p[t])}, **more)
 
 
-def test_everything_a_user_named_is_escaped(write, tmp_path) -> None:
+def test_all_names_of_the_user_are_escaped(write, tmp_path) -> None:
     result = write(
         [0, 1], [0.2, 0.7], {EVIL: lambda t, p: p}, ids=[EVIL, EVIL], sources=[EVIL, None]
     )

@@ -362,7 +362,7 @@ def difference(found, expected):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("dialect", "name"), TRAININGS)
-def test_a_model_trains_the_same_in_each_dialect_and_engine(
+def test_a_model_trains_identically_in_each_dialect_and_engine(
     dialect, name, trained, reference_of, record_property
 ):
     reference = reference_of(dialect, name)
@@ -392,7 +392,7 @@ def test_a_trained_model_gives_the_same_results_or_refuses_by_name(
     assert found <= 10 * TOLERANCE
 
 
-def test_a_module_with_the_later_names_trains_the_same(trained, record_property):
+def test_a_module_with_the_later_names_trains_identically(trained, record_property):
     found = difference(
         trained(written.LATER_NAMES, "in process", True).measured,
         trained(MODULE, "in process", True).measured,

@@ -91,9 +91,7 @@ def test_a_compressed_log_is_reported_with_advice(tmp_path) -> None:
         read(LogReader(OutputFolder(tmp_path)))
 
 
-def test_a_line_longer_than_any_event_is_named_and_events_before_it_are_read(
-    tmp_path, monkeypatch
-) -> None:
+def test_an_overlong_line_is_named_and_earlier_events_are_read(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("elasticdl.page.log_reader._CHUNK_BYTES", 1000)
     monkeypatch.setattr("elasticdl.page.log_reader._LONGEST_LINE_BYTES", 50_000)
     output = write_output(tmp_path / "job", finished_events())
@@ -168,7 +166,7 @@ def test_an_object_store_is_read_like_a_disk(monkeypatch) -> None:
     assert "object store" in watched.facts().notes[0]
 
 
-def test_a_log_edited_by_hand_shows_what_can_be_read(tmp_path) -> None:
+def test_a_manually_edited_log_shows_readable_events(tmp_path) -> None:
     output = write_output(tmp_path / "job", elastic_events())
     log = output / "events.jsonl"
     lines = log.read_bytes().splitlines(keepends=True)

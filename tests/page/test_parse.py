@@ -100,7 +100,7 @@ def test_an_invalid_line_among_many_steps_is_skipped() -> None:
     assert not isinstance(items[-1], StepColumns) or len(items[-1]) == 40
 
 
-def test_steps_of_a_log_before_a_field_was_added_have_its_default() -> None:
+def test_fields_missing_in_old_logs_have_their_default() -> None:
     old = as_log([step(3)]).split(b', "records_per_s"')[0] + b"}\n"
 
     (steps,) = parse(old * 30)
@@ -170,7 +170,7 @@ LINES = st.lists(
 
 
 @given(LINES, st.integers(1, 70))
-def test_a_log_read_in_blocks_gives_the_history_of_its_lines(lines, at_once) -> None:
+def test_a_log_read_in_blocks_gives_the_same_history(lines, at_once) -> None:
     texts = [as_log([started()])[:-1]]
     for at, (event, change) in enumerate(lines, 1):
         if event is None:

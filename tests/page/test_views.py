@@ -536,7 +536,7 @@ def test_secrets_are_not_shown() -> None:
         assert secret not in shown
 
 
-def test_numbers_whose_name_sounds_secret_are_shown() -> None:
+def test_numbers_with_secret_sounding_names_are_shown() -> None:
     assert redacted({"num_tokens": 512, "token": "x"}) == {
         "num_tokens": 512,
         "token": "(not shown)",

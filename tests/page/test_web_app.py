@@ -172,7 +172,7 @@ def test_requests_without_the_token_are_refused(client, path) -> None:
         assert "set-cookie" not in answer.headers
 
 
-def test_the_cookie_of_the_first_page_is_enough_for_the_rest(client) -> None:
+def test_the_cookie_of_the_first_page_suffices_for_the_rest(client) -> None:
     answer, _ = client.get("/")
     cookie = answer.headers["set-cookie"]
 
@@ -190,7 +190,7 @@ def test_dns_rebinding_is_refused(client, host) -> None:
     assert "Worker" not in body
 
 
-def test_files_outside_are_not_served(client) -> None:
+def test_files_outside_the_output_are_not_served(client) -> None:
     for path in (
         "/static/../server.py",
         "/static/..%2Fserver.py",

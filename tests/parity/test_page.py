@@ -10,7 +10,7 @@ def test_the_page_matches_the_generator():
     assert PAGE.read_text() == page(all_features()), "Run: python -m tests.parity"
 
 
-def test_there_are_sixty_features_of_keras_and_twenty_of_pytorch():
+def test_sixty_keras_and_twenty_pytorch_features_are_listed():
     frameworks = [feature.framework for feature in all_features()]
 
     assert frameworks.count("keras") >= 60

@@ -50,7 +50,7 @@ def test_a_metric_only_of_the_script_is_a_difference():
         compare(Numbers([{"loss": 0.5}], {}), measured, EQUAL)
 
 
-def test_another_number_of_epochs_is_a_difference():
+def test_a_different_number_of_epochs_is_a_difference():
     with pytest.raises(DifferenceError, match="2 epochs, expected 1"):
         compare(numbers([1.0], 0.5, 0.4), numbers([1.0], 0.5), EQUAL)
 
@@ -97,7 +97,7 @@ def test_a_crash_is_not_a_refusal():
         check_refused(FEATURE, "resumed", Raising(TypeError("train_step")))
 
 
-def test_two_workers_have_the_halves_of_each_batch():
+def test_two_workers_get_the_halves_of_each_batch():
     train = list(range(records.NUM_RECORDS))
 
     by_halves = records.for_two_workers(train)

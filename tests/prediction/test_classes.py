@@ -36,7 +36,7 @@ def test_large_scores_do_not_overflow() -> None:
 
 
 @pytest.mark.parametrize("scores", ["probabilities", "logits", "log_probabilities"])
-def test_scores_that_are_nan_predict_no_class(scores) -> None:
+def test_nan_scores_predict_no_class(scores) -> None:
     number, probability = added(scores, (2,), [[np.nan, 0.1], [0.1, 0.9]])
     assert number == [-1, 1]
     assert np.isnan(probability[0])

@@ -145,7 +145,7 @@ def test_an_unknown_column_is_refused_with_a_similar_one(table) -> None:
         read(table, ["id", "nam"])
 
 
-def test_lists_of_a_table_are_refused(table) -> None:
+def test_list_columns_are_refused(table) -> None:
     with pytest.raises(UsageError, match="'list' is list"):
         read(table, ["list"])
 

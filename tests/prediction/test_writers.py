@@ -229,7 +229,7 @@ def test_values_survive_a_csv_round_trip(tmp_path) -> None:
     assert (rows[0]["name"], rows[1]["name"], rows[1]["raw"]) == ("ä,b", 'c"d', "y\n")
 
 
-def test_texts_with_fixed_width_are_strings_in_parquet(tmp_path) -> None:
+def test_fixed_width_texts_are_strings_in_parquet(tmp_path) -> None:
     write_one(str(tmp_path / "o"), "parquet", np.array(["a", "bc"]))
     table = pyarrow.parquet.read_table(tmp_path / "o" / "part-00000.parquet")
 
@@ -314,7 +314,7 @@ def test_a_failed_part_is_not_published(place) -> None:
     assert not fsspec.core.url_to_fs(place)[0].exists(f"{place}/out")
 
 
-def test_a_part_holds_its_range_and_no_more(place) -> None:
+def test_a_part_contains_exactly_its_range(place) -> None:
     with (
         open_writer(f"{place}/out", records_per_part=2) as writer,
         pytest.raises(ValueError, match="cannot hold"),

@@ -14,7 +14,7 @@ def test_mode_is_the_same_class_as_in_definitions() -> None:
     assert constants.Mode.TRAINING == "training"
 
 
-def test_a_processor_can_be_derived() -> None:
+def test_a_processor_can_be_subclassed() -> None:
     from elasticdl.python.worker.prediction_outputs_processor import (
         BasePredictionOutputsProcessor,
     )

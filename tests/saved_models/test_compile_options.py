@@ -138,7 +138,7 @@ def test_old_names_of_arguments_are_understood() -> None:
     assert (rate(made), made.momentum, made.nesterov) == (0.25, 0.9, True)
 
 
-def test_decay_of_keras_2_falls_as_it_fell_there() -> None:
+def test_keras_2_decay_matches_keras_2() -> None:
     found = resolve({"optimizer": old({"lr": 0.5, "decay": 0.25}), "loss": "mse"}, where=WHERE)
     made = found.create_optimizer()
 
@@ -482,7 +482,7 @@ def test_the_string_accuracy_is_never_a_class():
         ({"loss": "mse", "metrics": ["mae"]}, "has loss and metrics but no optimizer"),
     ],
 )
-def test_why_there_is_no_optimizer_is_reported(saved, why):
+def test_the_reason_for_a_missing_optimizer_is_reported(saved, why):
     assert (
         f"there is no optimizer: the spec does not set one, and the model file {why}."
         in refused({"loss": "mse"} if saved is None else None, saved)

@@ -28,7 +28,7 @@ def test_a_model_is_loaded_with_its_weights_and_not_compiled(
 
 
 @pytest.mark.parametrize("weights", ["keras_weights", "keras_h5", "keras_keras"])
-def test_an_architecture_takes_weights_alone_or_of_a_whole_model(
+def test_an_architecture_accepts_weights_from_weights_or_model_files(
     request, keras_json, weights, keras_model, tmp_path
 ) -> None:
     path = tmp_path / "weights"

@@ -63,7 +63,7 @@ def test_a_loaded_model_predicts_as_when_saved(request, fixture, tfk_model, tmp_
 
 
 @pytest.mark.parametrize("weights", ["tfk_weights", "tfk_new_weights", "tfk_h5", "tfk_keras"])
-def test_an_architecture_takes_weights_alone_or_of_a_whole_model(
+def test_an_architecture_accepts_weights_from_weights_or_model_files(
     request, tfk_json, weights, tfk_model, tmp_path
 ) -> None:
     path = tmp_path / "weights"
@@ -152,7 +152,7 @@ def test_parameter_names_are_reproducible(tfk_h5, tfk_folder, tfk_json) -> None:
 
 
 @pytest.mark.parametrize("fixture", ["tfk_h5", "tfk_folder"])
-def test_dropout_is_a_function_of_seed_step_and_slot(request, fixture) -> None:
+def test_dropout_depends_only_on_seed_step_and_slot(request, fixture) -> None:
     path = request.getfixturevalue(fixture)
     first, second = (trainer_of(lambda: load(identify(path)), batches()[0]) for _ in range(2))
     other = trainer_of(lambda: load(identify(path)), batches()[0], rank=1)
@@ -176,7 +176,7 @@ def test_the_state_has_statistics_and_no_seeds(tfk_h5) -> None:
     assert not any("generator" in name for name in names)
 
 
-def test_penalties_on_weights_are_in_the_loss(tfk_h5) -> None:
+def test_weight_penalties_are_part_of_the_loss(tfk_h5) -> None:
     model = load(identify(tfk_h5))
 
     model(pictures()[0], training=True)

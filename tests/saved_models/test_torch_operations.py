@@ -67,7 +67,7 @@ def test_operations_beyond_computation_are_not_listed(name):
 
 
 @pytest.mark.parametrize("writes", [True, False])
-def test_a_program_that_opens_a_file_is_refused_untrusted(tmp_path, writes):
+def test_an_untrusted_program_that_opens_a_file_is_refused(tmp_path, writes):
     victim = tmp_path / "victim"
     victim.write_bytes(b"what was there before..")
 

@@ -17,7 +17,7 @@ def test_nothing_is_trusted_by_default() -> None:
     assert trust.of({}, "party.yml:3") == Trust()
 
 
-def test_a_flag_and_a_digest_are_trust() -> None:
+def test_a_flag_and_a_digest_grant_trust() -> None:
     said = {"allow_pickle": True, "sha256": DIGEST.upper()}
 
     assert trust.of(said, "party.yml:3") == Trust(allow_pickle=True, sha256=DIGEST)

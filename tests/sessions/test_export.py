@@ -131,7 +131,7 @@ def test_only_the_newest_and_best_checkpoints_remain_after_an_export(
     assert checkpoints.steps() == [2, 5]
 
 
-def test_the_same_weights_are_exported_once(trained, in_this_process, tmp_path):
+def test_equal_weights_are_exported_once(trained, in_this_process, tmp_path):
     export.export(trained())
     file = tmp_path / "session" / "exported" / "export.json"
     before = file.stat().st_mtime_ns

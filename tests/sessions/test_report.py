@@ -247,7 +247,7 @@ def test_validation_examples_without_a_weight_are_reported(report, third, whole)
     assert weights_in(folder) == [None] * 10
 
 
-def test_without_an_evaluator_there_are_predictions_only(report, rows_of):
+def test_without_an_evaluator_only_predictions_are_reported(report, rows_of):
     splits, folder, _ = report(evaluator_class=None)
 
     assert splits["test"]["means"] == {}
@@ -359,7 +359,7 @@ def test_examples_that_batchify_drops_at_the_end_are_reported(report, rows_of, s
     assert splits["validation"]["means"] == splits["test"]["means"] == {"label": 4.5}
 
 
-def test_a_batchify_that_reads_everything_first_ends(report):
+def test_a_batchify_that_reads_everything_first_terminates(report):
     splits, _, _ = report(
         """
         class Listing(Preprocessor):

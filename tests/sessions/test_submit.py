@@ -199,7 +199,7 @@ def test_uncommitted_changes_are_refused_by_name(repo, queue, file, is_refused) 
         assert submitted(queue, repo).state is SessionState.QUEUED
 
 
-def test_a_patch_is_stored_and_applied_and_touches_nothing_here(repo, queue) -> None:
+def test_a_patch_is_stored_and_applied_without_local_changes(repo, queue) -> None:
     (repo / "weights.bin").write_bytes(bytes(range(256)))
     (repo / "src/gone.py").touch()
     commit(repo)

@@ -165,7 +165,7 @@ def histories(draw):
 
 
 @given(history=histories(), doubled=st.booleans())
-def test_one_batch_dropped_or_doubled_is_found_exactly(history, doubled) -> None:
+def test_one_missing_or_duplicate_batch_is_found_exactly(history, doubled) -> None:
     plan, num_epochs, rows, (epoch, rank, shard, first, stop), batch = history
     if doubled:
         rows = [*rows, (epoch, rank + 1, shard, batch, batch + 1)]

@@ -90,7 +90,7 @@ def test_without_shuffle_records_keep_their_stored_order():
 
 
 @pytest.mark.parametrize("blocks", [(), ((10, 100),)])
-def test_orders_are_functions_of_seed_and_epoch(blocks):
+def test_orders_depend_only_on_seed_and_epoch(blocks):
     plan, other = (plan_of(1000, blocks, minibatch_size=2, seed=seed) for seed in (0, 1))
 
     orders = [epoch_of(plan, 0), epoch_of(plan, 1), epoch_of(other, 0)]

@@ -160,7 +160,7 @@ def test_a_piece_is_reassigned_when_patience_is_over():
     assert twice.waiting == [ShardLease(1)]
 
 
-def test_only_steps_missed_in_a_row_count():
+def test_only_consecutive_missed_steps_count():
     ledger = Ledger(num_shards=3).assign([0, 1])
 
     for present in ([0], [0, 1], [0]):

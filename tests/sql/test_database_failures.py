@@ -317,7 +317,7 @@ def test_rows_that_a_trigger_keeps_unchanged_end_a_fill(kind, request, tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
-def test_a_column_that_two_programs_add_at_once_is_filled_by_both(kind, request) -> None:
+def test_a_column_added_by_two_programs_concurrently_is_filled_by_both(kind, request) -> None:
     server = request.getfixturevalue(kind)
     server.query("DROP TABLE IF EXISTS many")
     create(server.url, 2)

@@ -68,7 +68,7 @@ def ctrl_c(after_s: float = 0.5) -> threading.Timer:
 
 
 @pytest.mark.timeout(60)
-def test_ctrl_c_ends_a_query_here_and_on_the_server(database) -> None:
+def test_ctrl_c_ends_a_query_locally_and_on_the_server(database) -> None:
     begun_s = time.monotonic()
     timer = ctrl_c()
     with pytest.raises(KeyboardInterrupt):

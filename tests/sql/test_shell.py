@@ -133,7 +133,7 @@ def test_statements_run_on_a_terminal(terminal, tmp_path) -> None:
     assert history.stat().st_mode & 0o077 == 0
 
 
-def test_statements_come_from_a_pipe_and_rows_go_to_one(shop) -> None:
+def test_statements_and_rows_can_be_piped(shop) -> None:
     done = run(shop, "--format=csv", given=b"SELECT role, count(*) AS n FROM employee\n"
                b"GROUP BY role ORDER BY role; SELECT 'last'")  # fmt: skip
 

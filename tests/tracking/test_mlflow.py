@@ -79,7 +79,7 @@ def test_a_point_is_logged_at_its_step_and_time(start, run, tracking):
     assert run().history["epoch"] == [(20, 2.0)]
 
 
-def test_validation_metrics_come_from_evaluations_only(start, run):
+def test_validation_metrics_come_only_from_evaluations(start, run):
     tracker = start()
     tracker.point(MetricPoint(Kind.EVALUATION, 5, 0, 5.0, validation={"loss": 0.7}))
     tracker.point(MetricPoint(Kind.EPOCH, 10, 0, 6.0, {"loss": 0.5}, {"loss": 0.7}))

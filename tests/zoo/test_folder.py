@@ -76,7 +76,7 @@ def test_a_symbol_in_both_a_file_and_its_namesake_folder_is_refused(zoo: Zoo) ->
     assert "mnist/net.py and mnist.py" in refused(zoo, "mnist.net")
 
 
-def test_nothing_is_imported_to_find_a_name(zoo: Zoo) -> None:
+def test_finding_a_name_imports_nothing(zoo: Zoo) -> None:
     write(zoo, "a.py", "raise RuntimeError('imported')\nC = 1")
 
     assert find(zoo, "a.C").symbol == "C"
@@ -124,7 +124,7 @@ def test_a_missing_prebuilt_model_error_omits_package_files() -> None:
 
 
 @pytest.mark.parametrize("name", ["own", "own.Model"])
-def test_a_model_in_the_current_folder_is_answered_with_its_zoo(
+def test_the_zoo_of_a_model_in_the_current_folder_is_suggested(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -140,11 +140,11 @@ def test_an_invalid_dotted_name_is_refused(zoo: Zoo, name: str) -> None:
     assert "is not a dotted name" in refused(zoo, name) or "neither" in refused(zoo, name)
 
 
-def test_a_path_is_answered_with_its_dotted_name(zoo: Zoo) -> None:
+def test_the_dotted_name_of_a_path_is_suggested(zoo: Zoo) -> None:
     assert "Did you mean --model_def=mnist.model?" in refused(zoo, "./mnist/model.py")
 
 
-def test_a_path_from_here_is_answered_with_its_name_in_the_zoo(zoo: Zoo, monkeypatch) -> None:
+def test_the_zoo_name_of_a_relative_path_is_suggested(zoo: Zoo, monkeypatch) -> None:
     write(zoo, "mnist/model.py", "")
     monkeypatch.chdir(zoo.folder.parent)
 
@@ -153,7 +153,7 @@ def test_a_path_from_here_is_answered_with_its_name_in_the_zoo(zoo: Zoo, monkeyp
     assert "Did you mean --model_def=mnist.model?" in message
 
 
-def test_a_file_is_answered_with_its_name(zoo: Zoo) -> None:
+def test_the_model_name_of_a_file_is_suggested(zoo: Zoo) -> None:
     write(zoo, "shapes.py", "class Net: ...")
 
     assert refused(zoo, "shapes.py") == (
@@ -164,7 +164,7 @@ def test_a_file_is_answered_with_its_name(zoo: Zoo) -> None:
     )
 
 
-def test_a_prebuilt_model_in_a_zoo_is_answered_without_the_zoo(zoo: Zoo) -> None:
+def test_using_a_prebuilt_model_without_a_zoo_is_suggested(zoo: Zoo) -> None:
     write(zoo, "shapes.py", "")
 
     assert refused(zoo, "classifier.DNN").endswith(
@@ -183,7 +183,7 @@ def test_copies_of_code_in_trained_models_are_not_suggested(zoo: Zoo) -> None:
     assert "out" not in message
 
 
-def test_a_file_without_a_zoo_is_answered_with_both_options(tmp_path, monkeypatch) -> None:
+def test_both_options_are_suggested_for_a_file_without_a_zoo(tmp_path, monkeypatch) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "model.py").write_text("")
     monkeypatch.chdir(tmp_path)

@@ -91,7 +91,7 @@ def test_each_load_reads_the_current_files(tmp_path, monkeypatch) -> None:
     assert not list(tmp_path.rglob("__pycache__"))
 
 
-def test_reloading_makes_new_objects_of_all_files(tmp_path) -> None:
+def test_reloading_recreates_objects_of_all_files(tmp_path) -> None:
     zoo = write(tmp_path, m="from n import net", n="net = object()")
     loaded = reference(zoo, "m.net")
 
@@ -113,7 +113,7 @@ def test_a_library_within_the_zoo_folder_is_not_reimported(tmp_path) -> None:
     assert sys.modules["lib_of_mine"] is library
 
 
-def test_a_file_named_as_a_library_is_refused_with_the_reason(tmp_path) -> None:
+def test_a_file_named_like_a_library_is_refused_with_the_reason(tmp_path) -> None:
     zoo = write(tmp_path, json="net = 1")
 
     with pytest.raises(UsageError, match="for the name 'json', Python finds .*json/__init__.py"):

@@ -59,7 +59,9 @@ def test_a_bare_word_in_a_list_is_pointed_at() -> None:
 
 
 @pytest.mark.parametrize(("word", "literal"), [("true", "True"), ("null", "None")])
-def test_a_word_of_another_language_is_translated(word: str, literal: str) -> None:
+def test_literals_of_other_languages_are_answered_with_the_python_form(
+    word: str, literal: str
+) -> None:
     assert f"In Python this is {literal}." in refused(f"a={word}")
 
 

@@ -222,7 +222,7 @@ def test_metric_states_are_summed_over_all_workers():
     assert [[float(x) for x in c.metrics["loss"]] for c in results] == [[16.0, 3.0]] * 2
 
 
-def test_all_workers_are_at_the_same_point_after_a_commit():
+def test_all_workers_reach_the_same_point_after_a_commit():
     fleet = Fleet(3)
 
     fleet.commit(batch_of(0), None, batch_of(1))

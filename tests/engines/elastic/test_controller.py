@@ -31,7 +31,7 @@ def input_fn(records):
 """
 
 
-def test_an_error_in_the_users_function_ends_the_job_at_once(numbers, tmp_path):
+def test_an_error_in_the_users_function_ends_the_job_immediately(numbers, tmp_path):
     model = counting_and(tmp_path, RAISES)
 
     with Training(tmp_path / "out", arguments(numbers, "--num_epochs=2"), model=model) as training:

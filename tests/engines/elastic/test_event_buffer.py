@@ -111,7 +111,7 @@ def test_unacknowledged_events_are_returned_again():
 
 
 @pytest.mark.parametrize("known", [point(2, lineage=5), point(9)], ids=["a fork", "ahead"])
-def test_a_history_without_the_known_point_says_so(known):
+def test_a_history_without_the_known_point_returns_nothing(known):
     history = history_of(4)
 
     assert history.since(known) == (False, point(3), [])

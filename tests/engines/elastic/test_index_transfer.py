@@ -108,7 +108,7 @@ def test_workers_receive_the_column_types(tmp_path):
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_file_that_changes_before_a_worker_reads_it_ends_the_job(tmp_path):
+def test_a_file_changed_before_a_worker_reads_it_ends_the_job(tmp_path):
     changed = str(tmp_path / "data" / "numbers.recordio")
 
     with start(tmp_path, CHANGES_A_FILE, CHANGED=changed) as training:

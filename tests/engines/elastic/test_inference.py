@@ -375,7 +375,7 @@ def test_a_pipeline_predicts_the_same_rows_as_one_process(place, on_workers, tmp
     assert len(list((tmp_path / "many").glob("part-*"))) == 4
 
 
-def test_an_error_in_the_users_function_ends_the_job_at_once(place, on_workers, tmp_path):
+def test_an_error_in_the_users_function_ends_the_job_immediately(place, on_workers, tmp_path):
     record = open_source(str(place.data)).read_records(500, 501, None)[0]
     place.steer(raise_at=round(float(record["x"][0]), 4))
 

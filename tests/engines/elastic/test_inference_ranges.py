@@ -94,7 +94,7 @@ def test_deaths_do_not_count_while_workers_make_progress():
         assert some.why_give_up(2.0) == ""
 
 
-def test_records_that_end_every_worker_end_the_job():
+def test_records_that_kill_every_worker_end_the_job():
     some = work(num_ranges=1, num_workers=1)
     for _ in range(10):
         assert some.why_give_up(2.0) == ""

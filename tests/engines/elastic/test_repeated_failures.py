@@ -76,7 +76,7 @@ def test_a_crash_note_is_read_through_another_mapping(tmp_path):
         assert other.read() == [BatchInWork("making", 2, 3, 4)]
 
 
-def test_a_suspect_batch_is_not_made_and_computed_at_once():
+def test_a_suspect_batch_is_not_made_and_computed_concurrently():
     note = CrashNote()
     note.suspects = {(2, 3)}
     with ThreadPoolExecutor() as thread:

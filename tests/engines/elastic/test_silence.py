@@ -186,7 +186,7 @@ def test_a_job_ends_soon_despite_a_stopped_ray_process(numbers, tmp_path, name):
 
 
 @pytest.mark.exhaustive
-def test_a_model_that_is_slower_than_every_timeout_trains(numbers, tmp_path):
+def test_a_model_slower_than_every_timeout_trains(numbers, tmp_path):
     slow = """
 import time
 

@@ -46,7 +46,7 @@ def logger_in(folder, **options):
     return lambda: [keras.callbacks.CSVLogger(folder / "log.csv", **options)]
 
 
-def test_workers_write_the_rows_of_a_log_once(tmp_path):
+def test_rows_of_a_log_are_written_once_by_all_workers(tmp_path):
     fleet = Fleet(logger_in(tmp_path), count=3)
     for epoch in range(3):
         fleet.epoch(epoch)

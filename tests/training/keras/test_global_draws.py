@@ -241,7 +241,7 @@ def test_draws_of_callbacks_depend_on_step_and_hook():
     assert not set(moments(one)[0]) & set(first[0])
 
 
-def test_tensorflow_draws_in_a_callback_are_refused_with_their_line(caplog):
+def test_tensorflow_draws_in_a_callback_are_reported_with_their_line(caplog):
     import keras
     import tensorflow as tf
 

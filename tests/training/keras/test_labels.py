@@ -63,7 +63,7 @@ def test_numpy_code_that_cannot_be_compiled_is_reported(labels_module, function)
         step(tf.constant(LABELS))
 
 
-def test_tensorflow_and_keras_take_such_labels_as_tensors(labels_module):
+def test_tensorflow_and_keras_accept_these_labels_as_tensors(labels_module):
     import keras
     import tensorflow as tf
 

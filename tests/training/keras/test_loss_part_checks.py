@@ -88,7 +88,7 @@ def test_a_sum_is_refused_with_advice_to_use_the_mean(size):
 
 
 @pytest.mark.parametrize("loss", [in_batch_negatives, root_mean_square])
-def test_a_loss_that_couples_examples_trains_in_one_process_and_is_refused_on_workers(loss):
+def test_a_coupled_loss_is_refused_only_on_workers(loss):
     trainer = trainer_of(loss)
 
     assert np.isfinite(trainer.train_steps([batch_of()]).losses).all()

@@ -252,7 +252,7 @@ def test_float16_gradients_are_scaled_as_in_fit(keras):
             np.testing.assert_allclose(mine, theirs, atol=moved * 1e-3)
 
 
-def test_an_overflow_on_one_worker_halves_the_scale_on_all_and_makes_no_update(keras):
+def test_an_overflow_on_one_worker_skips_the_update_on_all(keras):
     keras.config.set_dtype_policy("mixed_float16")
     huge, ordinary = batches()[0], batches()[1]
     huge = Batch(huge.features, huge.labels * 3e4, 8)

@@ -86,7 +86,7 @@ def test_dependence_hidden_by_a_repeated_record_is_detected_later():
         trainer.gradients(batch_of(8))
 
 
-def test_a_worker_that_joins_does_not_repeat_the_checks_of_the_others():
+def test_a_joining_worker_does_not_repeat_checks():
     import keras
 
     first = trainer_of(list)

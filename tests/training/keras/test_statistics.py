@@ -289,7 +289,7 @@ def test_a_randomly_drawn_variable_is_refused_in_sums(draw):
         joined(workers, parts_of(batch_of(12, 2)))
 
 
-def test_a_variable_drawn_by_a_seed_that_counts_steps_is_the_same_on_two_workers():
+def test_a_step_seeded_variable_is_equal_on_two_workers():
     import tensorflow as tf
 
     def by_step(model, x):

@@ -76,7 +76,7 @@ def test_initial_weights_depend_only_on_the_seed():
     assert not np.array_equal(one[kernel], other[kernel])
 
 
-def test_parameters_of_the_second_model_of_a_process_are_named_like_the_first():
+def test_a_second_model_has_the_same_parameter_names():
     assert list(trainer_of(definition_of()).state()) == list(trainer_of(definition_of()).state())
 
 
@@ -205,7 +205,7 @@ def test_a_loss_that_is_a_sum_is_refused_on_workers():
         trainer_of(summed).gradients(batch_of(8))
 
 
-def test_a_callback_with_an_unmeasured_metric_is_refused(keras):
+def test_a_callback_that_monitors_an_unmeasured_metric_is_refused(keras):
     definition = definition_of(
         create_callbacks=lambda: [keras.callbacks.EarlyStopping("mae", mode="min")],
         create_metrics=lambda mode: MetricFunctions(

@@ -109,7 +109,7 @@ def test_steps_are_grouped_if_no_callback_observes_batches():
     assert not hooks.observes_test_batches
 
 
-def test_callbacks_share_the_logs_in_the_order_of_their_list():
+def test_callbacks_share_logs_in_the_order_of_their_list():
     class Adds:
         def on_epoch_end(self, epoch, logs):
             logs["mine"] = 3.0

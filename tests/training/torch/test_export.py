@@ -115,7 +115,7 @@ class DataDependent(nn.Linear):
         return super().forward(x) if x.sum() > 0 else super().forward(-x)
 
 
-def test_an_export_prints_nothing_of_its_own(tmp_path, caplog, capfd):
+def test_an_export_prints_nothing(tmp_path, caplog, capfd):
     trainer = trainer_of(definition_of(DataDependent))
     capfd.readouterr()
 

@@ -143,7 +143,7 @@ def test_attention_within_an_example_with_dropout_is_accepted():
     )
 
 
-def test_a_mixture_of_random_pairs_in_the_model_is_refused():
+def test_mixing_random_pairs_in_the_model_is_refused():
     def mix(self, x):
         return 0.7 * x + 0.3 * x[torch.randperm(len(x))] if self.training else x
 
@@ -151,7 +151,7 @@ def test_a_mixture_of_random_pairs_in_the_model_is_refused():
         gradients_of(mix)
 
 
-def test_a_loss_within_the_model_that_compares_examples_is_refused_beside_random_draws():
+def test_a_coupled_loss_in_the_model_is_refused_beside_draws():
     class Contrasts(nn.Module):
         def __init__(self):
             super().__init__()
@@ -305,7 +305,7 @@ def test_a_limit_reached_only_by_a_whole_update_is_refused(capacity, is_refused)
         trainer.gradients(batch_of(8))
 
 
-def test_a_worker_that_joins_does_not_repeat_the_checks_of_the_others():
+def test_a_joining_worker_does_not_repeat_checks():
     first = trainer_of(definition_of(lambda: Model(alone)))
     joining = trainer_of(definition_of(lambda: Model(centered)))
     for seed in (0, 1):

@@ -332,7 +332,7 @@ def test_draws_that_depend_on_the_shape_of_examples_are_refused():
         step()
 
 
-def test_running_statistics_of_random_numbers_and_examples_are_means_on_workers():
+def test_running_statistics_with_random_draws_are_means_on_workers():
     class Statistics(nn.Module):
         def __init__(self):
             super().__init__()

@@ -197,7 +197,7 @@ def test_a_failed_step_leaves_no_gradient_behind():
     np.testing.assert_array_equal(*buffers)
 
 
-def test_a_flag_that_every_worker_sets_is_set():
+def test_a_flag_set_by_every_worker_is_set():
     class Once(nn.Linear):
         def __init__(self):
             super().__init__(4, 3)

@@ -70,7 +70,7 @@ def test_complete_params_are_not_changed() -> None:
     assert regressor_completion({"columns": columns, "label_mean": 3.0}, "m") is None
 
 
-def test_a_regressor_learns_in_units_of_the_label_s_spread() -> None:
+def test_a_regressor_scales_labels_by_their_spread() -> None:
     complete = regressor_completion({"label": "y"}, "regressor.DNN")
     assert complete is not None
 
@@ -100,7 +100,7 @@ def test_a_column_that_is_not_a_feature_is_reported() -> None:
         ([1, 0, 1, 0], {"ignore": ["x"]}, "No column is left to predict 'y' from"),
     ],
 )
-def test_a_table_that_cannot_be_learned_is_refused(label, params, problem) -> None:
+def test_an_unsuitable_table_is_refused(label, params, problem) -> None:
     with pytest.raises(DataError, match=problem):
         completed(label, **params)
 

@@ -23,7 +23,7 @@ def test_numbers_are_ordered_by_name() -> None:
     assert features["numbers"].dtype == np.float32
 
 
-def test_a_field_of_several_numbers_gives_as_many_features() -> None:
+def test_a_field_of_several_numbers_gives_several_features() -> None:
     rows = [{"where": np.array([1.0, 2.0]), "label": np.array([0])}]
 
     features, _ = features_and_label(rows, Mode.TRAINING, label="label")

@@ -68,7 +68,7 @@ def test_prebuilt_model_learns(model_def: str, tmp_path: Path, request) -> None:
 
 
 @pytest.mark.slow
-def test_mnist_gets_the_weights_of_a_plain_fit_on_the_same_order(digits: Path, tmp_path) -> None:
+def test_mnist_weights_match_a_plain_fit_in_the_same_order(digits: Path, tmp_path) -> None:
     import keras
     import tensorflow as tf
 

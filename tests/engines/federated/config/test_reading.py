@@ -498,7 +498,7 @@ def test_a_zoo_elsewhere_keeps_its_location(written, zoo):
     assert config.model.reference.zoo == zoo
 
 
-def test_a_saved_model_without_a_spec_is_one_problem(aggregator):
+def test_a_saved_model_without_a_spec_is_reported_once(aggregator):
     spec = "  spec:\n    model_definition: model.h5\n    model_name: cnn\n"
 
     with pytest.raises(DefinitionError, match="yml:24: model.spec: is missing; expected keys"):

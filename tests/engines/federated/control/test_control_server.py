@@ -173,7 +173,7 @@ def test_a_command_for_another_machine_names_that_machine(tmp_path):
         send_command(tmp_path, "status", {}, ignore)
 
 
-def test_a_damaged_address_is_an_error_that_names_it(tmp_path):
+def test_a_damaged_address_file_is_named(tmp_path):
     (tmp_path / ADDRESS_FILE).write_text("{")
 
     with pytest.raises(UsageError, match=ADDRESS_FILE):

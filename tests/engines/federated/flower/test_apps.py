@@ -133,7 +133,7 @@ def test_a_request_is_relayed_to_the_party_process_and_answered(party):
     assert arrays["w"].tolist() == [1, 1]
 
 
-def test_a_party_is_asked_for_its_name(party):
+def test_a_party_is_requested_to_report_its_name(party):
     answer = client_app.app(message(kind=JOIN), None)
 
     assert from_record(answer.content)[1] == {"name": "north"}

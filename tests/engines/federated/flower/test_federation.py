@@ -163,13 +163,13 @@ def test_flowers_command_cannot_start_a_run_through_the_proxy(federation, tmp_pa
     )
 
 
-def test_the_superlink_itself_listens_on_no_port(federation):
+def test_the_superlink_itself_opens_no_port(federation):
     (superlink,) = federation.flower("flower-superlink")
 
     assert [one for one in superlink.net_connections() if one.status == "LISTEN"] == []
 
 
-def test_a_wrong_ca_is_noticed_before_anything_is_sent(federation, tmp_path):
+def test_a_wrong_ca_is_detected_before_anything_is_sent(federation, tmp_path):
     make_keys(tmp_path / "keys", ["north"], ["127.0.0.1"])
     keys = PartyKeys.read(tmp_path / "keys/parties/north")
 

@@ -21,7 +21,7 @@ def bundle(files):
     return zipfile.ZipFile(content)
 
 
-def test_our_app_is_recognized_however_it_was_packed(description):
+def test_our_app_is_recognized_in_any_packaging(description):
     reencoded = description.replace('name = "elasticdl', '\n# a comment\nname =   "elasticdl')
 
     for text in (description, reencoded):

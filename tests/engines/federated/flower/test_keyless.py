@@ -67,7 +67,7 @@ def test_other_users_cannot_read_flowers_files(tmp_path):
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
 @pytest.mark.flower
 @pytest.mark.timeout(300)
-def test_another_user_of_the_machine_is_not_served():
+def test_other_users_of_the_machine_are_not_served():
     """Not at the port, and not at the sockets: these lie where that user cannot enter."""
     folder = Path(tempfile.mkdtemp(prefix="fl-"))
     with contextlib.ExitStack() as stack:

@@ -32,7 +32,7 @@ def test_a_new_node_is_unnamed_until_it_reports_its_name():
     assert membership.nodes == {"north": 1}
 
 
-def test_a_second_node_of_one_name_is_refused_and_named():
+def test_a_second_node_with_the_same_name_is_refused_and_named():
     membership = Membership().with_online([1, 2]).with_name(2, "north").with_name(1, "north")
 
     assert membership.nodes == {"north": 2}

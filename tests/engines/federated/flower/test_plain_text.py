@@ -295,7 +295,7 @@ def test_facts_contain_no_path_or_long_text(exchange, objects) -> None:
         assert path.encode() not in exchange.plain, path
 
 
-def test_nothing_of_the_environment_is_sent(exchange) -> None:
+def test_no_environment_variable_is_sent(exchange) -> None:
     assert SECRET.encode() not in exchange.plain
     for name in ("ELASTICDL_TEST_SECRET", "PYTHONPATH", "VIRTUAL_ENV"):
         assert name.encode() not in exchange.plain

@@ -84,7 +84,7 @@ def test_a_fleet_request_passes_unchanged(ask, superlink, path):
         ("GET", "/"),
     ],
 )
-def test_nothing_else_passes(ask, superlink, method, path):
+def test_other_requests_do_not_pass(ask, superlink, method, path):
     answer = ask(method, path)
 
     assert answer.status_code == 404
@@ -112,7 +112,7 @@ def test_a_party_retries_when_the_superlink_is_down(ask, superlink):
     assert ask("GET", "/health").status_code == 503
 
 
-def test_health_is_that_of_the_superlink(ask, superlink):
+def test_health_matches_the_superlink(ask, superlink):
     assert ask("GET", "/health").status_code == 200
     assert superlink.asked[0][:2] == ("GET", "/health")
 

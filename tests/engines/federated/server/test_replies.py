@@ -146,7 +146,7 @@ def test_a_metric_may_be_nan():
 GRADIENTS = dataclasses.replace(TRAIN, options=LocalTraining(sends_gradients=True))
 
 
-def test_gradients_are_of_parameters_only():
+def test_only_parameters_may_have_gradients():
     gradients = {"dense/kernel": np.float32([[1, 2]])}
 
     assert problem(request=GRADIENTS, weights=gradients) is None

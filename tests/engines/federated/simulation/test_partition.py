@@ -63,7 +63,7 @@ def test_positions_are_ascending(split):
     assert all((np.diff(part) > 0).all() for part in split(DIGITS, 5, seed=0))
 
 
-def test_iid_parties_differ_by_one_example_at_most_and_have_all_labels():
+def test_iid_parties_have_equal_sizes_and_all_labels():
     found = summary(DIGITS, iid(DIGITS, 7, seed=1))
 
     assert sorted(set(found.sizes)) == [142, 143]

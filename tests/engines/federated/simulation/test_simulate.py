@@ -254,9 +254,7 @@ def test_a_server_optimizer_keeps_its_state_between_rounds(job, member, run, tmp
     assert_same_bits(weights(tmp_path / "out"), weights(tmp_path / "whole"))
 
 
-def test_gradients_of_all_parties_make_one_step_of_the_global_model(
-    job, member, run, place, tmp_path
-):
+def test_gradients_of_all_parties_give_one_global_step(job, member, run, place, tmp_path):
     """Two parties' gradients, each counted by its examples, are those of all their records."""
     (place / "zoo" / "linear.py").write_text(LINEAR)
     fusion = {"fusion": "gradient_avg", "fusion_params": {"learning_rate": 0.5}, "num_rounds": 3}

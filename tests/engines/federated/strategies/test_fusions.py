@@ -178,7 +178,7 @@ def test_fedavg_is_not_iter_avg_when_counts_differ(drawn):
 
 
 @given(rounds(least=5))
-def test_krum_gives_exactly_the_weights_of_the_party_it_names(drawn):
+def test_krum_returns_exactly_the_weights_of_the_chosen_party(drawn):
     start, updates = drawn
 
     fused = fused_by("krum", start, updates)
@@ -214,7 +214,7 @@ def test_fusions_commute_with_translation(name):
 
 
 @pytest.mark.parametrize("name", ROBUST)
-def test_two_sign_flippers_of_ten_do_not_move_a_robust_fusion_far(name):
+def test_two_sign_flippers_of_ten_barely_change_a_robust_fusion(name):
     @settings(max_examples=50)
     @given(st.integers(0, 2**32), st.sampled_from([1, 10, 1e6]))
     def holds(seed, strength):
@@ -230,7 +230,7 @@ def test_two_sign_flippers_of_ten_do_not_move_a_robust_fusion_far(name):
     holds()
 
 
-def test_two_sign_flippers_of_ten_turn_fedavg_around():
+def test_two_sign_flippers_of_ten_reverse_fedavg():
     start, updates, honest = _attacked(seed=1, strength=10)
 
     fused = FUSIONS["fedavg"].fuse(start, updates, {}).weights["w"]

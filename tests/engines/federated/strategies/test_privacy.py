@@ -72,7 +72,7 @@ def test_a_change_whose_square_overflows_is_clipped(update):
     assert abs(mean["w"]) <= 1.0
 
 
-def test_every_party_counts_once_however_many_examples_it_has(update):
+def test_every_party_counts_once_regardless_of_its_examples(update):
     updates = [update("a", [0.0]), update("b", [2.0], num_examples=99)]
 
     mean = private_mean(zeros(1), updates, clipped(5.0))

@@ -49,7 +49,7 @@ def test_trimming_starts_at_three_parties(update):
     assert trimmed_mean(ZERO, of(update, a=0, b=2), {}, beta=0.4).weights["w"] == [1]
 
 
-def test_no_trimming_is_a_mean(update):
+def test_without_trimming_the_result_is_the_mean(update):
     assert trimmed_mean(ZERO, of(update, a=0, b=2, c=7), {}, beta=0.0).weights["w"] == [3]
 
 

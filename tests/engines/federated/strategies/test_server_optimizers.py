@@ -25,7 +25,7 @@ def test_momentum_continues_in_the_next_round(update):
     assert second.weights["w"] == [6]
 
 
-def test_fedadam_makes_the_two_steps_of_the_paper(update):
+def test_two_steps_of_fedadam_match_the_paper(update):
     rates = {"learning_rate": 0.5, "beta_1": 0.5, "beta_2": 0.75, "epsilon": 1.0}
     updates = [update("a", [0.0], 1, np.float64), update("b", [4.0], 3, np.float64)]
 

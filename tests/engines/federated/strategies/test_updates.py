@@ -39,7 +39,7 @@ def test_a_party_without_examples_is_refused(update, number):
         in_order([update("a", [1]), update("b", [1], number)])
 
 
-def test_parties_with_other_arrays_are_refused_with_the_names():
+def test_parties_with_different_arrays_are_refused_with_names():
     north = PartyUpdate("north", {"a": np.float32([1]), "b": np.float32([1])}, 1)
     south = PartyUpdate("south", {"a": np.float32([1]), "c": np.float32([1])}, 1)
 
@@ -74,7 +74,7 @@ def test_infinities_that_cancel_are_detected():
     assert num_not_finite(np.float32([np.inf, -np.inf, 1])) == 2
 
 
-def test_large_numbers_are_finite_though_their_sum_is_not():
+def test_large_finite_numbers_are_accepted_despite_an_infinite_sum():
     assert num_not_finite(np.float64([1.7e308, 1.7e308])) == 0
     assert num_not_finite(np.zeros((0, 3), np.float32)) == 0
 
@@ -162,7 +162,7 @@ def test_distances_cover_all_float_arrays():
     assert squared_distances(start, updates).tolist() == [[0, 25], [25, 0]]
 
 
-def test_distances_of_float64_weights_have_the_digits_of_float64(update):
+def test_distances_of_float64_weights_have_float64_precision(update):
     near = [update("a", [1.0], dtype=np.float64), update("b", [1 + 2**-40], dtype=np.float64)]
 
     assert squared_distances({"w": np.float64([1])}, near)[0, 1] == 2**-80
