@@ -498,7 +498,7 @@ def test_a_quiet_call_prints_nothing(tmp_path, monkeypatch, capfd):
 
 
 def test_a_model_object_is_refused_with_how_to_name_a_model() -> None:
-    """The first try of who has a compiled model in a notebook."""
+    """What users with a compiled model in a notebook try first."""
     with pytest.raises(UsageError, match=r"no option 'model'\. Pass the function .*compiled a Ker"):
         elasticdl.train(model=object(), data="x.csv", output="out")
 

@@ -48,7 +48,7 @@ def test_a_missing_file_is_not_a_special_file(tmp_path):
 
 
 def test_a_signal_while_opening_a_file_is_not_lost(tmp_path, run_python):
-    """Its exception arrives at any instruction, also where the file is open and has no name yet."""
+    """Its exception can arrive at any instruction, even before the open file is assigned."""
     (tmp_path / "file").touch()
 
     done = run_python(

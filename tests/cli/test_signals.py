@@ -60,7 +60,7 @@ def test_sigterm_during_an_import_is_handled_after_it(tmp_path) -> None:
     ],
 )
 def test_a_signal_during_a_finalizer_is_handled_after_it(tmp_path, name, doing, code) -> None:
-    """Python prints what a finalizer raises, and goes on."""
+    """Python prints exceptions of a finalizer and continues."""
     (tmp_path / "finalized.py").write_text(
         "import os, signal, time, weakref\n"
         "def work(*_):\n"

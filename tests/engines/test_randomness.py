@@ -129,7 +129,7 @@ def test_a_stream_continues_after_a_block_that_raised():
 
 
 def test_user_code_can_seed_itself_within_a_block():
-    """A dataset may seed itself, to turn a picture and its mask alike."""
+    """A dataset may seed itself to rotate a picture and its mask alike."""
     torch = pytest.importorskip("torch")
     expected = torch.rand(3, generator=torch.Generator().manual_seed(5)).tolist()
     torch.manual_seed(1)

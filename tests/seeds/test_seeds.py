@@ -99,7 +99,7 @@ def credit_data_processor(records):
 
 
 def test_the_commands_of_the_documents_run(documents, tmp_path: Path, monkeypatch) -> None:
-    """As they stand, but for the bucket, which is a folder here."""
+    """Unchanged, except for the bucket, which is a folder here."""
     from elasticdl.data import recordio
     from elasticdl.data.example import encode
 

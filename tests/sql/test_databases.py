@@ -606,7 +606,7 @@ def test_an_unknown_database_url_is_answered_with_the_known_ones() -> None:
 
 
 def test_duckdb_does_not_cache_a_large_table_after_reading(tmp_path, monkeypatch) -> None:
-    """It would lie in the memory in which the model is trained, or predicts."""
+    """A cache would take memory that training and prediction need."""
     monkeypatch.setattr(duckdb, "_LARGE_BYTES", 2**20)
     monkeypatch.setattr(duckdb, "_SMALL_LIMIT", "20MB")
     used = "SELECT sum(memory_usage_bytes) AS used FROM duckdb_memory()"

@@ -498,7 +498,7 @@ def test_missing_metrics_add_nothing_and_unexpected_ones_are_refused():
 
 
 def test_a_worker_contributes_after_taking_over_a_state():
-    """The gradient it has computed is of a state that is no more."""
+    """The gradient it has computed belongs to an outdated state."""
     fleet = Fleet(1)
     (committer,) = fleet.committers
     fleet.quorums[0].is_old = True

@@ -136,7 +136,7 @@ def test_a_worker_that_takes_over_returns_the_events_of_its_peer():
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), max_size=30))
 def test_each_event_is_returned_once_by_any_sequence_of_workers(moments):
-    """Two workers commit alike; at some moments one is asked, and at some one is replaced."""
+    """Two workers commit alike; at some moments one of them is queried or replaced."""
     workers = [EventBuffer(START), EventBuffer(START)]
     known, told = None, []
     for number, (asked, which, replaced) in enumerate(moments, 1):

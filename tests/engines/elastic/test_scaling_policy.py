@@ -348,7 +348,7 @@ def test_ranks_and_processes_are_assigned_only_once(situation):
 
 @given(fleets())
 def test_actions_leave_nothing_to_start_or_assign(situation):
-    """Carry out what was decided and ask once more: nothing is left to start or assign."""
+    """Apply the actions and decide again: nothing is left to start or assign."""
     actions = decide(situation)
     if any(isinstance(a, FailJob) for a in actions):
         return

@@ -261,7 +261,7 @@ def test_metrics_of_uneven_batches_are_weighted_by_examples(keras):
 
 
 def test_sums_do_not_depend_on_the_grouping_of_steps():
-    """How many make a group hangs on the time they take: a plateau's memory would, too."""
+    """The size of a group depends on timing; the state of a plateau must not."""
     batches = [batch_of(8, number) for number in range(24)]
     sums = []
     for size in (24, 5, 1):

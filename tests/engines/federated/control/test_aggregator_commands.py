@@ -150,7 +150,7 @@ def test_followers_get_one_line_per_round(job, told):
 
 @pytest.mark.parametrize("cut_in", [3, 4])
 def test_an_interrupted_training_is_finished_before_another_begins(cut_in, job, told):
-    """What was asked for in the second training is remembered, also by its first round."""
+    """The request of the second training is kept, even for its first round."""
     asked = job(model_def=MODEL)
 
     def cut(request, answer):

@@ -141,7 +141,7 @@ def test_a_party_is_requested_to_report_its_name(party):
 
 @pytest.mark.parametrize("skew_s", [-200.0, 200.0])
 def test_an_answer_has_timestamps_of_the_aggregators_clock(party, skew_s):
-    """Or a party whose clock is ahead could never answer within a short time."""
+    """Otherwise a party whose clock is ahead could never answer within a short time."""
     request = message(created_at=time.time() + skew_s, ttl=10.0)
 
     stamp = client_app.app(request, None).metadata

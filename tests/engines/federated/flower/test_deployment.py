@@ -142,7 +142,7 @@ def killed(happening):
 
 
 def test_a_deployment_with_kills_matches_a_simulation(killed, hospitals, commands):
-    """No bit of the model tells that any of them died."""
+    """Every bit of the model is the same as without the kills."""
     simulated = hospitals.aggregator.parent / "simulated"
     # As the parties do, it computes with all threads of a process.
     options = f"--output={simulated}", "--num_processes=1"

@@ -226,7 +226,7 @@ def test_a_second_process_with_a_partys_key_is_refused(federation, refused):
 
 
 def test_one_of_two_simultaneous_parties_with_one_key_is_accepted(federation, start_party):
-    """The key is the party: the name that the second one gives itself counts for nothing."""
+    """The key identifies a party; the name that the second one reports does not matter."""
     # A socket's path is short.
     folder = Path(tempfile.mkdtemp(prefix="fl-"))
     key = federation.folder / "keys/parties/west"
@@ -250,7 +250,7 @@ def test_one_of_two_simultaneous_parties_with_one_key_is_accepted(federation, st
 
 
 def test_a_foreign_app_runs_on_no_party(federation, tmp_path):
-    """Who controls the aggregator's machine starts a run of his own: nothing of it is executed."""
+    """An attacker on the aggregator's machine starts a run: none of it is executed."""
     app = tmp_path / "foreign-app"
     app.mkdir()
     evidence = tmp_path / "it-ran"

@@ -29,7 +29,7 @@ def test_serving_other_machines_without_keys_is_refused(tmp_path, host):
 @pytest.mark.flower
 @pytest.mark.timeout(300)
 def test_a_duplicate_party_is_excluded_until_the_first_has_left(start_party, caplog):
-    """Both are started at once; which one is the first is seen."""
+    """Both are started at once; the test finds out which one was first."""
     caplog.set_level(logging.INFO, "elasticdl")
     folder = Path(tempfile.mkdtemp(prefix="fl-"))
     with contextlib.ExitStack() as stack:
@@ -68,7 +68,7 @@ def test_other_users_cannot_read_flowers_files(tmp_path):
 @pytest.mark.flower
 @pytest.mark.timeout(300)
 def test_other_users_of_the_machine_are_not_served():
-    """Not at the port, and not at the sockets: these lie where that user cannot enter."""
+    """Neither at the port nor at the sockets, whose folder that user cannot enter."""
     folder = Path(tempfile.mkdtemp(prefix="fl-"))
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)

@@ -101,19 +101,19 @@ def a_round(federation, tmp_path_factory):
 
 
 def test_a_killed_supernode_is_noticed_after_the_timeout(a_round):
-    """Not after the 38 to 60 s that Flower takes, and nobody else has to wait for that."""
+    """Not after the 38 to 60 s that Flower takes, and other parties do not wait for it."""
     assert sorted(a_round.answers) == ["east", *BOTH]
     assert a_round.took_s < TIME_S + 1
 
 
 def test_a_node_reports_that_its_party_does_not_answer(a_round):
-    """The process that trains is not there, but Flower's part of the party is."""
+    """The training process is missing, but Flower's part of the party runs."""
     assert set(a_round.answers["east"]) == {UNANSWERED}
     assert "its training process is not running" in a_round.answers["east"][UNANSWERED]
 
 
 def test_a_killed_supernode_reconnects_after_flower_drops_it(federation):
-    """Until then, up to a minute, Flower lets nobody in with the dead one's key."""
+    """Until then, up to a minute, Flower refuses the key of the dead one."""
     kill(federation.processes["south"].supernodes())
 
     assert sorted(federation.ask({}, 110, round=6)) == BOTH

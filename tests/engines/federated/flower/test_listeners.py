@@ -50,7 +50,7 @@ def test_a_federation_has_one_port_that_refuses_strangers(before, federation):
 
 
 def test_command_lines_contain_no_secret(federation):
-    """Also not that of a process which answers a message."""
+    """Not even that of a process that answers a message."""
     federation.processes["north"].hold()
     answers = federation.parties.ask(dict.fromkeys(BOTH, ({}, {})), 60)
     wait_until(lambda: federation.processes["north"].is_held)

@@ -247,7 +247,7 @@ def words(value):
 
 
 def test_the_recording_contains_the_model(exchange, objects) -> None:
-    """Or the tests below would hold of an empty record."""
+    """Otherwise the tests below would also pass with an empty recording."""
     speakers = {who for who, _, _ in exchange.bodies}
     names = {entry[0] for plan, _ in told(objects) for entry in plan}
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="of Linux")
 
 @pytest.mark.anyio
 async def test_other_users_are_refused():
-    """The connection that the request says it came by does not exist."""
+    """The connection that the request claims to come from does not exist."""
     app = SameUserOnly(PlainTextResponse("secret"))
     transport = httpx.ASGITransport(app, client=("127.0.0.1", 1))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:2") as client:

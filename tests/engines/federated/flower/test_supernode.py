@@ -236,7 +236,7 @@ def test_its_path_contains_no_other_command(commands, tmp_path):
 
 
 def test_the_client_app_command_is_ours(commands, tmp_path):
-    """It waits for the prefork server, which is not there."""
+    """It waits for the prefork server, which is missing."""
     started = subprocess.Popen(
         [commands / "flwr-clientapp", "--token", "x"], stderr=subprocess.PIPE
     )
@@ -263,7 +263,7 @@ class Notes(Silent):
 
 
 def test_a_connected_party_is_reported_and_watched_without_polling(tmp_path, monkeypatch):
-    """It once asked again and again whether it was connected, which it was."""
+    """An earlier version kept asking whether it was connected."""
     supernode, told = Supernode(tmp_path, "127.0.0.1:1", None, tmp_path / "s"), Notes()
     waited, wait = [], supernode.wait
     monkeypatch.setattr(supernode, "wait", lambda limit_s: waited.append(limit_s) or wait(limit_s))

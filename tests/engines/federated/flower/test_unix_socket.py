@@ -104,7 +104,7 @@ class _NoHeartbeats(http.server.BaseHTTPRequestHandler):
 
 @pytest.mark.flower
 def test_a_supernode_without_heartbeats_ends(tmp_path):
-    """Or it would seem connected on one side and gone on the other."""
+    """Otherwise it would seem connected on one side and gone on the other."""
     tmp_path.chmod(0o700)
     write_commands(tmp_path / "bin", {"flower-superexec": [sys.executable, "-c", "pass"]})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _NoHeartbeats) as server:

@@ -300,7 +300,7 @@ def test_the_training_ends_when_the_model_is_accurate_enough(job, member, run, p
 def test_zeno_excludes_parties_that_increase_the_aggregators_loss(
     job, member, run, place, tmp_path
 ):
-    """Party 1 has its labels turned around."""
+    """Party 1 has inverted labels."""
     (place / "zoo" / "linear.py").write_text(LINEAR)
     zeno = {"fusion": "zeno", "fusion_params": {"byzantine_threshold": 1}, "num_parties": 3}
     asked = replace(

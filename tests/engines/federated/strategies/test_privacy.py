@@ -299,7 +299,7 @@ def test_a_training_reports_its_privacy_and_parties(job, member, tmp_path):
 
 
 def test_a_round_changes_the_model_by_at_most_the_norm(job, member):
-    """The next round begins at the model of the first, so the parties are asked with it."""
+    """The next round starts from the model of the first, so its requests contain that model."""
     asked_with = []
 
     def change(request, answer):
