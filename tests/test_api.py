@@ -24,7 +24,7 @@ def job_of_command(*arguments):
     return Job.from_json(result.output)
 
 
-def test_train_from_the_shell_and_from_python_is_the_same_job():
+def test_train_gives_the_same_job_from_shell_and_python():
     typed = job_of_command(
         "train",
         "--model_zoo=$HOME/work",
@@ -55,13 +55,13 @@ def test_train_from_the_shell_and_from_python_is_the_same_job():
     assert called.training.shuffle is False
 
 
-def test_evaluate_from_the_shell_and_from_python_is_the_same_job():
+def test_evaluate_gives_the_same_job_from_shell_and_python():
     typed = job_of_command("evaluate", "--trained_model=my_model", "--data=test/*.csv")
 
     assert typed == evaluation_job(trained_model="my_model", data="test/*.csv")
 
 
-def test_predict_from_the_shell_and_from_python_is_the_same_job():
+def test_predict_gives_the_same_job_from_shell_and_python():
     typed = job_of_command(
         "predict", "--trained_model=m", "--data=a,b", "--output=p/", "--format=csv",
         "--columns=id, name",
@@ -72,19 +72,19 @@ def test_predict_from_the_shell_and_from_python_is_the_same_job():
     assert Job.from_json(typed.to_json()) == typed
 
 
-def test_a_column_is_copied_once():
+def test_a_column_named_twice_is_refused():
     with pytest.raises(UsageError, match="'id' is named twice"):
         prediction_job(trained_model="m", data="a", output="p/", columns="id,name,id")
 
 
-def test_a_job_survives_being_written():
+def test_a_job_survives_a_round_trip():
     job = training_job(model_def="m", data="d", output="o", params="x=(1, 2), y={'a': None}")
 
     assert Job.from_json(job.to_json()) == Job.from_json(Job.from_json(job.to_json()).to_json())
     assert json.loads(job.to_json())["model"]["params"] == {"x": [1, 2], "y": {"a": None}}
 
 
-def test_how_long_to_train_is_not_part_of_a_jobs_identity():
+def test_the_length_of_training_is_not_part_of_a_jobs_identity():
     one = training_job(model_def="m", data="d", output="o", num_epochs=1)
     more = training_job(model_def="m", data="d", output="o", num_epochs=5)
     other = training_job(model_def="m", data="d", output="o", seed=5)
@@ -101,7 +101,7 @@ def test_a_relative_path_means_the_same_from_anywhere(tmp_path, monkeypatch):
     assert job.data == f"{tmp_path}/x/*.recordio,s3://b/y"
 
 
-def test_paths_of_pathlib_name_the_same_job_as_text():
+def test_pathlib_paths_and_strings_name_the_same_job():
     """Every argument that names a file or folder of this machine."""
     model, data, out = Path("/m"), Path("/d.csv"), Path("/o.csv")
 
@@ -144,7 +144,7 @@ def test_the_format_of_a_file_of_predictions_is_recognised_in_any_case(name):
         ({"shuffle": "perhaps"}, "expected true or false"),
     ],
 )
-def test_an_impossible_option_is_refused_with_its_value(options, message):
+def test_an_invalid_option_is_refused_with_its_value(options, message):
     with pytest.raises(UsageError, match=message):
         training_job(model_def="m", data="d", output="o", **options)
 
@@ -170,12 +170,12 @@ def test_an_impossible_option_is_refused_with_its_value(options, message):
         ),
     ],
 )
-def test_a_missing_argument_is_named_with_the_call(call, message):
+def test_a_missing_argument_is_named_with_its_function(call, message):
     with pytest.raises(UsageError, match=re.escape(message)):
         call()
 
 
-def test_batch_size_is_another_name_of_minibatch_size():
+def test_batch_size_is_an_alias_of_minibatch_size():
     job = training_job(model_def="m", data="d", output="o", batch_size="16")
 
     assert job.training.minibatch_size == 16
@@ -210,14 +210,14 @@ def test_the_number_of_workers_is_one_number_or_two(text, least, most):
 
 
 @pytest.mark.parametrize("text", ["some", "-1", "1..", "2...4"])
-def test_an_impossible_number_of_workers_is_refused(text):
+def test_an_invalid_number_of_workers_is_refused(text):
     with pytest.raises(
         UsageError, match=f"--num_workers={re.escape(text)}: expected the number of"
     ):
         training_job(model_def="m", data="d", output="o", num_workers=text)
 
 
-def test_the_way_out_of_an_impossible_number_of_workers_is_said():
+def test_an_invalid_number_of_workers_is_answered_with_a_remedy():
     job = {"model_def": "m", "data": "d", "output": "o"}
     records = {"trained_model": "m", "data": "d"}
 
@@ -232,7 +232,7 @@ def test_the_way_out_of_an_impossible_number_of_workers_is_said():
         training_job(**job, num_workers="4..2")
 
 
-def test_a_job_may_go_on_with_other_workers():
+def test_a_job_may_resume_with_another_number_of_workers():
     alone = training_job(model_def="m", data="d", output="o")
     many = training_job(model_def="m", data="d", output="o", num_workers=3)
 
@@ -248,7 +248,7 @@ def test_a_priority_is_low_or_high():
 
 
 @pytest.mark.parametrize("command", ["evaluate", "predict"])
-def test_records_are_shared_by_workers_from_the_shell_as_from_python(command):
+def test_sharing_records_is_the_same_from_shell_and_python(command):
     more = {"output": "p/"} if command == "predict" else {}
     typed = job_of_command(
         command, "--trained_model=m", "--data=d", "--num_workers=3", "--ray_address=head:6379",
@@ -271,7 +271,7 @@ def test_records_are_shared_by_workers_from_the_shell_as_from_python(command):
 
 
 @pytest.mark.parametrize("text", ["2..4", "some", "-1"])
-def test_workers_that_share_records_have_no_least_number(text):
+def test_workers_that_share_records_have_no_minimum(text):
     with pytest.raises(
         UsageError, match=f"--num_workers={re.escape(text)}: expected the number of"
     ):
@@ -290,7 +290,7 @@ def tracking_of(**options):
     return training_job(model_def="m", data="d", output="o", **options).tracking
 
 
-def test_tracking_from_the_shell_and_from_python_is_the_same_job(environment):
+def test_tracking_gives_the_same_job_from_shell_and_python(environment):
     flags = {"tracking_uri": "runs", "experiment": "e", "run_name": "r"}
     typed = job_of_command(
         "train",
@@ -305,7 +305,7 @@ def test_tracking_from_the_shell_and_from_python_is_the_same_job(environment):
     assert typed.tracking.uri.endswith("/runs/mlflow.db")
 
 
-def test_nothing_is_tracked_unless_it_is_asked_for(environment):
+def test_nothing_is_tracked_by_default(environment):
     environment("MLFLOW_TRACKING_URI", "http://theirs")
     environment("MLFLOW_EXPERIMENT_NAME", "theirs")
 
@@ -313,7 +313,7 @@ def test_nothing_is_tracked_unless_it_is_asked_for(environment):
     assert tracking_of(tensorboard=True) == Tracking(tensorboard=True)
 
 
-def test_the_environment_says_where_to_track_what_is_asked_for(environment, tmp_path, monkeypatch):
+def test_the_environment_provides_the_tracking_address(environment, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     assert tracking_of(experiment="e") == Tracking(f"sqlite:///{tmp_path}/mlflow.db", "e")
@@ -336,7 +336,7 @@ def test_tracking_is_not_part_of_a_jobs_identity(environment):
     assert tracked.id == plain.id
 
 
-def test_a_jobs_text_has_no_password(environment):
+def test_the_json_of_a_job_has_no_password(environment):
     job = training_job(
         model_def="m", data="d", output="o", tracking_uri="postgresql://me:secret@host/runs"
     )
@@ -345,7 +345,7 @@ def test_a_jobs_text_has_no_password(environment):
     assert Job.from_json(job.to_json()).identity() == job.identity()
 
 
-def test_bad_records_are_skipped_on_workers_only():
+def test_bad_records_can_be_skipped_only_on_workers():
     job = training_job(model_def="m", data="d", output="o", num_workers=1, skip_bad_records=True)
 
     assert job.workers is not None
@@ -368,7 +368,7 @@ OUTPUTS = [
 
 @pytest.mark.parametrize("command", OUTPUTS, ids=lambda command: " ".join(command[:2]))
 @pytest.mark.parametrize("place", ["memory://model", "simplecache::memory://model"])
-def test_an_output_in_the_memory_of_the_process_is_refused_by_its_name(command, place):
+def test_an_in_memory_output_is_refused_by_its_name(command, place):
     typed = [part.replace("PLACE", place) for part in command]
 
     with pytest.raises(UsageError, match=f"--[a-z]+={place} is in the memory of this process"):
@@ -381,7 +381,7 @@ def test_an_output_in_the_memory_of_the_process_is_refused_by_its_name(command, 
     [command for command in OUTPUTS if "--report=PLACE" not in command],
     ids=lambda command: " ".join(command[:2]),
 )
-def test_an_empty_output_is_refused_and_not_taken_for_the_current_folder(command):
+def test_an_empty_output_is_refused(command):
     typed = [part.replace("PLACE", "") for part in command]
 
     with pytest.raises(UsageError, match="--[a-z]+ is empty; expected a folder"):
@@ -389,7 +389,7 @@ def test_an_empty_output_is_refused_and_not_taken_for_the_current_folder(command
 
 
 @pytest.mark.parametrize("spec", ["/etc/passwd", "model.py"])
-def test_a_spec_that_is_no_yaml_file_is_refused_without_naming_its_neighbours(spec):
+def test_a_spec_that_is_not_yaml_is_refused(spec):
     with pytest.raises(UsageError) as raised:
         training_job(spec=spec, data="d", output="o")
 
@@ -397,7 +397,7 @@ def test_a_spec_that_is_no_yaml_file_is_refused_without_naming_its_neighbours(sp
     assert "group" not in str(raised.value)
 
 
-def test_params_are_plain_numbers_where_they_come_from_numpy():
+def test_numpy_params_become_plain_numbers():
     params = {"units": np.int64(8), "rate": np.float64(0.5), "deep": np.bool_(True), "name": "a"}
 
     job = training_job(data="d", output="o", model_def="m", params=params)
@@ -406,14 +406,14 @@ def test_params_are_plain_numbers_where_they_come_from_numpy():
     assert [type(value) for value in job.model.params.values()] == [int, float, bool, str]
 
 
-def test_params_that_no_file_can_hold_are_refused_by_name():
+def test_params_that_cannot_be_stored_are_refused_by_name():
     with pytest.raises(
         UsageError, match=r"params\['layer'\] is a builtins.object; expected numbers"
     ):
         training_job(data="d", output="o", model_def="m", params={"layer": object()})
 
 
-def test_a_model_in_place_of_its_name_is_refused():
+def test_a_model_instead_of_its_name_is_refused():
     with pytest.raises(UsageError, match="model_def is a .*Thing; expected the name of a model"):
         training_job(data="d", output="o", model_def=type("Thing", (), {})())
 
@@ -474,7 +474,7 @@ def test_a_misspelt_option_is_answered_with_the_right_one(call, meant):
 
 
 @pytest.mark.parametrize("name", ["p.xlsx", "p.csv.gz", "P.JSON"])
-def test_predictions_in_a_format_that_is_not_written_are_refused(name):
+def test_an_unsupported_prediction_format_is_refused(name):
     with pytest.raises(UsageError, match="predictions are not written as .*Choose a .csv, .parq"):
         prediction_job(trained_model="m", data="d", output=name)
     assert prediction_job(trained_model="m", data="d", output="predicted.v2").output
@@ -497,8 +497,8 @@ def test_a_quiet_call_prints_nothing(tmp_path, monkeypatch, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_model_object_is_answered_with_how_a_model_is_named() -> None:
-    """The first try of who has a compiled model in a notebook."""
+def test_a_model_object_is_refused_with_how_to_name_a_model() -> None:
+    """What users with a compiled model in a notebook try first."""
     with pytest.raises(UsageError, match=r"no option 'model'\. Pass the function .*compiled a Ker"):
         elasticdl.train(model=object(), data="x.csv", output="out")
 
@@ -511,7 +511,7 @@ def test_a_model_object_is_answered_with_how_a_model_is_named() -> None:
         ({"data": "nowhere/*.csv"}, "nowhere"),
     ],
 )
-def test_errors_of_functions_speak_of_keywords(options, message, tmp_path):
+def test_errors_of_functions_mention_keyword_arguments(options, message, tmp_path):
     data = tmp_path / "a.csv"
     data.write_text("x,label\n" + "1,a\n2,b\n" * 5)
 

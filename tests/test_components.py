@@ -66,12 +66,12 @@ def test_a_config_is_loaded_over_the_defaults():
     assert there.folder == Path("there")
 
 
-def test_a_loader_need_not_be_told_where_the_data_is():
+def test_a_loader_needs_no_data_folder():
     assert Loader().data_dir is None
     assert Loader(ConfigStruct({"data_loader": {"shuffle": True}})).data_dir is None
 
 
-def test_preprocessing_goes_over_images_then_labels_then_weights_then_batches():
+def test_preprocessing_covers_images_labels_weights_and_batches():
     class Weighing(Doubling):
         def add_weight_preprocess(self, generator):
             return ((x, y, x + y) for x, y, _ in generator)
@@ -82,7 +82,7 @@ def test_preprocessing_goes_over_images_then_labels_then_weights_then_batches():
     assert Weighing().add_preprocess(iter(examples), 2)[0] == [(2, -5, -3), (4, -6, -2)]
 
 
-def test_what_is_missing_is_named():
+def test_missing_methods_are_named():
     class Half(PreprocessorBase):
         def batchify(self, generator, n_data_points):
             return generator, n_data_points
@@ -91,7 +91,7 @@ def test_what_is_missing_is_named():
         Half()
 
 
-def test_an_evaluator_needs_functions_and_nothing_else():
+def test_an_evaluator_only_needs_functions():
     class Mine(EvaluatorBase):
         def get_eval_funcs(self):
             return {"one": lambda y_true, y_pred: 1.0}
@@ -99,7 +99,7 @@ def test_an_evaluator_needs_functions_and_nothing_else():
     assert list(Mine(ConfigStruct({})).get_eval_funcs()) == ["one"]
 
 
-def test_validation_is_augmented_as_training_unless_said_otherwise():
+def test_validation_is_augmented_like_training_by_default():
     class Flips(AugmentorBase):
         def add_augmentation(self, generator):
             return ["flipped", generator]
@@ -123,7 +123,7 @@ def test_validation_is_augmented_as_training_unless_said_otherwise():
         (EvaluatorBase, "get_eval_funcs"),
     ],
 )  # fmt: skip
-def test_a_class_with_the_methods_counts_as_one(base, methods):
+def test_a_class_with_the_methods_counts_as_a_component(base, methods):
     names = methods.split()
     like = type("Like", (), dict.fromkeys(names, lambda self: None))
     unlike = type("Unlike", (), dict.fromkeys(names[1:], lambda self: None))
@@ -144,7 +144,7 @@ def test_a_class_with_the_methods_counts_as_one(base, methods):
         ("evaluator", "EvaluatorBase"), ("evaluation", "EvaluatorBase"),
     ],
 )  # fmt: skip
-def test_every_generation_of_module_names_has_the_same_class(module, name):
+def test_every_historical_module_name_has_the_same_class(module, name):
     found = importlib.import_module(f"abstractions.{module}")
 
     assert getattr(found, name) is getattr(abstractions, name)

@@ -33,12 +33,12 @@ def test_values_are_attributes_and_sections_are_nested(config):
     assert config.export.best.mode == "min"
 
 
-def test_a_key_that_may_be_left_out_is_none(config):
+def test_a_missing_optional_key_is_none(config):
     assert config.seed is None
     assert "seed" not in config
 
 
-def test_what_is_missing_is_said_with_its_place_and_the_nearest_name(config):
+def test_a_missing_key_is_reported_with_its_place_and_a_similar_name(config):
     with pytest.raises(DefinitionError) as raised:
         _ = config.data_loader.shufle
 
@@ -48,7 +48,7 @@ def test_what_is_missing_is_said_with_its_place_and_the_nearest_name(config):
     )
 
 
-def test_what_has_no_near_name_is_said_with_those_there_are(config):
+def test_a_missing_key_without_similar_names_lists_existing_ones(config):
     with pytest.raises(AttributeError, match=r"^runs/first/config.yaml: the config has no key 'x'"):
         _ = config.x
     with pytest.raises(AttributeError, match="It has metric, best. Add it."):
@@ -57,13 +57,13 @@ def test_what_has_no_near_name_is_said_with_those_there_are(config):
     assert getattr(config, "x", 3) == 3
 
 
-def test_keys_know_their_lines(config):
+def test_keys_have_their_lines(config):
     assert config.where("batch_size") == "runs/first/config.yaml:1"
     assert config.export.best.where("mode") == "runs/first/config.yaml:9"
     assert config.export.where() == "runs/first/config.yaml:7"
 
 
-def test_it_is_values_for_whoever_wants_them(config):
+def test_a_config_converts_to_plain_values(config):
     assert config.flat() == {
         "batch_size": 8,
         "data_loader_class": "dataset.DataLoaderTF",
@@ -86,7 +86,7 @@ def test_values_can_be_set_in_a_notebook(config):
 
 
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
-def test_it_travels_with_its_lines(config, again):
+def test_a_copied_config_keeps_its_lines(config, again):
     there = again(config)
 
     assert there == config
@@ -94,7 +94,7 @@ def test_it_travels_with_its_lines(config, again):
     assert there.export.where("metric") == "runs/first/config.yaml:8"
 
 
-def test_sections_can_share_what_an_anchor_names():
+def test_sections_can_share_yaml_anchors():
     config = read_config(
         "small: &small {units: 8, rate: 0.1}\nbig:\n  <<: *small\n  units: 512\n", "c.yaml"
     )
@@ -117,7 +117,7 @@ def test_sections_can_share_what_an_anchor_names():
         ("a: !!python/object/apply:os.getcwd []", "c.yaml:1: this is not YAML"),
     ],
 )
-def test_what_is_no_config_is_said_with_its_line(text, said):
+def test_an_invalid_config_is_reported_with_its_line(text, said):
     with pytest.raises(DefinitionError) as raised:
         read_config(text, "c.yaml")
 
@@ -128,7 +128,7 @@ def test_what_is_no_config_is_said_with_its_line(text, said):
     "text",
     ["a: *secret", "a: !secret 1", "a: !!secret x", "a: [secret", "%secret", "secret\0", "\x01"],
 )
-def test_an_error_never_shows_what_is_in_a_file_that_is_no_config(text):
+def test_errors_never_show_the_content_of_other_files(text):
     with pytest.raises(DefinitionError, match=r"^key\.pem\S*: this is not YAML") as raised:
         read_config(text, "key.pem")
 
@@ -138,7 +138,7 @@ def test_an_error_never_shows_what_is_in_a_file_that_is_no_config(text):
 @pytest.mark.parametrize(
     ("text", "where"), [("a: 1\nflat: 2", "f:2: flat"), ("a:\n  get: 2", "f:2: a.get")]
 )
-def test_a_key_that_is_called_as_a_method_is_refused_with_its_line(text, where):
+def test_a_key_named_like_a_method_is_refused_with_its_line(text, where):
     with pytest.raises(DefinitionError, match=f"^{where} cannot be read"):
         read_config(text, "f")
 
@@ -151,7 +151,7 @@ def test_aliases_of_aliases_are_refused_before_they_are_expanded():
         read_config("\n".join(levels), "spec.yml")
 
 
-def test_merged_sections_count_as_well():
+def test_merged_sections_count_towards_limits():
     levels = ["a0: &a0 {x: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]}"]
     levels += [
         f"a{i}: &a{i} {{{', '.join(f'k{j}: *a{i - 1}' for j in range(9))}}}" for i in range(1, 9)
@@ -166,7 +166,7 @@ def test_merged_sections_count_as_well():
     ("text", "problem"),
     [("a: &a [*a]", "contains itself"), ("a: " + "[" * 3000 + "]" * 3000, "nested too deeply")],
 )
-def test_endless_and_bottomless_values_are_refused(text, problem):
+def test_recursive_and_deeply_nested_values_are_refused(text, problem):
     with pytest.raises(DefinitionError, match=problem):
         read_config(text, "spec.yml")
 
@@ -189,7 +189,7 @@ def test_endless_and_bottomless_values_are_refused(text, problem):
         ("{inner: 0b_}", "not a valid whole number"),
     ],
 )
-def test_an_impossible_value_is_an_error_with_its_line_and_without_its_text(value, problem):
+def test_an_invalid_value_is_reported_with_its_line_only(value, problem):
     with pytest.raises(DefinitionError) as raised:
         read_config(f"a: 1\nb: {value}", "c.yaml")
 
@@ -199,7 +199,7 @@ def test_an_impossible_value_is_an_error_with_its_line_and_without_its_text(valu
     assert len(message) < 200
 
 
-def test_a_line_of_a_file_that_is_no_config_is_not_in_the_error():
+def test_lines_of_other_files_are_not_shown_in_errors():
     with pytest.raises(DefinitionError, match="f:1: the key on this line is not a name") as raised:
         read_config("root:*:20228:0:99999:7:::\ndaemon:*:20228:0:99999:7:::", "f")
 

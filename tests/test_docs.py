@@ -119,13 +119,13 @@ def test_commands_of_a_page_run(page: Path, reader: Reader) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_are_valid(page: Path) -> None:
     targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text())
 
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
-def test_the_site_is_built_without_a_warning(tmp_path) -> None:
+def test_the_site_is_built_without_warnings(tmp_path) -> None:
     pytest.importorskip("sphinx")
     build = [sys.executable, "-m", "sphinx", "--fail-on-warning", "-q", str(ROOT / "docs")]
 
@@ -136,7 +136,7 @@ def test_the_site_is_built_without_a_warning(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
-def test_python_on_a_page_is_python(page: Path) -> None:
+def test_python_code_on_a_page_is_valid(page: Path) -> None:
     for info, block in BLOCK.findall(page.read_text()):
         if info.split()[0] == "python":
             compile(block, page.name, "exec")
@@ -193,7 +193,7 @@ def row_of(fusion: Fusion) -> str:
     return f"| {' | '.join(cells)} | {fusion.needs({})} | "
 
 
-def test_every_fusion_is_documented_as_it_is() -> None:
+def test_every_fusion_is_documented_correctly() -> None:
     page = (ROOT / "docs/guides/federated.md").read_text()
     section = page.partition("## Fusions")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| `")]

@@ -80,12 +80,12 @@ ONE_OF_EACH = [
 
 
 @pytest.mark.parametrize("event", ONE_OF_EACH, ids=lambda event: event.event)
-def test_an_event_comes_back_as_it_was(event) -> None:
+def test_an_event_survives_a_round_trip(event) -> None:
     assert parse_events(log_of(event)) == [event]
 
 
 @pytest.mark.parametrize("event", ONE_OF_EACH, ids=lambda event: event.event)
-def test_an_event_is_one_line_that_says_what_and_when(event) -> None:
+def test_an_event_is_one_line_with_type_and_time(event) -> None:
     line = to_json(event)
     values = json.loads(line)
 
@@ -93,12 +93,12 @@ def test_an_event_is_one_line_that_says_what_and_when(event) -> None:
     assert (values["event"], values["time"]) == (event.event, event.time)
 
 
-def test_an_event_happens_now() -> None:
+def test_an_event_has_the_current_time() -> None:
     assert abs(JobFinished(step=1).time - time.time()) < 5
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
-def test_values_json_has_no_word_for_come_back(value) -> None:
+def test_values_without_a_json_form_survive_a_round_trip(value) -> None:
     line = to_json(Evaluated(step=1, epoch=0, metrics={"loss": value, "list": [value]}))
     json.loads(line, parse_constant=lambda _: pytest.fail("this is no JSON"))
 
@@ -107,7 +107,7 @@ def test_values_json_has_no_word_for_come_back(value) -> None:
     np.testing.assert_array_equal(event.metrics["list"], [value])
 
 
-def test_a_loss_that_is_no_number_comes_back() -> None:
+def test_a_loss_that_is_not_finite_survives_a_round_trip() -> None:
     [event] = parse_events(log_of(StepCommitted(step=1, epoch=0, num_records=1, loss=math.nan)))
 
     assert math.isnan(event.loss)
@@ -134,7 +134,7 @@ def test_an_event_of_a_newer_version_is_kept_raw() -> None:
     assert json.loads(to_json(event)) == line
 
 
-def test_a_field_of_a_newer_version_is_passed_over() -> None:
+def test_a_field_of_a_newer_version_is_ignored() -> None:
     line = {**json.loads(to_json(steps(4))), "colour": "red"}
 
     [event] = parse_events(json.dumps(line).encode() + b"\n")
@@ -143,7 +143,7 @@ def test_a_field_of_a_newer_version_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("change", [{"loss": "high"}, {"rows": 3}, {"epoch": None}])
-def test_an_event_that_says_something_else_by_a_known_name_is_kept_raw(change) -> None:
+def test_an_event_with_fields_of_other_types_is_kept_raw(change) -> None:
     values = {**json.loads(to_json(steps(4))), **change}
     values = {name: value for name, value in values.items() if value is not None}
 
@@ -155,7 +155,7 @@ def test_an_event_that_says_something_else_by_a_known_name_is_kept_raw(change) -
 # --- The history as it stands -----------------------------------------------------------------
 
 
-def test_what_was_done_past_the_resumed_step_is_left_out() -> None:
+def test_events_after_the_resumed_step_are_omitted() -> None:
     first = [started(), steps(100), Checkpointed(step=100, blocked_s=0, num_bytes=1)]
     given_up = [
         steps(140),
@@ -167,7 +167,7 @@ def test_what_was_done_past_the_resumed_step_is_left_out() -> None:
     assert parse_events(log_of(*first, *given_up, *second)) == [*first, *second]
 
 
-def test_an_attempt_that_came_to_nothing_leaves_nothing() -> None:
+def test_an_attempt_without_a_checkpoint_is_omitted() -> None:
     kept = [started(), steps(50)]
     given_up = [steps(100), started(100, 2), steps(150)]
     last = [started(50, 3), steps(70)]
@@ -175,13 +175,13 @@ def test_an_attempt_that_came_to_nothing_leaves_nothing() -> None:
     assert parse_events(log_of(*kept, *given_up, *last)) == [*kept, *last]
 
 
-def test_starting_over_leaves_nothing_of_before() -> None:
+def test_starting_over_omits_earlier_events() -> None:
     last = [started(0, 2), steps(20)]
 
     assert parse_events(log_of(steps(10), *last)) == last
 
 
-def test_each_epoch_is_told_once_as_it_was_told_last() -> None:
+def test_each_epoch_is_listed_once_with_its_last_event() -> None:
     def epoch(loss: float) -> EpochFinished:
         return EpochFinished(epoch=0, step=100, metrics={"loss": loss})
 
@@ -190,7 +190,7 @@ def test_each_epoch_is_told_once_as_it_was_told_last() -> None:
     assert parse_events(log_of(*events)) == [events[0], events[2], events[3]]
 
 
-def test_each_steps_evaluation_and_checkpoint_is_told_once() -> None:
+def test_evaluation_and_checkpoint_of_a_step_are_listed_once() -> None:
     evaluated = Evaluated(step=10, epoch=0, metrics={})
     checkpointed = Checkpointed(step=10, blocked_s=0, num_bytes=1)
 
@@ -199,14 +199,14 @@ def test_each_steps_evaluation_and_checkpoint_is_told_once() -> None:
     assert found == [evaluated, checkpointed]
 
 
-def test_unknown_events_past_the_resumed_step_are_left_out() -> None:
+def test_unknown_events_after_the_resumed_step_are_omitted() -> None:
     line = b'{"event": "moved", "time": 1, "step": 101}\n'
     resumed = started(100)
 
     assert parse_events(line + log_of(resumed)) == [resumed]
 
 
-def test_what_is_left_out_belongs_to_the_next_step_and_is_told_once() -> None:
+def test_skipped_records_belong_to_the_next_step_and_are_listed_once() -> None:
     left_out = RecordsSkipped(step=100, epoch=0, shard=1, batch=2, records=(7, 9))
     again = [started(101, 2), replace(left_out, step=101)]
 
@@ -219,7 +219,7 @@ def test_what_is_left_out_belongs_to_the_next_step_and_is_told_once() -> None:
 # --- The file ---------------------------------------------------------------------------------
 
 
-def test_a_log_goes_on_where_it_ended(tmp_path) -> None:
+def test_reopening_a_log_appends_to_it(tmp_path) -> None:
     path = tmp_path / "new" / "events.jsonl"
     for step in (1, 2):
         with EventLog(path) as log:
@@ -228,7 +228,7 @@ def test_a_log_goes_on_where_it_ended(tmp_path) -> None:
     assert [event.step for event in read_events(path)] == [1, 2]
 
 
-def test_an_event_is_there_at_once(tmp_path) -> None:
+def test_an_event_is_written_immediately(tmp_path) -> None:
     with EventLog(tmp_path / "events.jsonl") as log:
         log.write(steps(1))
 
@@ -245,7 +245,7 @@ def test_an_event_is_there_at_once(tmp_path) -> None:
     ],
     ids=["torn", "without its end", "zeros after a power cut", "no JSON"],
 )
-def test_a_torn_end_is_cut_off_when_the_log_is_opened_again(tmp_path, torn) -> None:
+def test_a_torn_end_is_removed_when_the_log_is_reopened(tmp_path, torn) -> None:
     path = tmp_path / "events.jsonl"
     path.write_bytes(log_of(steps(1)) + torn)
 
@@ -255,7 +255,7 @@ def test_a_torn_end_is_cut_off_when_the_log_is_opened_again(tmp_path, torn) -> N
     assert [event.step for event in read_events(path)] == [1, 2]
 
 
-def test_a_whole_log_is_not_cut(tmp_path) -> None:
+def test_a_complete_log_is_not_truncated(tmp_path) -> None:
     path = tmp_path / "events.jsonl"
     long = JobFailed(kind="E", message="x" * 200_000)
     whole = log_of(*[steps(step) for step in range(2000)], long)
@@ -266,7 +266,7 @@ def test_a_whole_log_is_not_cut(tmp_path) -> None:
     assert path.read_bytes() == whole
 
 
-def test_a_log_of_nothing_but_a_torn_line_starts_empty(tmp_path) -> None:
+def test_a_log_with_only_a_torn_line_starts_empty(tmp_path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_bytes(b"{" * 200_000)
 
@@ -291,12 +291,12 @@ def test_a_damaged_line_is_named_with_its_place() -> None:
 
 
 @pytest.mark.parametrize("line", [b"[]", b"3", b'{"event": "x"}', b'{"time": 1}', b"\xff", b""])
-def test_a_line_that_is_no_event_is_named(line) -> None:
+def test_a_line_that_is_not_an_event_is_named(line) -> None:
     with pytest.raises(CorruptDataError):
         parse_events(line + b"\n")
 
 
-def test_a_log_that_is_not_there_is_named(tmp_path) -> None:
+def test_a_missing_log_is_named(tmp_path) -> None:
     with pytest.raises(DataError, match=r"gone\.jsonl: the event log cannot be read"):
         read_events(tmp_path / "gone.jsonl")
 
@@ -317,7 +317,7 @@ def test_a_log_that_cannot_be_opened_is_an_output_error(tmp_path) -> None:
         EventLog(tmp_path / "file" / "events.jsonl")
 
 
-def test_an_event_there_is_no_room_for_leaves_whole_lines(tmp_path) -> None:
+def test_a_full_disk_leaves_complete_lines(tmp_path) -> None:
     path = tmp_path / "events.jsonl"
     log = EventLog(path)
     log.write(steps(1))
@@ -334,7 +334,7 @@ def test_an_event_there_is_no_room_for_leaves_whole_lines(tmp_path) -> None:
     assert [event.step for event in read_events(path)] == [1, 3]
 
 
-def test_publishing_brings_the_whole_log_to_where_it_belongs(tmp_path) -> None:
+def test_publishing_copies_the_whole_log(tmp_path) -> None:
     copies = []
     log = EventLog(tmp_path / "events.jsonl", lambda path: copies.append(path.read_bytes()))
     log.write(steps(1))
@@ -345,7 +345,7 @@ def test_publishing_brings_the_whole_log_to_where_it_belongs(tmp_path) -> None:
     assert [len(parse_events(copy)) for copy in copies] == [1, 2]
 
 
-def test_threads_do_not_tear_each_others_lines(tmp_path) -> None:
+def test_lines_of_several_threads_are_not_mixed(tmp_path) -> None:
     path = tmp_path / "events.jsonl"
     with EventLog(path) as log:
         threads = [
@@ -360,7 +360,7 @@ def test_threads_do_not_tear_each_others_lines(tmp_path) -> None:
     assert len(read_events(path)) == 200
 
 
-def test_a_killed_writer_leaves_a_log_that_goes_on(tmp_path) -> None:
+def test_a_log_can_be_continued_after_a_killed_writer(tmp_path) -> None:
     path = tmp_path / "events.jsonl"
     code = (
         "import sys\n"

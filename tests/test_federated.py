@@ -74,7 +74,7 @@ def test_every_record_goes_to_one_party(made, tmp_path):
         ({"host": ""}, r"--host is ''; expected a host name"),
     ],
 )
-def test_a_flag_that_cannot_be_is_named_and_leaves_no_config(made, tmp_path, option, said):
+def test_an_invalid_flag_is_named_and_no_config_is_written(made, tmp_path, option, said):
     with pytest.raises(UsageError, match=said) as raised:
         made(**option)
 
@@ -83,7 +83,7 @@ def test_a_flag_that_cannot_be_is_named_and_leaves_no_config(made, tmp_path, opt
     assert list((tmp_path / "h").iterdir()) == []
 
 
-def test_the_config_of_the_other_role_is_one_short_problem(made):
+def test_a_config_of_the_other_role_is_one_short_problem(made):
     found = made()
 
     with pytest.raises(
@@ -98,7 +98,7 @@ def test_the_config_of_the_other_role_is_one_short_problem(made):
         read_aggregator(found.aggregator.parent)
 
 
-def test_what_is_written_is_what_was_asked_for(made):
+def test_written_configs_match_the_request(made):
     found = made(
         fusion="trimmed_mean", num_rounds=7, num_epochs=2, minibatch_size=8, params="rate=0.3"
     )
@@ -113,7 +113,7 @@ def test_what_is_written_is_what_was_asked_for(made):
     assert job.output == str(found.aggregator.parent / "trained_model")
 
 
-def test_all_configs_say_where_the_aggregator_is(made):
+def test_all_configs_have_the_address_of_the_aggregator(made):
     here = made("here")
     elsewhere = made("elsewhere", host="fl.example.org", port=5001)
 
@@ -130,7 +130,7 @@ def test_a_federation_is_not_overwritten(made):
         made()
 
 
-def test_a_learning_rate_for_all_is_the_models_param(made):
+def test_a_common_learning_rate_is_a_model_param(made):
     found = made()
     local = {"training": {"epochs": 1}, "optimizer": {"lr": 0.5}}
     hyperparams = yaml.safe_load(found.aggregator.read_text())["hyperparams"]
@@ -144,7 +144,7 @@ def test_a_learning_rate_for_all_is_the_models_param(made):
         federated.aggregator(str(found.aggregator), reporter=Silent())
 
 
-def test_a_party_writes_down_its_own_metrics_if_it_is_asked_to(made, tmp_path):
+def test_a_party_records_its_own_metrics_if_requested(made, tmp_path):
     found = made(validation_data=str(tmp_path / "all.recordio"))
     change(
         found.parties[1],
@@ -169,14 +169,14 @@ def test_a_party_writes_down_its_own_metrics_if_it_is_asked_to(made, tmp_path):
 
 
 @pytest.mark.parametrize("place", ["", "memory://model", "s3://bucket/model"])
-def test_a_federation_writes_to_a_folder_of_this_machine(made, place):
+def test_a_federation_requires_a_local_folder(made, place):
     found = made()
 
     with pytest.raises(UsageError, match="--output"):
         jobs.job_of(read_aggregator(found.aggregator), [], output=place)
 
 
-def test_as_many_parties_as_the_config_says_are_needed(made):
+def test_the_number_of_parties_must_match_the_config(made):
     found = made()
     found.parties[2].unlink()
 
@@ -184,12 +184,12 @@ def test_as_many_parties_as_the_config_says_are_needed(made):
         federated.simulate(str(found.aggregator), reporter=Silent())
 
 
-def test_fewer_processes_than_one_are_refused(made):
+def test_less_than_one_process_is_refused(made):
     with pytest.raises(UsageError, match="num_processes=0: expected at least 1"):
         federated.simulate(str(made().aggregator), num_processes=0, reporter=Silent())
 
 
-def test_a_simulated_party_that_cannot_join_ends_it_at_once_with_its_own_words(made, tmp_path):
+def test_a_simulated_party_that_cannot_join_ends_the_simulation(made, tmp_path):
     found = made()
     model = yaml.safe_load(found.aggregator.read_text())["model"]
     (tmp_path / "zoo" / "other.py").write_text(TORCH_MODEL.replace('"name": "x"', '"name": "z"'))
@@ -199,7 +199,7 @@ def test_a_simulated_party_that_cannot_join_ends_it_at_once_with_its_own_words(m
         federated.simulate(str(found.aggregator), reporter=Silent())
 
 
-def test_a_simulated_party_trains_with_the_params_of_its_own_config(made):
+def test_a_simulated_party_trains_with_the_params_of_its_config(made):
     def losses(folder, party_rate, common_rate):
         found = made(folder, num_rounds=2, params="rate=0.0")
         for path, rate in zip(found.parties, [party_rate, common_rate, common_rate], strict=True):
@@ -215,7 +215,7 @@ def test_a_simulated_party_trains_with_the_params_of_its_own_config(made):
     assert abs(other - alike) > 1e-3
 
 
-def test_an_aggregator_and_a_party_elsewhere_must_know_where(made):
+def test_a_remote_party_needs_the_aggregators_address(made):
     found = made()
     change(found.aggregator, connection={"info": {}})
     change(found.parties[0], aggregator=None)
@@ -226,7 +226,7 @@ def test_an_aggregator_and_a_party_elsewhere_must_know_where(made):
         federated.party(str(found.parties[0]), reporter=Silent())
 
 
-def test_a_config_that_asks_for_privacy_gets_it(made):
+def test_a_config_can_enable_privacy(made):
     found = made()
     change(found.aggregator, privacy={"central": {"clipping_norm": 2.0, "noise_multiplier": 0.5}})
 
@@ -243,7 +243,7 @@ class Heard(Silent):
         self.notes.append(text)
 
 
-def test_a_simulation_is_not_warned_that_somebody_may_be_late(made):
+def test_a_simulation_gets_no_warning_about_late_parties(made):
     found = made()
     hyperparams = yaml.safe_load(found.aggregator.read_text())["hyperparams"]
     del hyperparams["global"]["max_timeout"]
@@ -256,7 +256,7 @@ def test_a_simulation_is_not_warned_that_somebody_may_be_late(made):
     assert "max_timeout" in str(read_aggregator(found.aggregator).warnings)
 
 
-def test_two_parties_of_one_name_are_refused_with_both_files(made):
+def test_duplicate_party_names_are_refused_with_both_files(made):
     found = made()
     for path in found.parties[:2]:
         change(path, connection={"info": {"id": "north"}})
@@ -281,7 +281,7 @@ with Control(Path(sys.argv[1]), lambda verb, options: {}):
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("role", ["party", "aggregator"])
-def test_the_status_of_a_stopped_process_is_what_is_kept_and_the_code_75(role, made, monkeypatch):
+def test_a_stopped_process_has_its_stored_status_and_exit_code_75(role, made, monkeypatch):
     monkeypatch.setattr(control_server, "_ANSWER_S", 0.5)
     found = made()
     config = found.parties[0] if role == "party" else found.aggregator

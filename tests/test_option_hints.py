@@ -24,7 +24,7 @@ HINTED = {
 
 
 @pytest.mark.parametrize("name", HINTED)
-def test_the_command_line_says_what_takes_the_place_of_an_option(name, capsys):
+def test_the_command_line_names_the_replacement_of_an_option(name, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["train", f"--{name}=1"])
 
@@ -34,13 +34,13 @@ def test_the_command_line_says_what_takes_the_place_of_an_option(name, capsys):
     assert HINTED[name] in shown
 
 
-def test_other_unknown_options_have_suggestions_by_spelling():
+def test_other_unknown_options_get_suggestions_by_spelling():
     result = CliRunner().invoke(cli, ["train", "--num_epoch=2"])
 
     assert "--num_epochs" in result.output
 
 
-def test_a_command_is_not_told_of_options_that_it_lacks(capsys):
+def test_hints_never_name_options_that_a_command_lacks(capsys):
     with pytest.raises(SystemExit):
         main(["evaluate", "--epochs=1"])
 
@@ -55,7 +55,7 @@ def test_a_command_is_not_told_of_options_that_it_lacks(capsys):
         ("verbose", "Use quiet=True, or reporter= to show the progress in your own way."),
     ],
 )
-def test_python_says_it_too(name, sentence):
+def test_python_functions_name_the_replacement_too(name, sentence):
     with pytest.raises(UsageError, match=re.escape(sentence)):
         elasticdl.train(model_def="mnist", data="x", output="y", **{name: 1})
 

@@ -30,14 +30,14 @@ def options_of(name):
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_editors_know_each_option(name):
+def test_every_option_is_typed_for_editors(name):
     typed = get_type_hints(FUNCTIONS[name][1]).keys() - {"batch_size"}
 
     assert typed == options_of(name).keys()
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_help_has_each_option_with_its_type_its_default_and_what_it_does(name):
+def test_help_lists_each_option_with_type_default_and_description(name):
     shown = pydoc.plain(pydoc.render_doc(getattr(elasticdl, name)))
 
     for option, default in options_of(name).items():

@@ -33,7 +33,7 @@ def test_no_framework_is_installed_without_an_extra():
     assert FRAMEWORKS & {name_of(each) for each in PROJECT["dependencies"]} == set()
 
 
-def test_all_is_all_extras_but_the_ones_for_gpus_and_developers():
+def test_the_extra_all_covers_all_but_gpu_and_developer_extras():
     named = set(NAMED.findall(EXTRAS["all"][0])[0].split(","))
 
     assert named == set(EXTRAS) - {"all", "dev", "tensorflow-gpu"}
@@ -45,7 +45,7 @@ def test_every_extra_is_documented():
     assert [each for each in EXTRAS if f"`{each}`" not in table] == ["dev"]
 
 
-def test_commands_name_extras_that_exist():
+def test_commands_mention_only_existing_extras():
     files = [
         ROOT / "README.md",
         ROOT / "Makefile",
@@ -72,7 +72,7 @@ def dist(tmp_path_factory) -> Path:
     return folder
 
 
-def test_the_wheel_has_what_users_need(dist):
+def test_the_wheel_has_all_files_for_users(dist):
     (wheel,) = dist.glob("*.whl")
     assert wheel.name == f"elasticdl-{elasticdl.__version__}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as archive:
@@ -95,7 +95,7 @@ def test_the_wheel_has_what_users_need(dist):
     }
 
 
-def test_the_sdist_has_what_developers_need(dist):
+def test_the_sdist_has_all_files_for_developers(dist):
     (sdist,) = dist.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}

@@ -25,19 +25,19 @@ def connection(host, family):
     ("host", "family"),
     [("127.0.0.1", socket.AF_INET), ("::ffff:127.0.0.1", socket.AF_INET6)],
 )
-def test_a_connection_of_this_process_is_this_users(host, family):
+def test_a_connection_of_this_process_belongs_to_this_user(host, family):
     client, peer, server = connection(host, family)
     with client:
         assert user_of(peer, server) == os.getuid()
 
 
-def test_a_connection_that_is_not_there_is_no_ones():
+def test_a_missing_connection_has_no_user():
     assert user_of(("127.0.0.1", 1), ("127.0.0.1", 2)) is None
     assert user_of(("::1", 1), ("::1", 2)) is None
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
-def test_a_connection_of_another_user_is_that_users():
+def test_a_connection_of_another_user_belongs_to_that_user():
     with socket.create_server(("127.0.0.1", 0)) as server:
         os.seteuid(65534)
         try:

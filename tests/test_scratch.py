@@ -48,7 +48,7 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-def test_the_folder_of_a_killed_process_goes_with_the_next_one(holder) -> None:
+def test_the_folder_of_a_killed_process_is_removed_by_the_next(holder) -> None:
     first, left = holder()
     (left / "content").write_text("x")
     kill(first)
@@ -59,7 +59,7 @@ def test_the_folder_of_a_killed_process_goes_with_the_next_one(holder) -> None:
     assert not left.exists()
 
 
-def test_the_folder_of_a_living_process_stays(holder) -> None:
+def test_the_folder_of_a_live_process_is_kept(holder) -> None:
     _, used = holder()
 
     holder()
@@ -67,7 +67,7 @@ def test_the_folder_of_a_living_process_stays(holder) -> None:
     assert used.exists()
 
 
-def test_the_folder_stays_while_a_process_lives_that_was_forked(holder) -> None:
+def test_the_folder_is_kept_while_a_forked_process_lives(holder) -> None:
     first, used = holder("fork")
     child = int(first.stdout.readline())
     kill(first)
@@ -78,7 +78,7 @@ def test_the_folder_stays_while_a_process_lives_that_was_forked(holder) -> None:
         os.kill(child, signal.SIGKILL)
 
 
-def test_a_folder_stays_while_one_in_it_is_used(tmp_path) -> None:
+def test_a_folder_is_kept_while_a_subfolder_is_in_use(tmp_path) -> None:
     outer = tmp_path / "edl-outer"
     (outer / "inner").mkdir(parents=True)
     os.close(scratch.own(outer))
@@ -93,7 +93,7 @@ def test_a_folder_stays_while_one_in_it_is_used(tmp_path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may give folders to others")
-def test_the_folder_of_another_user_stays(tmp_path) -> None:
+def test_the_folder_of_another_user_is_kept(tmp_path) -> None:
     theirs = tmp_path / "edl-theirs"
     theirs.mkdir()
     os.close(scratch.own(theirs))
@@ -104,7 +104,7 @@ def test_the_folder_of_another_user_stays(tmp_path) -> None:
     assert theirs.exists()
 
 
-def test_folders_that_are_none_of_ours_stay(tmp_path) -> None:
+def test_unrelated_folders_are_kept(tmp_path) -> None:
     (tmp_path / "edl-of-another-program").mkdir()
     (tmp_path / "target").mkdir()
     (tmp_path / "edl-link").symlink_to(tmp_path / "target")
@@ -123,7 +123,7 @@ def test_a_process_that_ends_leaves_nothing(tmp_path, monkeypatch, run_python) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_a_thread_writes_into_while_it_is_removed_can_be_found_again(tmp_path):
+def test_a_folder_written_to_during_removal_can_be_found_again(tmp_path):
     for _ in range(20):
         temporary = scratch.TemporaryFolder(str(tmp_path))
         writing = threading.Event()

@@ -8,7 +8,7 @@ from elasticdl.zoo.catalogue import entries
 from elasticdl.zoo.params import parse_params
 
 
-def test_threads_parse_at_once():
+def test_threads_can_parse_concurrently():
     # What lets another thread run within a parse: Python code that the collector calls.
     interval, threshold = sys.getswitchinterval(), gc.get_threshold()
     failures = []

@@ -73,17 +73,17 @@ def of(text):
         ),
     ],
 )
-def test_words_of_tensorflow_that_say_nothing_to_a_person_are_left_out(text, said):
+def test_meaningless_tensorflow_messages_are_omitted(text, said):
     assert plain(text) == said
     assert users_traceback(of(text)).endswith(f"ValueError: {said}")
 
 
 @pytest.mark.parametrize("text", ["no [[1 2] [3 4]]", "see (main.py:12)", "two\n\nparagraphs"])
-def test_what_others_say_is_left_as_it_is(text):
+def test_other_messages_are_kept(text):
     assert plain(text) == text
 
 
-def test_the_line_of_a_compiled_step_is_where_the_user_made_the_operation():
+def test_a_compiled_step_error_has_the_line_that_made_the_operation():
     text = COMPILED.format(package=Path(elasticdl.__file__).parent)
 
     # The script that called us stands before.
@@ -91,14 +91,14 @@ def test_the_line_of_a_compiled_step_is_where_the_user_made_the_operation():
     assert raised_at(of(text), "otherwise") == "/home/me/zoo/model.py:14"
 
 
-def test_the_line_is_the_users_innermost_one_though_a_library_raised():
+def test_the_users_innermost_line_is_shown_for_library_errors():
     error = caught(lambda: json.loads("{"))
 
     assert raised_at(error, "otherwise").endswith(f"test_tracebacks.py:{line_of('json.loads(')}")
     assert "decoder.py" not in users_traceback(error)
 
 
-def test_without_a_line_of_the_users_the_function_is_named():
+def test_without_a_user_line_the_function_is_named():
     assert raised_at(ValueError("never raised"), "model.py:4") == "model.py:4"
 
 
@@ -112,7 +112,7 @@ class Mute(Exception):  # noqa: N818 - a user's
         raise ValueError
 
 
-def test_an_exception_that_cannot_say_what_it_is_has_its_name():
+def test_an_exception_without_a_message_has_its_name():
     def fail():
         raise Mute
 
@@ -123,7 +123,7 @@ def test_an_exception_that_cannot_say_what_it_is_has_its_name():
     assert "test_tracebacks.py:" in raised_at(error, "")
 
 
-def test_a_text_without_end_is_cut_off():
+def test_a_very_long_text_is_truncated():
     text = plain("x" * 1_000_000)
 
     assert text.endswith(" ... (980,000 more characters)")

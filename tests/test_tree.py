@@ -41,11 +41,11 @@ def module_of(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", FILES, ids=named)
-def test_every_file_says_at_its_top_what_it_is(path: Path) -> None:
+def test_every_file_has_a_docstring(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text()))
 
 
-def test_no_name_says_nothing() -> None:
+def test_no_module_has_a_meaningless_name() -> None:
     # elasticdl.python holds import paths that existing model files use.
     places = [path.relative_to(SOURCE).with_suffix("") for path in FILES]
     words = {str(place): set(place.parts) for place in places if place.parts[0] != "python"}
@@ -53,7 +53,7 @@ def test_no_name_says_nothing() -> None:
     assert {place for place, parts in words.items() if parts & EMPTY_NAMES} == set()
 
 
-def test_temporary_files_are_where_the_next_run_removes_them() -> None:
+def test_temporary_files_are_created_where_the_next_run_removes_them() -> None:
     """A killed process removes nothing; `scratch.py` finds its folder later."""
     makers = {"mkdtemp", "mkstemp", "TemporaryDirectory", "NamedTemporaryFile"}
     # A process that is forked here has a temporary directory of its own within the server's folder.
@@ -92,7 +92,7 @@ def test_help_loads_no_framework(run_python) -> None:
     assert set(json.loads(listing.stdout.splitlines()[-1])) & set(FRAMEWORKS) == set()
 
 
-def test_every_error_is_drawn_in_the_tree() -> None:
+def test_the_documented_tree_has_every_error() -> None:
     classes = [
         name
         for name, value in vars(errors).items()
@@ -105,7 +105,7 @@ def test_every_error_is_drawn_in_the_tree() -> None:
     assert set(classes) - drawn == set()
 
 
-def test_every_error_ends_a_command_with_a_failure() -> None:
+def test_every_error_has_a_failure_exit_code() -> None:
     codes = {
         name: value.exit_code
         for name, value in vars(errors).items()
@@ -116,7 +116,7 @@ def test_every_error_ends_a_command_with_a_failure() -> None:
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if ">>> " in path.read_text()], ids=named)
-def test_examples_in_docstrings_are_true(path: Path) -> None:
+def test_examples_in_docstrings_are_correct(path: Path) -> None:
     module = importlib.import_module(module_of(path))
 
     results = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
@@ -125,7 +125,7 @@ def test_examples_in_docstrings_are_true(path: Path) -> None:
     assert results.failed == 0
 
 
-def test_the_files_that_the_tests_begin_with_are_there(repository: Path) -> None:
+def test_the_test_files_that_run_first_exist(repository: Path) -> None:
     tree = ast.parse((repository / "tests" / "conftest.py").read_text())
     (longest,) = [
         ast.literal_eval(node.value)
@@ -155,7 +155,7 @@ def test_no_two_public_classes_share_a_name(repository: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=named)
-def test_the_callers_that_a_docstring_names_use_the_module(path: Path) -> None:
+def test_callers_named_in_a_docstring_use_the_module(path: Path) -> None:
     """They import it, or start or load it by its name."""
     described = ast.get_docstring(ast.parse(path.read_text())) or ""
     found = re.search(r"Callers?:(.*?)(?:\n\n|\Z)", described, re.DOTALL)

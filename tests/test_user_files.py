@@ -15,12 +15,12 @@ def fifo(tmp_path):
 
 
 @pytest.mark.timeout(10)
-def test_a_pipe_without_a_writer_is_refused_at_once(fifo):
+def test_a_pipe_without_a_writer_is_refused_immediately(fifo):
     with pytest.raises(OSError, match="it is a pipe; expected a regular file"):
         user_files.read_bytes(fifo)
 
 
-def test_a_link_to_a_device_is_a_device(tmp_path):
+def test_a_link_to_a_device_counts_as_a_device(tmp_path):
     (tmp_path / "link").symlink_to("/dev/zero")
 
     assert user_files.special_kind(tmp_path / "link") == "a device"
@@ -33,7 +33,7 @@ def test_a_socket_is_refused(tmp_path):
             user_files.open_regular(tmp_path / "s")
 
 
-def test_a_text_is_read_up_to_a_bound(tmp_path):
+def test_a_text_is_read_up_to_a_limit(tmp_path):
     (tmp_path / "text").write_bytes(b"12345")
 
     assert user_files.read_bytes(tmp_path / "text", 5) == b"12345"
@@ -41,14 +41,14 @@ def test_a_text_is_read_up_to_a_bound(tmp_path):
         user_files.read_bytes(tmp_path / "text", 4)
 
 
-def test_what_is_missing_is_no_special_file(tmp_path):
+def test_a_missing_file_is_not_a_special_file(tmp_path):
     assert user_files.special_kind(tmp_path / "nothing") is None
     with pytest.raises(FileNotFoundError):
         user_files.open_regular(tmp_path / "nothing")
 
 
-def test_a_signal_while_a_file_is_opened_is_not_lost(tmp_path, run_python):
-    """Its exception arrives at any instruction, also where the file is open and has no name yet."""
+def test_a_signal_while_opening_a_file_is_not_lost(tmp_path, run_python):
+    """Its exception can arrive at any instruction, even before the open file is assigned."""
     (tmp_path / "file").touch()
 
     done = run_python(

@@ -143,7 +143,7 @@ def bare(tmp_path_factory, digits) -> Bare:
         "federated keys keys --host=localhost --party=one",
     ],
 )
-def test_what_trains_nothing_needs_no_framework(bare, command):
+def test_commands_that_train_nothing_need_no_framework(bare, command):
     code, output = bare.run(*command.split())
 
     assert code == 0, output
@@ -156,7 +156,7 @@ def test_statements_that_train_nothing_need_no_framework(bare):
     assert "22" in output
 
 
-def test_a_cluster_is_looked_for_without_a_framework(bare, monkeypatch):
+def test_cluster_check_needs_no_framework(bare, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(bare.folder / "no_such_file"))
 
     code, output = bare.run("cluster", "check")
@@ -183,7 +183,7 @@ OF_ZOO = "train --model_zoo=zoo --data=data/train --output=out"
         ),
     ],
 )
-def test_a_model_whose_framework_is_missing_says_how_to_install_it(bare, command, where, install):
+def test_a_missing_framework_of_a_model_has_an_install_command(bare, command, where, install):
     code, output = bare.run(*shlex.split(command))
 
     assert code == 2, output
@@ -206,13 +206,13 @@ def test_the_extra_of_a_framework_is_found_by_its_module():
         ImportError("cannot import name 'x'", name="torch"),
     ],
 )
-def test_other_failed_imports_are_not_taken_for_a_missing_framework(error):
+def test_other_import_errors_are_not_mistaken_for_a_missing_framework(error):
     assert missing_framework(error, "It") is None
     with pytest.raises(type(error)), framework_needed("It"):
         raise error
 
 
-def test_a_framework_that_is_needed_is_an_error_of_ours():
+def test_a_missing_framework_raises_missing_extra_error():
     with pytest.raises(MissingExtraError, match="This model needs the package 'keras'"):  # noqa: SIM117
         with framework_needed("This model"):
             raise ModuleNotFoundError(name="keras")

@@ -46,7 +46,7 @@ def damage(folder, step: int, what: str = "tensors") -> None:
 # --- Saving and finding -----------------------------------------------------------------------
 
 
-def test_a_checkpoint_comes_back_as_it_was(folder) -> None:
+def test_a_checkpoint_survives_a_round_trip(folder) -> None:
     state = {
         "model/kernel": np.arange(6, dtype=np.float32).reshape(2, 3),
         "optimizer/step": np.int64(7),
@@ -67,13 +67,13 @@ def test_the_newest_checkpoint_is_found(folder) -> None:
     assert saved(folder, 9, 10, 100).latest().checkpoint.step == 100
 
 
-def test_there_is_none_before_the_first(folder) -> None:
+def test_a_new_store_has_no_checkpoints(folder) -> None:
     store = CheckpointStore(folder)
 
     assert (store.latest(), store.best(), store.steps()) == (None, None, [])
 
 
-def test_saving_tells_what_it_came_to(folder) -> None:
+def test_saving_returns_step_size_and_time(folder) -> None:
     result = CheckpointStore(folder).save(at(3))
 
     sizes = [len(folder.read_bytes(name)) for name in files_of(folder, 3).values()]
@@ -81,7 +81,7 @@ def test_saving_tells_what_it_came_to(folder) -> None:
     assert 0 < result.write_s == result.blocked_s
 
 
-def test_a_step_saved_again_replaces_itself(folder) -> None:
+def test_saving_a_step_again_replaces_it(folder) -> None:
     store = CheckpointStore(folder)
     store.save(at(3, epoch=0))
     store.save(at(3, epoch=1))
@@ -90,14 +90,14 @@ def test_a_step_saved_again_replaces_itself(folder) -> None:
     assert len(files_of(folder, 3)) == 3
 
 
-def test_numpy_values_in_metadata_come_back_as_numbers_and_lists(folder) -> None:
+def test_numpy_values_in_metadata_are_loaded_as_numbers_and_lists(folder) -> None:
     store = CheckpointStore(folder)
     store.save(at(1, best=np.float32(0.5), states=np.array([1, 2]), done=np.bool_(True)))
 
     assert store.latest().checkpoint.metadata == {"best": 0.5, "states": [1, 2], "done": True}
 
 
-def test_metadata_that_is_no_json_is_refused_and_writes_nothing(folder) -> None:
+def test_metadata_that_is_not_json_is_refused_and_writes_nothing(folder) -> None:
     with pytest.raises(
         OutputError, match="step 1 contains a value that JSON cannot .* state of a callback"
     ):
@@ -106,7 +106,7 @@ def test_metadata_that_is_no_json_is_refused_and_writes_nothing(folder) -> None:
     assert folder.list("checkpoints") == []
 
 
-def test_a_tensor_that_cannot_be_stored_leaves_what_was_there(folder) -> None:
+def test_a_tensor_that_cannot_be_stored_keeps_the_old_checkpoint(folder) -> None:
     store = saved(folder, 1)
     with pytest.raises(OutputError, match="dtype"):
         store.save(Checkpoint(2, {"names": np.array(["a"])}, {}))
@@ -114,7 +114,7 @@ def test_a_tensor_that_cannot_be_stored_leaves_what_was_there(folder) -> None:
     assert folder.list("checkpoints") == ["step-0000000001"]
 
 
-def test_a_full_disk_is_told_and_keeps_what_was_there(local_folder, limited_room) -> None:
+def test_a_full_disk_is_reported_and_keeps_existing_checkpoints(local_folder, limited_room) -> None:
     store = saved(local_folder, 1)
     large = Checkpoint(2, {"w": np.zeros(1000)}, {})
 
@@ -128,16 +128,16 @@ def test_a_full_disk_is_told_and_keeps_what_was_there(local_folder, limited_room
 # --- Keeping ----------------------------------------------------------------------------------
 
 
-def test_the_newest_stay(folder) -> None:
+def test_the_newest_checkpoints_are_kept(folder) -> None:
     assert saved(folder, 1, 2, 3, 4, keep_max=2).steps() == [3, 4]
 
 
-def test_fewer_than_two_cannot_be_kept(folder) -> None:
+def test_keeping_fewer_than_two_checkpoints_is_refused(folder) -> None:
     with pytest.raises(UsageError, match="keep_checkpoint_max=1"):
         CheckpointStore(folder, keep_max=1)
 
 
-def test_the_best_stays_beside_the_newest(folder) -> None:
+def test_the_best_checkpoint_is_kept_besides_the_newest(folder) -> None:
     store = CheckpointStore(folder, keep_max=2)
     for step in (1, 2, 3, 4):
         store.save(at(step), best=step == 1)
@@ -146,7 +146,7 @@ def test_the_best_stays_beside_the_newest(folder) -> None:
     assert store.best().step == 1
 
 
-def test_a_new_best_lets_the_old_one_go(folder) -> None:
+def test_a_new_best_checkpoint_replaces_the_old_one(folder) -> None:
     store = CheckpointStore(folder, keep_max=2)
     for step in (1, 2, 3, 4):
         store.save(at(step), best=step < 3)
@@ -154,7 +154,7 @@ def test_a_new_best_lets_the_old_one_go(folder) -> None:
     assert (store.steps(), store.best_step()) == ([2, 3, 4], 2)
 
 
-def test_a_history_that_was_given_up_is_removed(folder) -> None:
+def test_saving_an_earlier_step_removes_later_checkpoints(folder) -> None:
     store = saved(folder, 1, 2, 3)
     damage(folder, 3)
 
@@ -167,7 +167,7 @@ def test_a_history_that_was_given_up_is_removed(folder) -> None:
 
 
 @pytest.mark.parametrize("what", ["tensors", "metadata", "manifest"])
-def test_a_damaged_checkpoint_is_passed_over_and_named(folder, what) -> None:
+def test_a_damaged_checkpoint_is_skipped_and_named(folder, what) -> None:
     store = saved(folder, 1, 2)
     damage(folder, 2, what)
 
@@ -179,14 +179,14 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(folder, what) -> None:
 
 
 @pytest.mark.parametrize("what", ["tensors", "metadata"])
-def test_a_checkpoint_with_a_missing_file_is_passed_over(folder, what) -> None:
+def test_a_checkpoint_with_a_missing_file_is_skipped(folder, what) -> None:
     store = saved(folder, 1, 2)
     folder.delete(files_of(folder, 2)[what])
 
     assert store.latest().checkpoint.step == 1
 
 
-def test_a_truncated_checkpoint_is_passed_over(folder) -> None:
+def test_a_truncated_checkpoint_is_skipped(folder) -> None:
     store = saved(folder, 1, 2)
     name = files_of(folder, 2)["tensors"]
     folder.write_bytes(name, folder.read_bytes(name)[:-4])
@@ -194,7 +194,7 @@ def test_a_truncated_checkpoint_is_passed_over(folder) -> None:
     assert store.latest().checkpoint.step == 1
 
 
-def test_a_checkpoint_under_another_steps_name_is_passed_over(local_folder) -> None:
+def test_a_checkpoint_under_another_steps_name_is_skipped(local_folder) -> None:
     store = saved(local_folder, 1, 2)
     path = local_folder.local_path("checkpoints")
     (path / "step-0000000002").rename(path / "step-0000000009")
@@ -202,7 +202,7 @@ def test_a_checkpoint_under_another_steps_name_is_passed_over(local_folder) -> N
     assert store.latest().checkpoint.step == 1
 
 
-def test_only_damaged_checkpoints_are_an_error_that_names_them_all(folder) -> None:
+def test_having_only_damaged_checkpoints_raises_and_names_all(folder) -> None:
     store = saved(folder, 1, 2)
     damage(folder, 1)
     damage(folder, 2, "manifest")
@@ -214,7 +214,7 @@ def test_only_damaged_checkpoints_are_an_error_that_names_them_all(folder) -> No
     assert files_of(folder, 2)["manifest"] in str(caught.value)
 
 
-def test_an_upload_that_was_not_finished_is_no_checkpoint(folder) -> None:
+def test_an_unfinished_upload_is_not_a_checkpoint(folder) -> None:
     store = saved(folder, 1)
     folder.write_bytes("checkpoints/step-0000000002/tensors-0.safetensors", b"")
 
@@ -223,7 +223,7 @@ def test_an_upload_that_was_not_finished_is_no_checkpoint(folder) -> None:
     assert folder.list("checkpoints") == ["step-0000000001", "step-0000000003"]
 
 
-def test_a_checkpoint_of_another_version_is_never_passed_over(folder) -> None:
+def test_a_checkpoint_of_another_version_is_never_skipped(folder) -> None:
     store = saved(folder, 1, 2)
     name = files_of(folder, 2)["manifest"]
     manifest = json.loads(folder.read_bytes(name))
@@ -236,7 +236,7 @@ def test_a_checkpoint_of_another_version_is_never_passed_over(folder) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b'{"step": "x"}'])
-def test_a_damaged_mark_is_named(folder, text) -> None:
+def test_a_damaged_best_checkpoint_file_is_named(folder, text) -> None:
     store = saved(folder, 1)
     folder.write_bytes("checkpoints/best.json", text)
 
@@ -244,7 +244,7 @@ def test_a_damaged_mark_is_named(folder, text) -> None:
         store.best()
 
 
-def test_on_a_store_a_step_saved_again_is_whole_at_every_moment(monkeypatch) -> None:
+def test_on_a_store_a_step_saved_again_is_always_complete(monkeypatch) -> None:
     folder = OutputFolder("memory://saved-again/output")
     store = CheckpointStore(folder)
     store.save(at(1, epoch=0))
@@ -308,7 +308,7 @@ def test_one_checkpoint_is_written_at_a_time(tmp_path) -> None:
     assert [result.step for result in store.take_saved()] == [1, 2]
 
 
-def test_the_time_the_caller_was_kept_is_measured(tmp_path) -> None:
+def test_the_time_that_saving_blocks_is_measured(tmp_path) -> None:
     folder = SlowFolder(tmp_path)
     with CheckpointStore(folder) as store:
         store.save_in_background(at(1))
@@ -321,7 +321,7 @@ def test_the_time_the_caller_was_kept_is_measured(tmp_path) -> None:
     assert store.last_blocked_s == result.blocked_s
 
 
-def test_nothing_is_told_of_a_checkpoint_that_is_still_written(tmp_path) -> None:
+def test_a_checkpoint_is_not_reported_while_it_is_being_written(tmp_path) -> None:
     folder = SlowFolder(tmp_path)
     with CheckpointStore(folder) as store:
         store.save_in_background(at(1))
@@ -332,7 +332,7 @@ def test_nothing_is_told_of_a_checkpoint_that_is_still_written(tmp_path) -> None
         assert store.take_saved() == []
 
 
-def test_metadata_is_taken_down_before_the_caller_goes_on(tmp_path) -> None:
+def test_metadata_is_serialized_in_the_calling_thread(tmp_path) -> None:
     threads = []
 
     class Watched(np.ndarray):
@@ -364,7 +364,7 @@ def test_an_error_in_the_background_surfaces_at_the_end(folder) -> None:
         store.save_in_background(Checkpoint(1, {"names": np.array(["a"])}, {}))
 
 
-def test_an_error_on_its_way_is_not_hidden_by_one_in_the_background(folder) -> None:
+def test_a_raised_error_is_not_hidden_by_one_in_the_background(folder) -> None:
     store = CheckpointStore(folder)
 
     def fail_twice() -> None:
@@ -405,7 +405,7 @@ while True:
 
 
 @pytest.mark.parametrize("can_exchange", [True, False])
-def test_a_process_killed_at_any_moment_leaves_a_whole_checkpoint(
+def test_a_process_killed_at_any_moment_leaves_a_complete_checkpoint(
     local_folder, can_exchange
 ) -> None:
     code = SAVE_FOREVER

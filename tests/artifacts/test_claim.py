@@ -57,7 +57,7 @@ def claim_elsewhere(folder) -> subprocess.Popen[bytes]:
 # --- One job ----------------------------------------------------------------------------------
 
 
-def test_the_first_claim_writes_the_job_down(folder) -> None:
+def test_the_first_claim_writes_the_job_file(folder) -> None:
     with claim(folder, JOB) as held:
         assert (held.resumed, held.generation) == (False, 1)
 
@@ -80,7 +80,7 @@ def test_a_job_resumes_with_more_epochs_and_remembers_them(folder) -> None:
     assert Job.from_json(folder.read_bytes(JOB_FILE).decode()) == longer
 
 
-def test_another_job_is_refused_with_exactly_what_differs(folder) -> None:
+def test_another_job_is_refused_with_the_exact_differences(folder) -> None:
     claim(folder, JOB).release()
     other = replace(with_params(units=[10, 5], rate=0.1), data="other")
 
@@ -95,7 +95,7 @@ def test_another_job_is_refused_with_exactly_what_differs(folder) -> None:
     assert "--output" in str(caught.value)
 
 
-def test_a_param_that_is_on_one_side_only_differs(folder) -> None:
+def test_a_param_on_only_one_side_is_a_difference(folder) -> None:
     claim(folder, with_params(a=None)).release()
 
     with pytest.raises(OutputTakenError) as caught:
@@ -105,7 +105,7 @@ def test_a_param_that_is_on_one_side_only_differs(folder) -> None:
     assert "model.params.b: nothing in the folder, 1 in this command" in str(caught.value)
 
 
-def test_true_is_not_one(folder) -> None:
+def test_true_differs_from_1(folder) -> None:
     claim(folder, with_params(a=True)).release()
 
     with pytest.raises(OutputTakenError, match="True in the folder, 1 in this command"):
@@ -130,7 +130,7 @@ def test_a_refused_claim_changes_nothing(folder) -> None:
     assert after == before
 
 
-def test_a_folder_of_the_users_is_refused_and_left_alone(folder) -> None:
+def test_a_folder_of_user_files_is_refused_and_left_alone(folder) -> None:
     folder.write_bytes("thesis.tex", b"")
     path = folder.local_path()
     touched = path.stat().st_mtime_ns if path else None
@@ -145,7 +145,7 @@ def test_a_folder_of_the_users_is_refused_and_left_alone(folder) -> None:
 @pytest.mark.parametrize(
     "name", ["events.jsonl", "tracking.json", "logs/train/events", "flower/state.db"]
 )
-def test_what_a_job_left_that_never_began_is_no_obstacle(folder, name) -> None:
+def test_files_of_a_job_that_never_began_do_not_block_a_claim(folder, name) -> None:
     folder.write_bytes(name, b"")
 
     claim(folder, JOB).release()
@@ -172,7 +172,7 @@ def test_a_damaged_generation_is_named(folder) -> None:
 # --- One process ------------------------------------------------------------------------------
 
 
-def test_a_held_output_is_busy_and_says_by_whom(folder) -> None:
+def test_claiming_a_held_output_names_the_holder(folder) -> None:
     with (
         claim(folder, JOB),
         pytest.raises(OutputBusyError, match=rf"process {os.getpid()} on .* --output"),
@@ -195,7 +195,7 @@ def test_releasing_twice_does_not_release_the_next_claim(folder) -> None:
             claim(folder, JOB)
 
 
-def test_a_second_process_is_told_the_first_ones_number(local_folder) -> None:
+def test_a_second_process_gets_the_pid_of_the_first(local_folder) -> None:
     holder = claim_elsewhere(local_folder)
 
     with pytest.raises(OutputBusyError, match=f"process {holder.pid} on "):
@@ -205,7 +205,7 @@ def test_a_second_process_is_told_the_first_ones_number(local_folder) -> None:
     holder.communicate()
 
 
-def test_an_output_is_free_again_when_its_holder_was_killed(local_folder) -> None:
+def test_an_output_is_free_after_its_holder_was_killed(local_folder) -> None:
     holder = claim_elsewhere(local_folder)
     holder.send_signal(signal.SIGKILL)
     holder.communicate()
@@ -215,7 +215,7 @@ def test_an_output_is_free_again_when_its_holder_was_killed(local_folder) -> Non
 
 
 @pytest.mark.parametrize("how", ["removed", "renamed", "replaced"])
-def test_who_held_a_folder_that_is_gone_writes_nothing_more(local_folder, how) -> None:
+def test_the_holder_of_a_lost_folder_cannot_write(local_folder, how) -> None:
     path = Path(local_folder.uri)
     held = claim(local_folder, JOB)
     if how == "renamed":
@@ -262,7 +262,7 @@ def test_a_child_that_outlives_its_parent_does_not_hold_the_output(local_folder)
         os.waitpid(child, 0)
 
 
-def test_a_store_is_free_again_when_its_holder_is_dead_on_this_machine(folder) -> None:
+def test_a_store_is_free_when_its_holder_on_this_machine_is_dead(folder) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     with claim(folder, JOB):
@@ -273,7 +273,7 @@ def test_a_store_is_free_again_when_its_holder_is_dead_on_this_machine(folder) -
         assert held.generation == 2
 
 
-def test_a_process_number_that_was_given_out_again_holds_nothing() -> None:
+def test_a_reused_process_id_holds_nothing() -> None:
     folder = OutputFolder("memory://number-again/output")
     with claim(folder, JOB):
         holder = json.loads(folder.read_bytes(LOCK_FILE))
@@ -283,7 +283,7 @@ def test_a_process_number_that_was_given_out_again_holds_nothing() -> None:
         assert held.generation == 2
 
 
-def test_a_lock_taken_at_the_moment_of_its_release_holds(local_folder, monkeypatch) -> None:
+def test_a_lock_taken_during_its_release_holds(local_folder, monkeypatch) -> None:
     first = claim(local_folder, JOB)
     flock = fcntl.flock
 
@@ -306,7 +306,7 @@ def test_a_store_held_by_another_machine_says_how_to_free_it() -> None:
         claim(folder, JOB)
 
 
-def test_what_a_killed_run_left_half_written_is_removed(local_folder) -> None:
+def test_partial_files_of_a_killed_run_are_removed(local_folder) -> None:
     claim(local_folder, JOB).release()
     leftover = local_storage.temporary_path(local_folder.local_path("checkpoints/step-0000000001"))
     leftover.mkdir(parents=True)
@@ -316,7 +316,7 @@ def test_what_a_killed_run_left_half_written_is_removed(local_folder) -> None:
     assert not leftover.exists()
 
 
-def test_a_running_jobs_half_written_files_are_left_alone(local_folder) -> None:
+def test_partial_files_of_a_running_job_are_kept(local_folder) -> None:
     with claim(local_folder, JOB), local_folder.staging("result") as path:
         with pytest.raises(OutputBusyError):
             claim(local_folder, JOB)

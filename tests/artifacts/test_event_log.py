@@ -13,7 +13,7 @@ def steps_in(folder) -> list[int]:
     return [event.step for event in parse_events(folder.read_bytes(EVENTS_FILE))]
 
 
-def test_a_log_goes_on_where_it_ended(folder) -> None:
+def test_reopening_a_log_appends_to_it(folder) -> None:
     for step in (1, 2):
         with open_event_log(folder) as log:
             log.write(JobFinished(step=step))
@@ -21,7 +21,7 @@ def test_a_log_goes_on_where_it_ended(folder) -> None:
     assert steps_in(folder) == [1, 2]
 
 
-def test_what_was_published_is_there_while_the_run_goes_on(folder) -> None:
+def test_published_events_are_readable_during_the_run(folder) -> None:
     with open_event_log(folder) as log:
         log.write(JobFinished(step=1))
         log.publish()
@@ -29,7 +29,7 @@ def test_what_was_published_is_there_while_the_run_goes_on(folder) -> None:
         assert steps_in(folder) == [1]
 
 
-def test_a_run_that_fails_has_its_log_published(folder) -> None:
+def test_the_log_of_a_failed_run_is_published(folder) -> None:
     with suppress(KeyError), open_event_log(folder) as log:
         log.write(JobFinished(step=1))
         raise KeyError

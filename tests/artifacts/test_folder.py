@@ -52,20 +52,20 @@ def unwritable():
 # --- Any folder -------------------------------------------------------------------------------
 
 
-def test_what_is_written_is_read(folder) -> None:
+def test_written_bytes_are_read_back(folder) -> None:
     folder.write_bytes("reports/first.txt", b"well")
 
     assert folder.read_bytes("reports/first.txt") == b"well"
 
 
-def test_writing_again_replaces(folder) -> None:
+def test_writing_again_replaces_a_file(folder) -> None:
     folder.write_bytes("a", b"old")
     folder.write_bytes("a", b"new")
 
     assert (folder.read_bytes("a"), folder.list()) == (b"new", ["a"])
 
 
-def test_making_a_folder_object_makes_no_folder(folder) -> None:
+def test_creating_a_folder_object_creates_no_folder(folder) -> None:
     assert not folder.exists()
     assert folder.list() == []
 
@@ -77,7 +77,7 @@ def test_names_are_listed_in_order_one_level_deep(folder) -> None:
     assert (folder.list(), folder.list("a")) == (["a", "b"], ["b", "c"])
 
 
-def test_a_published_folder_has_its_files_and_leaves_none_behind(folder, tmp_path) -> None:
+def test_a_published_folder_has_its_files_and_no_leftovers(folder, tmp_path) -> None:
     aside = tmp_path / "aside"
     (aside / "inner").mkdir(parents=True)
     (aside / "inner" / "x").write_bytes(b"1")
@@ -90,7 +90,7 @@ def test_a_published_folder_has_its_files_and_leaves_none_behind(folder, tmp_pat
     assert not aside.exists()
 
 
-def test_a_published_folder_replaces_another_as_a_whole(folder) -> None:
+def test_a_published_folder_replaces_another_completely(folder) -> None:
     with folder.staging("result") as path:
         (path / "old").write_bytes(b"")
         (path / "both").write_bytes(b"old")
@@ -103,7 +103,7 @@ def test_a_published_folder_replaces_another_as_a_whole(folder) -> None:
     assert folder.list() == ["result"]
 
 
-def test_a_staging_that_fails_leaves_what_was_there(folder) -> None:
+def test_a_failed_staging_keeps_the_existing_folder(folder) -> None:
     with folder.staging("result") as path:
         (path / "a").write_bytes(b"old")
 
@@ -116,7 +116,7 @@ def test_a_staging_that_fails_leaves_what_was_there(folder) -> None:
     assert not path.exists()
 
 
-def test_deleting_removes_files_and_folders_and_minds_nothing_that_is_gone(folder) -> None:
+def test_deleting_removes_files_and_folders_and_ignores_missing_ones(folder) -> None:
     folder.write_bytes("a", b"")
     folder.write_bytes("b/c", b"")
 
@@ -134,20 +134,20 @@ def test_fetching_copies_a_folder_to_this_machine(folder, tmp_path) -> None:
     assert (tmp_path / "copy" / "inner" / "model.py").read_bytes() == b"code"
 
 
-def test_reading_what_is_not_there_names_it(folder) -> None:
+def test_reading_a_missing_file_names_it(folder) -> None:
     with pytest.raises(OutputError, match=r"output/gone: there is no such file"):
         folder.read_bytes("gone")
 
 
 @pytest.mark.parametrize("name", ["../other", "/etc/passwd", "a/../../b", "a\\b", "a\0b"])
-def test_names_do_not_leave_the_folder(folder, name) -> None:
+def test_names_cannot_point_outside_the_folder(folder, name) -> None:
     with pytest.raises(OutputError, match="not a valid name inside"):
         folder.write_bytes(name, b"")
     with pytest.raises(OutputError, match="not a valid name inside"):
         folder.read_bytes(name)
 
 
-def test_local_paths_are_known_for_local_folders_only(tmp_path) -> None:
+def test_only_local_folders_have_local_paths(tmp_path) -> None:
     assert OutputFolder(f"file://{tmp_path}").local_path("a/b") == tmp_path / "a" / "b"
     assert OutputFolder("memory://x").local_path("a") is None
 
@@ -155,7 +155,7 @@ def test_local_paths_are_known_for_local_folders_only(tmp_path) -> None:
 # --- On this machine --------------------------------------------------------------------------
 
 
-def test_a_full_disk_is_an_output_error_and_keeps_what_was_there(
+def test_a_full_disk_is_an_output_error_and_keeps_the_old_file(
     local_folder, limited_room, tmp_path
 ) -> None:
     local_folder.write_bytes("a", b"old")
@@ -167,12 +167,12 @@ def test_a_full_disk_is_an_output_error_and_keeps_what_was_there(
     assert everything_in(tmp_path) == {"output", "output/a"}
 
 
-def test_an_output_that_may_not_be_written_is_an_output_error(unwritable) -> None:
+def test_an_output_without_write_permission_is_an_output_error(unwritable) -> None:
     with pytest.raises(OutputError, match=r"new/a: permission denied to write .*--output"):
         OutputFolder(unwritable / "new").write_bytes("a", b"")
 
 
-def test_an_output_that_may_not_be_read_says_so() -> None:
+def test_an_output_without_read_permission_is_reported() -> None:
     with (
         as_nobody(0o000) as path,
         pytest.raises(OutputError, match="permission denied to read .*to read it"),
@@ -180,7 +180,7 @@ def test_an_output_that_may_not_be_read_says_so() -> None:
         OutputFolder(path).list()
 
 
-def test_a_file_where_the_folder_should_be_is_an_output_error(tmp_path) -> None:
+def test_a_file_in_place_of_the_folder_is_an_output_error(tmp_path) -> None:
     (tmp_path / "output").write_bytes(b"")
 
     with pytest.raises(OutputError, match="found a file where a folder is needed"):
@@ -196,7 +196,7 @@ def test_publishing_a_folder_over_a_file_is_refused_and_keeps_the_file(local_fol
     assert local_folder.read_bytes("result") == b"precious"
 
 
-def test_a_folder_is_replaced_without_a_moment_in_which_it_is_not_there(local_folder) -> None:
+def test_a_folder_is_replaced_atomically(local_folder) -> None:
     for name in ("result", "other"):
         with local_folder.staging(name) as path:
             (path / "a").write_bytes(b"")
@@ -217,7 +217,7 @@ def test_a_folder_is_replaced_without_a_moment_in_which_it_is_not_there(local_fo
     assert is_still_looking
 
 
-def test_where_names_cannot_be_exchanged_a_folder_is_replaced_by_renames(
+def test_a_folder_is_replaced_by_renames_without_an_atomic_exchange(
     local_folder, monkeypatch
 ) -> None:
     monkeypatch.setattr(local_storage.sys, "platform", "other")
@@ -229,7 +229,7 @@ def test_where_names_cannot_be_exchanged_a_folder_is_replaced_by_renames(
     assert everything_in(local_folder.local_path()) == {"result", "result/a"}
 
 
-def test_a_replacement_that_died_between_its_renames_is_mended(local_folder) -> None:
+def test_a_replacement_interrupted_between_renames_is_repaired(local_folder) -> None:
     with local_folder.staging("result") as path:
         (path / "a").write_bytes(b"old")
     result = local_folder.local_path("result")
@@ -240,7 +240,7 @@ def test_a_replacement_that_died_between_its_renames_is_mended(local_folder) -> 
     assert local_folder.read_bytes("result/a") == b"old"
 
 
-def test_leftovers_are_removed_and_nothing_else(local_folder) -> None:
+def test_only_leftovers_are_removed(local_folder) -> None:
     local_folder.write_bytes("kept/.hidden.writing", b"")
     inner = local_folder.local_path("kept/file")
     local_storage.temporary_path(inner).write_bytes(b"")
@@ -272,7 +272,7 @@ def test_a_folder_from_another_disk_is_published(local_folder) -> None:
     assert everything_in(local_folder.local_path()) == {"result", "result/a"}
 
 
-def test_no_room_is_told_with_how_much_there_is(tmp_path) -> None:
+def test_a_full_disk_is_reported_with_the_free_space(tmp_path) -> None:
     with (
         pytest.raises(OutputError, match=r"No space left on device, \d+\.\d MB free"),
         local_storage.output_errors(tmp_path / "a"),
@@ -280,7 +280,7 @@ def test_no_room_is_told_with_how_much_there_is(tmp_path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_folder_that_cannot_be_copied_is_told_in_one_sentence(tmp_path) -> None:
+def test_a_failed_folder_copy_is_reported_in_one_sentence(tmp_path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     for folder in (source, target):
         folder.mkdir()
@@ -302,7 +302,7 @@ def test_a_folder_that_cannot_be_copied_is_told_in_one_sentence(tmp_path) -> Non
 # --- On a store -------------------------------------------------------------------------------
 
 
-def test_a_store_gets_the_manifest_last_and_loses_old_files_after_it(monkeypatch) -> None:
+def test_a_store_gets_the_manifest_last_before_old_files_are_deleted(monkeypatch) -> None:
     folder = OutputFolder("memory://order/output")
     with folder.staging("result") as path:
         (path / "old").write_bytes(b"")
@@ -321,7 +321,7 @@ def test_a_store_gets_the_manifest_last_and_loses_old_files_after_it(monkeypatch
     assert [Path(name).name for name in done] == ["a", "z", "manifest.json", "old"]
 
 
-def test_an_unknown_kind_of_address_is_a_usage_error() -> None:
+def test_an_unknown_url_scheme_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="nowhere"):
         OutputFolder("nowhere://bucket/output")
 
@@ -345,7 +345,7 @@ def fsynced(monkeypatch) -> set[str]:
     return synced
 
 
-def test_the_names_of_new_folders_are_on_the_disk(tmp_path, monkeypatch) -> None:
+def test_new_folders_are_synced_to_disk(tmp_path, monkeypatch) -> None:
     synced = fsynced(monkeypatch)
     folder = OutputFolder(tmp_path / "new" / "output")
 
@@ -358,7 +358,7 @@ def test_the_names_of_new_folders_are_on_the_disk(tmp_path, monkeypatch) -> None
     assert str(tmp_path / "new/output/checkpoints") in synced
 
 
-def test_a_file_in_a_new_folder_is_on_the_disk_with_the_folders_name(tmp_path, monkeypatch) -> None:
+def test_a_file_in_a_new_folder_is_synced_with_its_parents(tmp_path, monkeypatch) -> None:
     synced = fsynced(monkeypatch)
 
     OutputFolder(tmp_path / "output").write_bytes("reports/first.txt", b"")
@@ -366,7 +366,7 @@ def test_a_file_in_a_new_folder_is_on_the_disk_with_the_folders_name(tmp_path, m
     assert {str(tmp_path), str(tmp_path / "output"), str(tmp_path / "output/reports")} <= synced
 
 
-def test_a_file_that_nfs_keeps_for_a_reader_does_not_end_a_job(local_folder, monkeypatch) -> None:
+def test_a_file_that_nfs_keeps_for_a_reader_does_not_fail_a_job(local_folder, monkeypatch) -> None:
     local_folder.write_bytes("checkpoints/step-0000000001/.nfs0001", b"")
     local_folder.write_bytes("checkpoints/step-0000000001/manifest.json", b"")
     unlink = os.unlink

@@ -13,12 +13,12 @@ from elasticdl.artifacts import lock
 from elasticdl.artifacts.lock import hold, start_of
 
 
-def test_a_process_is_known_by_its_start() -> None:
+def test_a_process_is_identified_by_its_start_time() -> None:
     assert start_of(os.getpid()) == start_of(os.getpid()) is not None
     assert start_of(os.getpid()) != start_of(1)
 
 
-def test_a_dead_process_that_nobody_has_asked_for_is_dead() -> None:
+def test_a_zombie_process_counts_as_dead() -> None:
     with subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE) as process:
         process.stdout.read()
         deadline = time.monotonic() + 10
@@ -30,7 +30,7 @@ def test_a_dead_process_that_nobody_has_asked_for_is_dead() -> None:
         os.kill(process.pid, 0)
 
 
-def test_a_lock_that_goes_while_it_is_taken_is_taken(local_folder, monkeypatch) -> None:
+def test_a_lock_released_while_being_taken_is_taken(local_folder, monkeypatch) -> None:
     first = hold(local_folder, ".lock")
     flock = lock.fcntl.flock
 
@@ -47,7 +47,7 @@ def test_a_lock_that_goes_while_it_is_taken_is_taken(local_folder, monkeypatch) 
 
 
 @pytest.mark.timeout(60)
-def test_a_lock_that_comes_and_goes_can_be_taken(local_folder, run_python) -> None:
+def test_a_lock_that_appears_and_vanishes_can_be_taken(local_folder, run_python) -> None:
     code = f"""
 import contextlib, os, signal
 from pathlib import Path

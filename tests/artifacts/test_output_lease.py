@@ -69,7 +69,7 @@ class Starter:
 
 
 @pytest.mark.parametrize("bucket", ["honest", "lossy"])
-def test_of_starters_on_many_machines_at_once_exactly_one_gets_it(s3, bucket) -> None:
+def test_exactly_one_of_many_machines_gets_the_lease(s3, bucket) -> None:
     uri = f"s3://{bucket}/{uuid.uuid4().hex}"
     with contextlib.ExitStack() as stack:
         starters = [stack.enter_context(Starter(uri, f"host-{i}")) for i in range(4)]
@@ -80,7 +80,7 @@ def test_of_starters_on_many_machines_at_once_exactly_one_gets_it(s3, bucket) ->
         assert answers == ["busy", "busy", "busy", "held"]
 
 
-def test_of_threads_at_once_exactly_one_gets_it(on_s3) -> None:
+def test_exactly_one_of_many_threads_gets_the_lease(on_s3) -> None:
     start, held = threading.Barrier(8), []
 
     def take() -> None:
@@ -98,7 +98,7 @@ def test_of_threads_at_once_exactly_one_gets_it(on_s3) -> None:
     held[0].release()
 
 
-def test_a_killed_holder_elsewhere_is_followed_after_the_time_of_its_lease(on_s3) -> None:
+def test_a_remote_holder_is_succeeded_after_its_lease_expires(on_s3) -> None:
     with Starter(on_s3.uri, "north") as first, Starter(on_s3.uri, "south") as second:
         assert first.ask("claim") == "held 1"
         first.process.kill()
@@ -108,7 +108,7 @@ def test_a_killed_holder_elsewhere_is_followed_after_the_time_of_its_lease(on_s3
         assert time.monotonic() - begin > LEASE_S * 0.9
 
 
-def test_a_holder_elsewhere_that_lives_is_busy_for_as_long_as_it_lives(on_s3) -> None:
+def test_a_live_remote_holder_keeps_the_output_busy(on_s3) -> None:
     with Starter(on_s3.uri, "north") as first, Starter(on_s3.uri, "south") as second:
         first.ask("claim")
         for _ in range(3):
@@ -119,7 +119,7 @@ def test_a_holder_elsewhere_that_lives_is_busy_for_as_long_as_it_lives(on_s3) ->
         assert first.ask("save 1") == "saved"
 
 
-def test_a_released_output_is_free_at_once(on_s3) -> None:
+def test_a_released_output_is_free_immediately(on_s3) -> None:
     with Starter(on_s3.uri, "north") as first, Starter(on_s3.uri, "south") as second:
         first.ask("claim")
         first.ask("release")
@@ -130,7 +130,7 @@ def test_a_released_output_is_free_at_once(on_s3) -> None:
         assert time.monotonic() - begin < LEASE_S
 
 
-def test_a_namesake_in_another_container_is_not_taken_for_dead(on_s3, monkeypatch) -> None:
+def test_a_holder_in_another_pid_namespace_is_not_considered_dead(on_s3, monkeypatch) -> None:
     # Two containers of one host may share its name, and number processes from 1 each.
     held = hold(on_s3, LOCK_FILE)
     monkeypatch.setattr("elasticdl.artifacts.holder._machine", lambda: "another PID namespace")
@@ -144,7 +144,7 @@ def test_a_namesake_in_another_container_is_not_taken_for_dead(on_s3, monkeypatc
 # --- Who has lost it --------------------------------------------------------------------------
 
 
-def test_a_holder_that_slept_ends_before_it_changes_what_the_next_one_wrote(on_s3) -> None:
+def test_a_suspended_holder_stops_before_changing_its_successors_files(on_s3) -> None:
     with Starter(on_s3.uri, "north") as first, Starter(on_s3.uri, "south") as second:
         first.ask("claim")
         assert first.ask("save 1") == "saved"
@@ -191,7 +191,7 @@ class Overtaken:
         pass
 
 
-def test_what_was_written_between_check_and_write_stays(on_s3) -> None:
+def test_a_file_written_between_check_and_write_is_kept(on_s3) -> None:
     on_s3.fence(Overtaken(OutputFolder(on_s3.uri), "best.json"))
 
     with pytest.raises(OutputLostError):
@@ -200,7 +200,7 @@ def test_what_was_written_between_check_and_write_stays(on_s3) -> None:
     assert on_s3.read_bytes("best.json") == b"theirs"
 
 
-def test_a_manifest_that_was_replaced_between_check_and_write_stays(on_s3) -> None:
+def test_a_manifest_replaced_between_check_and_write_is_kept(on_s3) -> None:
     name = "checkpoints/step-0000000007/manifest.json"
     on_s3.fence(Overtaken(OutputFolder(on_s3.uri), name))
 
@@ -210,7 +210,7 @@ def test_a_manifest_that_was_replaced_between_check_and_write_stays(on_s3) -> No
     assert on_s3.read_bytes(name) == b"theirs"
 
 
-def test_a_lock_that_a_person_deleted_is_lost(on_s3, monkeypatch) -> None:
+def test_a_manually_deleted_lock_is_lost(on_s3, monkeypatch) -> None:
     held = hold(on_s3, LOCK_FILE)
     OutputFolder(on_s3.uri).delete(LOCK_FILE)
 
@@ -224,7 +224,7 @@ def test_a_lock_that_a_person_deleted_is_lost(on_s3, monkeypatch) -> None:
 # --- Stores that know less --------------------------------------------------------------------
 
 
-def test_a_store_that_ignores_conditions_is_found_out(s3, monkeypatch) -> None:
+def test_a_store_that_ignores_conditional_writes_is_detected(s3, monkeypatch) -> None:
     monkeypatch.setattr(output_lease, "LEASE_S", LEASE_S)
     folder = OutputFolder(f"s3://plain/{uuid.uuid4().hex}")
     held = hold(folder, LOCK_FILE)
@@ -237,7 +237,7 @@ def test_a_store_that_ignores_conditions_is_found_out(s3, monkeypatch) -> None:
     assert not folder.exists(LOCK_FILE)
 
 
-def test_a_lease_that_was_overwritten_on_a_plain_store_is_lost(s3) -> None:
+def test_an_overwritten_lease_on_a_plain_store_is_lost(s3) -> None:
     folder = OutputFolder(f"s3://plain/{uuid.uuid4().hex}")
     held = hold(folder, LOCK_FILE)
     folder.write_bytes(LOCK_FILE, b'{"pid": 7, "host": "south"}')
@@ -261,7 +261,7 @@ def no_flock(monkeypatch):
     monkeypatch.setattr(versioned_file.LocalFile, "settle_s", 0.05)
 
 
-def test_a_disk_without_flock_has_leases(local_folder, no_flock) -> None:
+def test_a_disk_without_flock_uses_leases(local_folder, no_flock) -> None:
     held = hold(local_folder, LOCK_FILE)
     with pytest.raises(OutputBusyError):
         hold(local_folder, LOCK_FILE)

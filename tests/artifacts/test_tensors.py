@@ -29,21 +29,21 @@ def assert_same(found, expected) -> None:
 
 
 @pytest.mark.parametrize("dtype", NUMPY_DTYPES)
-def test_every_numpy_dtype_comes_back(tmp_path, dtype) -> None:
+def test_every_numpy_dtype_survives_a_round_trip(tmp_path, dtype) -> None:
     array = np.array([[0, 1], [1, 0]], dtype)
 
     assert_same(there_and_back(tmp_path, array), array)
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
-def test_short_floats_come_back(tmp_path, name) -> None:
+def test_short_floats_survive_a_round_trip(tmp_path, name) -> None:
     array = np.array([1.5, -2.0], getattr(ml_dtypes, name))
 
     assert_same(there_and_back(tmp_path, array), array)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (1, 1)])
-def test_every_shape_comes_back(tmp_path, shape) -> None:
+def test_every_shape_survives_a_round_trip(tmp_path, shape) -> None:
     array = np.ones(shape, np.float32)
 
     assert_same(there_and_back(tmp_path, array), array)
@@ -54,35 +54,35 @@ def test_every_shape_comes_back(tmp_path, shape) -> None:
     [np.arange(6).reshape(2, 3).T, np.arange(8)[::2], np.arange(4)[::-1], np.float64(7)],
     ids=["transposed", "strided", "reversed", "scalar"],
 )
-def test_memory_in_any_order_is_stored_by_value(tmp_path, array) -> None:
+def test_arrays_in_any_memory_order_keep_their_values(tmp_path, array) -> None:
     np.testing.assert_array_equal(there_and_back(tmp_path, array), array)
 
 
-def test_big_endian_values_come_back_as_values(tmp_path) -> None:
+def test_big_endian_values_keep_their_values(tmp_path) -> None:
     np.testing.assert_array_equal(there_and_back(tmp_path, np.array([1, 2], ">i4")), [1, 2])
 
 
-def test_nan_and_infinity_come_back_bit_for_bit(tmp_path) -> None:
+def test_nan_and_infinity_keep_their_bits(tmp_path) -> None:
     array = np.array([np.nan, np.inf, -0.0], np.float32)
 
     assert_same(there_and_back(tmp_path, array), array)
 
 
-def test_what_is_read_may_be_changed(tmp_path) -> None:
+def test_loaded_arrays_are_writable(tmp_path) -> None:
     array = there_and_back(tmp_path, np.zeros(2))
     array += 1
 
     np.testing.assert_array_equal(array, [1, 1])
 
 
-def test_no_tensor_at_all_comes_back(tmp_path) -> None:
+def test_an_empty_set_of_tensors_survives_a_round_trip(tmp_path) -> None:
     write_tensors(tmp_path / "t", {})
 
     assert read_tensors((tmp_path / "t").read_bytes(), "t") == {}
 
 
 @pytest.mark.parametrize("array", [np.array(["a"]), np.array([None]), np.zeros(1, "complex128")])
-def test_a_dtype_without_a_place_in_the_format_is_named(tmp_path, array) -> None:
+def test_a_dtype_that_the_format_lacks_is_named(tmp_path, array) -> None:
     with pytest.raises(OutputError, match=r"'layer/kernel' has dtype .*Convert it"):
         there_and_back(tmp_path, array)
 
@@ -93,7 +93,7 @@ def test_damaged_bytes_are_named(data) -> None:
         read_tensors(data, "here")
 
 
-def test_a_dtype_of_the_future_is_named() -> None:
+def test_an_unknown_dtype_in_a_file_is_named() -> None:
     header = b'{"a":{"dtype":"F4","shape":[2],"data_offsets":[0,1]}}   '
     data = len(header).to_bytes(8, "little") + header + b"\0"
 
@@ -101,7 +101,7 @@ def test_a_dtype_of_the_future_is_named() -> None:
         read_tensors(data, "here")
 
 
-def test_a_full_disk_is_the_systems_error(tmp_path) -> None:
+def test_a_full_disk_raises_os_error(tmp_path) -> None:
     with pytest.raises(FileNotFoundError):
         write_tensors(tmp_path / "gone" / "t", {"a": np.zeros(1)})
 

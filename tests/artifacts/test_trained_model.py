@@ -63,7 +63,7 @@ def fail(path: Path) -> None:
 # --- There and back ---------------------------------------------------------------------------
 
 
-def test_a_model_says_what_was_said_of_it(folder) -> None:
+def test_a_model_description_survives_a_round_trip(folder) -> None:
     save_trained_model(folder, FULL, PARAMS)
     found = load_trained_model(folder.uri).description
 
@@ -71,13 +71,13 @@ def test_a_model_says_what_was_said_of_it(folder) -> None:
     assert len(found.params_sha256) == 64
 
 
-def test_saving_returns_the_model_that_loading_does(folder) -> None:
+def test_saving_returns_the_same_model_as_loading(folder) -> None:
     saved = save_trained_model(folder, FULL, PARAMS, export=write_exports)
 
     assert saved.description == load_trained_model(folder.uri).description
 
 
-def test_tensors_come_back(folder) -> None:
+def test_tensors_survive_a_round_trip(folder) -> None:
     save_trained_model(folder, FULL, PARAMS)
     found = load_trained_model(folder.uri).params
 
@@ -86,7 +86,7 @@ def test_tensors_come_back(folder) -> None:
         np.testing.assert_array_equal(found[path], array, strict=True)
 
 
-def test_tensors_are_not_read_before_they_are_asked_for(folder) -> None:
+def test_tensors_are_read_lazily(folder) -> None:
     save_trained_model(folder, FULL, PARAMS)
     folder.delete(PARAMS_FILE)
 
@@ -96,7 +96,7 @@ def test_tensors_are_not_read_before_they_are_asked_for(folder) -> None:
         _ = model.params
 
 
-def test_the_code_comes_back(folder) -> None:
+def test_the_code_is_stored_with_the_model(folder) -> None:
     save_trained_model(folder, FULL, PARAMS, copy_zoo=write_code)
 
     assert (load_trained_model(folder.uri).zoo / "mnist.py").read_text() == "model = 1"
@@ -115,7 +115,7 @@ def test_a_remote_models_code_is_downloaded_once() -> None:
     assert (first / "mnist.py").exists()
 
 
-def test_exports_lie_beside_the_model_under_their_own_names(folder) -> None:
+def test_exports_are_stored_beside_the_model_by_name(folder) -> None:
     save_trained_model(folder, FULL, PARAMS, export=write_exports)
     model = load_trained_model(folder.uri)
 
@@ -124,7 +124,7 @@ def test_exports_lie_beside_the_model_under_their_own_names(folder) -> None:
     assert (model.exported("saved_model") / "saved_model.pb").read_bytes() == b"graph"
 
 
-def test_an_export_that_is_not_there_is_named_with_those_that_are(folder) -> None:
+def test_a_missing_export_is_reported_with_the_existing_ones(folder) -> None:
     save_trained_model(folder, FULL, PARAMS, export=write_exports)
 
     with pytest.raises(
@@ -133,7 +133,7 @@ def test_an_export_that_is_not_there_is_named_with_those_that_are(folder) -> Non
         load_trained_model(folder.uri).exported("model.pt2")
 
 
-def test_the_time_of_saving_is_filled_in(folder) -> None:
+def test_the_time_of_saving_is_recorded(folder) -> None:
     save_trained_model(folder, Description("m"), {})
 
     assert load_trained_model(folder.uri).description.created_unix_s > 1.7e9
@@ -163,7 +163,7 @@ def test_any_protobuf_reader_reads_the_file(folder) -> None:
 # --- Replacing --------------------------------------------------------------------------------
 
 
-def test_a_model_replaces_another_as_a_whole(folder) -> None:
+def test_a_model_replaces_another_completely(folder) -> None:
     save_trained_model(folder, FULL, PARAMS, copy_zoo=write_code, export=write_exports)
     folder.write_bytes("events.jsonl", b"")
 
@@ -175,7 +175,7 @@ def test_a_model_replaces_another_as_a_whole(folder) -> None:
 
 
 @pytest.mark.parametrize("step", ["copy_zoo", "export"])
-def test_a_model_that_cannot_be_prepared_leaves_the_one_that_is_there(folder, step) -> None:
+def test_a_model_that_cannot_be_prepared_keeps_the_existing_one(folder, step) -> None:
     save_trained_model(folder, FULL, PARAMS)
     before = folder.list()
 
@@ -186,7 +186,7 @@ def test_a_model_that_cannot_be_prepared_leaves_the_one_that_is_there(folder, st
     assert folder.list() == before
 
 
-def test_a_model_that_dies_while_it_is_published_is_none(folder, monkeypatch) -> None:
+def test_a_partly_published_model_cannot_be_loaded(folder, monkeypatch) -> None:
     save_trained_model(folder, FULL, PARAMS)
     publish = type(folder).publish
 
@@ -204,7 +204,7 @@ def test_a_model_that_dies_while_it_is_published_is_none(folder, monkeypatch) ->
 
 
 @pytest.mark.parametrize("name", [MODEL_FILE, PARAMS_FILE, "zoo", "checkpoints", "job.json"])
-def test_an_export_does_not_overwrite_what_is_ours(folder, name) -> None:
+def test_an_export_cannot_overwrite_our_files(folder, name) -> None:
     folder.write_bytes("job.json", b"{}")
 
     with pytest.raises(OutputError, match=f"The export wrote {name}"):
@@ -216,19 +216,19 @@ def test_an_export_does_not_overwrite_what_is_ours(folder, name) -> None:
 # --- What is not whole ------------------------------------------------------------------------
 
 
-def test_an_output_that_is_not_there_is_said_so(folder) -> None:
+def test_a_missing_output_is_reported(folder) -> None:
     with pytest.raises(OutputError, match="no such folder"):
         load_trained_model(folder.uri)
 
 
-def test_an_output_whose_training_goes_on_is_said_so(folder) -> None:
+def test_an_output_of_an_unfinished_training_is_reported(folder) -> None:
     folder.write_bytes("checkpoints/best.json", b"")
 
     with pytest.raises(OutputError, match=r"not finished.*train` again"):
         load_trained_model(folder.uri)
 
 
-def test_a_folder_that_is_something_else_is_said_so(folder) -> None:
+def test_a_folder_that_is_not_a_model_is_reported(folder) -> None:
     folder.write_bytes("a", b"")
 
     with pytest.raises(OutputError, match=r"contains no trained_model\.pb"):
@@ -244,7 +244,7 @@ def test_a_truncated_model_file_is_named(folder, cut) -> None:
         load_trained_model(folder.uri)
 
 
-def test_every_changed_byte_of_the_model_file_is_found() -> None:
+def test_every_changed_byte_of_the_model_file_is_detected() -> None:
     data = _encode(FULL)
 
     for at in range(len(data)):
@@ -252,7 +252,7 @@ def test_every_changed_byte_of_the_model_file_is_found() -> None:
             _decode(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :], "here")
 
 
-def test_a_changed_byte_of_the_tensors_is_found(folder) -> None:
+def test_a_changed_byte_of_the_tensors_is_detected(folder) -> None:
     save_trained_model(folder, FULL, PARAMS)
     data = folder.read_bytes(PARAMS_FILE)
     folder.write_bytes(PARAMS_FILE, data[:-1] + bytes([data[-1] ^ 1]))
@@ -262,7 +262,7 @@ def test_a_changed_byte_of_the_tensors_is_found(folder) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 2])
-def test_another_format_version_is_refused_with_who_wrote_it(folder, version) -> None:
+def test_another_format_version_is_refused_with_its_writer(folder, version) -> None:
     folder.write_bytes(MODEL_FILE, _encode(replace(FULL, format_version=version)))
 
     with pytest.raises(

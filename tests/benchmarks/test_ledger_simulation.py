@@ -28,7 +28,7 @@ def stopped() -> float:
     return 0.0
 
 
-def test_one_worker_takes_one_step_a_batch():
+def test_one_worker_takes_one_step_per_batch():
     report = simulate(Scenario(num_workers=1, num_records=10, minibatch_size=2))
 
     assert (report.num_batches, report.end.num_steps, report.num_epochs) == (5, 5, 1)
@@ -44,7 +44,7 @@ def test_two_workers_split_the_only_shard():
     assert (whole.end.num_steps, whole.end.idle_share) == (4, 0.5)
 
 
-def test_steps_with_untouched_shards_left_are_the_middle():
+def test_steps_before_the_last_shards_are_counted_as_the_middle():
     scenario = Scenario(num_workers=1, num_records=6, minibatch_size=1, minibatches_per_shard=2)
 
     report = simulate(scenario)
@@ -52,7 +52,7 @@ def test_steps_with_untouched_shards_left_are_the_middle():
     assert (report.middle.num_steps, report.end.num_steps) == (4, 2)
 
 
-def test_it_can_begin_near_the_end_of_an_epoch():
+def test_a_simulation_can_begin_near_the_end_of_an_epoch():
     scenario = Scenario(
         num_workers=1, num_records=2048 * 10, first_shard=8, max_steps=1_000, num_epochs=2
     )
@@ -108,7 +108,7 @@ def test_a_death_noticed_before_a_failed_step_is_not_forgotten():
     failed_commit_rate=st.floats(0, 0.5),
     seed=st.integers(0, 9),
 )
-def test_whenever_one_looks_no_batch_is_missing_or_there_twice(num_records, **options):
+def test_no_batch_is_missing_or_duplicated_at_any_step(num_records, **options):
     scenario = Scenario(
         num_records=num_records, minibatch_size=4, minibatches_per_shard=8, num_epochs=2, **options
     )
@@ -119,7 +119,7 @@ def test_whenever_one_looks_no_batch_is_missing_or_there_twice(num_records, **op
 
 
 @pytest.mark.parametrize("max_steps", [100, 10_000])
-def test_a_ledger_that_loses_pieces_is_seen(monkeypatch, max_steps):
+def test_a_ledger_that_loses_pieces_is_detected(monkeypatch, max_steps):
     def release(self, ranks):
         gone = set(np.asarray(ranks).tolist())
         kept = [row for row in self.leased_table.tolist() if row[4] not in gone]
@@ -131,7 +131,7 @@ def test_a_ledger_that_loses_pieces_is_seen(monkeypatch, max_steps):
 
 
 @pytest.mark.parametrize("max_steps", [110, 10_000])
-def test_a_ledger_that_deals_a_batch_twice_is_seen(monkeypatch, max_steps):
+def test_a_ledger_that_assigns_a_batch_twice_is_detected(monkeypatch, max_steps):
     split = ledger_module._split
 
     def forgets_to_shorten(leased, idle):
@@ -157,7 +157,7 @@ def test_only_the_ledgers_own_work_is_measured():
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_shards_have_as_many_batches_as_the_plan_says(shuffle):
+def test_shards_have_the_planned_number_of_batches(shuffle):
     plan = ShardPlan(1000, 3, 4, seed=2, shuffle=shuffle)
 
     numbers = num_batches_by_position(plan)
@@ -170,7 +170,7 @@ def test_a_first_shard_beyond_the_epoch_is_refused():
         simulate(Scenario(num_workers=1, num_records=10, first_shard=1))
 
 
-def test_ten_thousand_workers_cost_milliseconds_and_less_than_a_megabyte():
+def test_ten_thousand_workers_take_milliseconds_and_under_a_megabyte():
     report = simulate(
         Scenario(
             num_workers=10_000,

@@ -137,7 +137,7 @@ def test_twenty_kills_leave_no_trace(model, digits, tmp_path):
 @pytest.mark.exhaustive  # tests/parity kills `early_stopping_restore` after its best epoch.
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_best_weights_of_before_a_kill_are_those_that_are_restored(digits, tmp_path):
+def test_the_best_weights_from_before_a_kill_are_restored(digits, tmp_path):
     storm("stopping_module", digits, tmp_path, num_kills=2, num_epochs=3)
 
     killed, whole = (

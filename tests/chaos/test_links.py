@@ -116,7 +116,7 @@ def _is_a_worker(process):
         return False
 
 
-def test_a_storm_of_cut_links_and_deaths_leaves_each_record_counted_once(tmp_path, chaos_minutes):
+def test_a_storm_of_cut_links_and_deaths_counts_each_record_once(tmp_path, chaos_minutes):
     seed = time.time_ns() % 10**6
     print(f"seed {seed}")
     rng = random.Random(seed)

@@ -97,7 +97,7 @@ def small_disk():
         storm.close()
 
 
-def test_the_exit_codes_of_a_storm_are_the_documented_ones(repository):
+def test_exit_codes_in_a_storm_are_the_documented_ones(repository):
     text = (repository / "docs" / "reference" / "exit-codes.md").read_text()
 
     documented = {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
@@ -105,7 +105,7 @@ def test_the_exit_codes_of_a_storm_are_the_documented_ones(repository):
 
 
 @pytest.mark.timeout(900)
-def test_a_death_at_any_point_or_of_any_process_leaves_each_record_counted_once(numbers, tmp_path):
+def test_a_death_at_any_point_leaves_each_record_counted_once(numbers, tmp_path):
     # The Lighthouse, Ray's own and a frozen worker are in tests/engines/elastic/test_silence.py.
     processes = ["fork server", TERMINATED, "actor"]
     points = random.Random(2).sample(NAMED_POINTS, len(NAMED_POINTS))
@@ -206,7 +206,7 @@ def broken(numbers, tmp_path_factory):
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("epoch", [0, 1, 2], ids=["forgetful", "skipping", "sound"])
-def test_a_broken_ledger_shows_in_the_weights_and_the_audit_names_the_records(broken, epoch):
+def test_weights_and_audit_reveal_a_broken_ledger(broken, epoch):
     lacking = missing_after(broken, epoch) - missing_after(broken, epoch - 1)
 
     assert bool(lacking) == (epoch < 2)
@@ -236,7 +236,7 @@ def test_a_silent_fork_leaves_each_record_counted_once(numbers, tmp_path):
 
 @pytest.mark.chaos  # Two workers without lineages are in `engines/elastic/test_allreduce.py`.
 @pytest.mark.timeout(600)
-def test_without_lineages_a_silent_fork_shows_in_the_weights(numbers, tmp_path):
+def test_without_lineages_a_silent_fork_changes_the_weights(numbers, tmp_path):
     storm = train_with_a_fork(numbers, tmp_path, "forked", "blind")
 
     # Rank 0 has its lonely step behind it; the others never get what it brought in there.

@@ -90,7 +90,7 @@ def test_a_wrong_arity_is_named_with_its_line(train, zoo):
     assert "ElasticDL module" in said
 
 
-def test_a_record_that_does_not_fit_the_schema_is_named_with_its_field(train, zoo):
+def test_a_record_that_violates_the_schema_is_named_with_its_field(train, zoo):
     edit(zoo, '"shape": [4]', '"shape": [5]')
 
     code, said = train()
@@ -189,7 +189,7 @@ def full_disk():
         signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_a_full_disk_keeps_what_was_complete(train, tmp_path):
+def test_a_full_disk_keeps_complete_files(train, tmp_path):
     train(max_steps=2)
     before = CheckpointStore(OutputFolder(tmp_path / "out")).steps()
     with full_disk():
@@ -201,7 +201,7 @@ def test_a_full_disk_keeps_what_was_complete(train, tmp_path):
     assert train()[0] == 0
 
 
-def test_the_same_command_begins_when_the_first_checkpoint_found_no_room(train):
+def test_the_same_command_starts_after_a_full_disk_at_the_first_checkpoint(train):
     with full_disk():
         code, said = train(checkpoint_steps=1)
     assert (code, "no space" in said) == (6, True)
@@ -211,7 +211,7 @@ def test_the_same_command_begins_when_the_first_checkpoint_found_no_room(train):
     assert code == 0, said
 
 
-def test_an_output_of_another_job_is_named_with_what_differs(train):
+def test_an_output_of_another_job_is_named_with_the_differences(train):
     train()
 
     code, said = train(seed=5)
@@ -221,7 +221,7 @@ def test_an_output_of_another_job_is_named_with_what_differs(train):
     assert "--output" in said
 
 
-def test_a_folder_of_something_else_is_left_alone(train, tmp_path):
+def test_an_unrelated_folder_is_left_alone(train, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("years of work")
 
@@ -278,14 +278,14 @@ def test_an_unknown_flag_and_an_unknown_command_get_a_suggestion(capsys):
     assert "'evaluate'" in capsys.readouterr().err
 
 
-def test_all_options_that_are_missing_are_named_at_once(capsys):
+def test_all_missing_options_are_named_at_once(capsys):
     assert _run(["predict", "--data=a"], debug=False) == 2
     assert "Missing: '--trained_model', '--output'." in capsys.readouterr().err
     assert _run(["predict", "--data=a", "--output=b"], debug=False) == 2
     assert "Missing option '--trained_model'." in capsys.readouterr().err
 
 
-def test_one_step_is_no_steps(train, tmp_path, capsys):
+def test_one_step_is_reported_in_the_singular(train, tmp_path, capsys):
     code = _run(
         [
             "train",
@@ -302,12 +302,12 @@ def test_one_step_is_no_steps(train, tmp_path, capsys):
     assert "Trained 1 step: " in capsys.readouterr().out
 
 
-def test_a_suggestion_ends_a_sentence_once(capsys):
+def test_a_suggestion_is_punctuated_once(capsys):
     assert _run(["data", "sample", "digit", "--output=a"], debug=False) == 2
     assert "did you mean 'digits'? There are" in capsys.readouterr().err
 
 
-def test_ctrl_c_keeps_what_was_reached(zoo, tmp_path):
+def test_ctrl_c_keeps_the_progress(zoo, tmp_path):
     write_records(tmp_path / "train.recordio", 64)
     arguments = [
         sys.executable, "-m", "elasticdl.cli.main", "train", f"--model_zoo={zoo}",
@@ -326,7 +326,7 @@ def test_ctrl_c_keeps_what_was_reached(zoo, tmp_path):
     assert CheckpointStore(OutputFolder(tmp_path / "out")).latest().checkpoint.step > 0
 
 
-def test_a_traceback_comes_with_debug_only(tmp_path, capsys):
+def test_a_traceback_is_shown_only_with_debug(tmp_path, capsys):
     arguments = ["evaluate", "--trained_model=nowhere", "--data=nothing"]
 
     assert _run(arguments, debug=False) == 6
@@ -345,7 +345,7 @@ def test_empty_files_are_refused(train, tmp_path):
     assert "empty.recordio" in said
 
 
-def test_a_dtype_that_does_not_fit_is_named(train, tmp_path):
+def test_a_mismatched_dtype_is_named(train, tmp_path):
     with recordio.Writer(str(tmp_path / "texts.recordio")) as writer:
         for _ in range(4):
             text = np.array([b"a", b"b", b"c", b"d"], dtype=object)
@@ -358,7 +358,7 @@ def test_a_dtype_that_does_not_fit_is_named(train, tmp_path):
     assert "float32" in said
 
 
-def test_a_label_the_model_has_no_output_for_is_named_with_its_place(train, tmp_path):
+def test_a_label_beyond_the_models_outputs_is_named_with_its_place(train, tmp_path):
     with recordio.Writer(str(tmp_path / "ten.recordio")) as writer:
         for i in range(32):
             writer.write(encode({"x": np.zeros(4, "float32"), "label": np.int64([i % 11])}))
@@ -389,7 +389,9 @@ def test_an_error_in_the_loss_is_shown_with_the_users_line(train, zoo):
         ["train", "--data=x", "--output=o", "--spec"],
     ],
 )
-def test_a_file_that_is_no_config_is_not_shown(text, command, tmp_path, capsys, monkeypatch):
+def test_the_content_of_an_invalid_config_is_not_shown(
+    text, command, tmp_path, capsys, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file.yml").write_text(text)
 
@@ -435,7 +437,7 @@ def test_control_characters_of_an_output_do_not_reach_the_terminal(zoo, tmp_path
         ("raise GeneratorExit", "this code ended the command with GeneratorExit()"),
     ],
 )
-def test_code_that_ends_the_process_is_a_mistake_of_its_line(zoo, train, code, said):
+def test_code_that_exits_is_reported_with_its_line(zoo, train, code, said):
     edit(zoo, "def input_fn(records):\n", f"def input_fn(records):\n    {code}\n")
 
     exit_code, message = train()
@@ -444,7 +446,7 @@ def test_code_that_ends_the_process_is_a_mistake_of_its_line(zoo, train, code, s
     assert "small.py:" in message
 
 
-def test_too_little_memory_is_no_mistake_of_ours(zoo, train):
+def test_running_out_of_memory_is_not_an_internal_error(zoo, train):
     edit(
         zoo,
         "def input_fn(records):\n",

@@ -9,7 +9,7 @@ from elasticdl.cli.main import cli
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_gets_its_script(shell) -> None:
+def test_each_shell_gets_its_script(shell) -> None:
     result = CliRunner().invoke(
         cli, prog_name="elasticdl", env={"_ELASTICDL_COMPLETE": f"{shell}_source"}
     )

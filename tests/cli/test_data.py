@@ -89,7 +89,7 @@ def test_help_shows_examples_and_loads_nothing_heavy(run_python):
 # --- sample --------------------------------------------------------------------------------------
 
 
-def test_sample_writes_data_and_says_what_to_try(folder):
+def test_sample_writes_data_and_suggests_a_command(folder):
     printed = run("sample", "iris", "--output=my iris")
 
     assert open_source("my iris/train").num_records == 120
@@ -100,7 +100,7 @@ def test_sample_writes_data_and_says_what_to_try(folder):
 
 
 @pytest.mark.parametrize("file_format", ["recordio", "tfrecord", "csv", "parquet"])
-def test_sample_writes_the_format_asked_for(folder, file_format):
+def test_sample_writes_the_requested_format(folder, file_format):
     run("sample", "wine", "--output=wine", f"--format={file_format}")
 
     assert {path.suffix for path in Path("wine").glob("*/*")} == {f".{file_format}"}
@@ -112,7 +112,7 @@ def test_help_of_sample_names_all_samples():
     assert [name for name in SAMPLES if f"  {name} " not in printed] == []
 
 
-def test_every_sample_names_a_prebuilt_model_that_there_is():
+def test_every_sample_names_an_existing_prebuilt_model():
     from elasticdl.zoo import catalogue
 
     models = {entry.name for entry in catalogue.entries()}
@@ -127,7 +127,7 @@ def test_an_unknown_sample_is_refused(folder):
         run("sample", "digit", "--output=x")
 
 
-def test_without_the_extra_sample_says_how_to_install_it(folder, monkeypatch):
+def test_sample_without_its_extra_says_how_to_install_it(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
 
     with pytest.raises(MissingExtraError, match=r"pip install 'elasticdl\[samples\]'"):
@@ -137,7 +137,7 @@ def test_without_the_extra_sample_says_how_to_install_it(folder, monkeypatch):
 # --- split ---------------------------------------------------------------------------------------
 
 
-def test_split_says_how_many_records_went_where_and_what_to_run_next(folder):
+def test_split_reports_record_counts_and_the_next_command(folder):
     write_sample("iris", "iris", "csv", 0)
 
     printed = run("split", "iris/train", "--output=my parts", "--stratify=label", "--quiet")
@@ -161,7 +161,7 @@ PREPARE = ("prepare", "--model_zoo=zoo", "--model_def=texts", "--input=in/*.txt"
 
 
 @pytest.mark.parametrize("num_processes", [1, 2])
-def test_prepare_runs_the_function_of_a_model_file_over_files(folder, num_processes):
+def test_prepare_applies_the_function_of_a_model_file_to_files(folder, num_processes):
     printed = run(*PREPARE, f"--num_processes={num_processes}")
 
     source = open_source("out")
@@ -172,14 +172,14 @@ def test_prepare_runs_the_function_of_a_model_file_over_files(folder, num_proces
     assert re.search(r"20 records in 10 files in out", printed)
 
 
-def test_prepare_again_says_what_it_kept(folder):
+def test_preparing_again_reports_kept_files(folder):
     run(*PREPARE)
     (folder / "in" / "00.txt").write_text("changed")
 
     assert "9 of 10 parts exist already" in run(*PREPARE)
 
 
-def test_prepare_says_when_kept_files_were_made_by_another_version_of_the_file(folder):
+def test_prepare_reports_kept_files_of_another_code_version(folder):
     run(*PREPARE)
     (folder / "zoo" / "texts.py").write_text(MODEL_FILE + "\n# Other.\n")
 
@@ -214,7 +214,7 @@ def test_a_function_that_raises_is_quoted_with_its_own_file_and_line(folder, num
         ("data_schema", r"there is no data_schema\(\) in the file"),
     ],
 )
-def test_a_model_file_without_what_preparing_needs_is_refused(folder, lacks, message):
+def test_prepare_refuses_a_model_file_without_its_functions(folder, lacks, message):
     path = folder / "zoo" / "texts.py"
     path.write_text(MODEL_FILE.replace(lacks, "something_else"))
 
@@ -223,7 +223,7 @@ def test_a_model_file_without_what_preparing_needs_is_refused(folder, lacks, mes
     assert not (folder / "out").exists()
 
 
-def test_a_schema_that_is_wrong_is_named_with_its_line(folder):
+def test_a_wrong_schema_is_named_with_its_line(folder):
     path = folder / "zoo" / "texts.py"
     path.write_text(MODEL_FILE.replace('"int64"', '"int65"'))
 
@@ -237,7 +237,7 @@ def test_a_schema_that_is_wrong_is_named_with_its_line(folder):
 
 
 @pytest.mark.parametrize("file_format", ["recordio", "tfrecord", "csv", "parquet"])
-def test_index_is_written_beside_the_files_and_says_how_many_they_are(folder, file_format):
+def test_index_is_written_beside_the_files_and_reports_their_number(folder, file_format):
     write_sample("iris", "iris", file_format)
 
     printed = run("index", "iris/train", "iris/test", "--quiet")
@@ -263,12 +263,12 @@ def test_index_of_many_folders_names_some(folder):
     assert "and 3 more" in printed
 
 
-def test_index_of_nothing_is_refused(folder):
+def test_indexing_nothing_is_refused(folder):
     with pytest.raises(NoDataError, match="No file matches"):
         run("index", "nowhere")
 
 
-def test_show_of_a_huge_file_with_an_index_counts_it(folder, monkeypatch):
+def test_show_takes_the_count_of_a_huge_file_from_its_index(folder, monkeypatch):
     write_sample("iris", "iris", "csv")
     run("index", "iris/train")
     monkeypatch.setattr(overview, "_WHOLE_BYTES", 1)
@@ -282,7 +282,7 @@ def test_show_of_a_huge_file_with_an_index_counts_it(folder, monkeypatch):
 
 
 @pytest.mark.parametrize("file_format", ["recordio", "tfrecord", "csv", "parquet"])
-def test_show_tells_format_count_fields_and_records(folder, file_format):
+def test_show_prints_format_count_fields_and_records(folder, file_format):
     write_sample("iris", "iris", file_format)
 
     printed = run("show", "iris/test", "--limit=2")
@@ -294,7 +294,7 @@ def test_show_tells_format_count_fields_and_records(folder, file_format):
     assert "\n  2 " not in printed
 
 
-def test_show_tells_chunks_and_row_groups(folder):
+def test_show_prints_chunks_and_row_groups(folder):
     write_sample("iris", "a", "recordio")
     write_sample("iris", "b", "parquet")
 
@@ -302,13 +302,13 @@ def test_show_tells_chunks_and_row_groups(folder):
     assert "4 row groups, compression: snappy" in run("show", "b/train")
 
 
-def test_show_takes_what_a_shell_makes_of_a_pattern(folder):
+def test_show_accepts_files_expanded_by_a_shell(folder):
     write_sample("iris", "iris")
 
     assert "2 files, 30 records" in run("show", *sorted(Path("iris/test").iterdir()))
 
 
-def test_show_with_many_fields_has_a_line_for_each(folder):
+def test_show_has_a_line_for_each_of_many_fields(folder):
     write_sample("wine", "wine")
 
     printed = run("show", "wine/test", "--limit=3")
@@ -342,7 +342,7 @@ def test_show_reads_shapes_from_a_schema(folder, options):
     )
 
 
-def test_show_finds_records_that_do_not_fit_the_schema(folder):
+def test_show_finds_records_that_violate_the_schema(folder):
     write_sample("digits", "digits")
 
     with pytest.raises(SchemaError, match=r"record 0: field 'image' has 784 values"):
@@ -358,7 +358,7 @@ def test_show_draws_pictures(folder):
     assert len([line for line in printed.splitlines() if set(line) & set("░▒▓█")]) >= 10
 
 
-def test_show_prints_records_that_are_no_examples_as_bytes(folder):
+def test_show_prints_records_that_are_not_examples_as_bytes(folder):
     with Writer("a.recordio") as writer:
         writer.write(b"hello, [bold]")
         writer.write(bytes(range(256)) * 2)
@@ -371,7 +371,7 @@ def test_show_prints_records_that_are_no_examples_as_bytes(folder):
     assert "(512 bytes)" in printed
 
 
-def test_show_breaks_dates_at_their_space_and_cuts_nothing(folder):
+def test_show_wraps_timestamps_at_their_space_and_truncates_nothing(folder):
     rows = "".join(
         f"Person number {i},{day},{day} 12:00:00,{day}T12:30:00.25Z,City {i},x\n"
         for i in range(1, 4)
@@ -387,7 +387,7 @@ def test_show_breaks_dates_at_their_space_and_cuts_nothing(folder):
         assert part in first
 
 
-def test_show_tells_of_fields_that_are_not_in_every_record(folder):
+def test_show_counts_records_with_missing_fields(folder):
     schema = Schema.from_user([{"name": "[x]", "shape": [1], "dtype": "float32"}])
     from elasticdl.data import example
 
@@ -438,7 +438,7 @@ def test_show_of_a_huge_file_reads_its_beginning_and_estimates_the_rest(
         (["zoo", "--model_zoo=zoo"], UsageError, "--model_zoo=zoo needs --model_def"),
     ],
 )
-def test_show_refuses_what_makes_no_sense(folder, words, error, message):
+def test_show_refuses_invalid_options(folder, words, error, message):
     with pytest.raises(error, match=message):
         run("show", *words)
 
@@ -467,19 +467,19 @@ def test_an_array_is_a_picture_by_its_shape(shape, is_picture):
     assert (picture is not None) == is_picture
 
 
-def test_a_list_with_negative_numbers_is_no_picture():
+def test_a_list_with_negative_numbers_is_not_a_picture():
     assert data_show.as_picture(np.linspace(-1, 1, 784)) is None
 
 
 @pytest.mark.parametrize("highest", [1, 255])
-def test_brightness_may_go_to_1_or_to_255(highest):
+def test_brightness_may_range_to_1_or_255(highest):
     array = np.zeros((16, 16), np.float32)
     array[0, 0] = highest
 
     assert data_show.as_picture(array).max() == 255
 
 
-def test_a_picture_in_colour_has_two_pixels_in_a_character():
+def test_a_colour_picture_has_two_pixels_per_character():
     picture = np.zeros((4, 8, 3))
     picture[2, 5] = (255, 0, 0)
     picture[3, 5] = (0, 0, 255)
@@ -491,7 +491,7 @@ def test_a_picture_in_colour_has_two_pixels_in_a_character():
     assert (*style.color.triplet, *style.bgcolor.triplet) == (255, 0, 0, 0, 0, 255)
 
 
-def test_a_large_picture_is_made_smaller():
+def test_a_large_picture_is_scaled_down():
     text = data_show.draw(np.full((480, 640, 3), 200.0), in_colour=False)
 
     lines = text.plain.splitlines()
@@ -500,7 +500,7 @@ def test_a_large_picture_is_made_smaller():
     assert set(text.plain) == {"▓", "\n"}
 
 
-def test_pictures_stand_side_by_side_where_there_is_room(folder):
+def test_pictures_are_shown_side_by_side_if_there_is_room(folder):
     write_sample("digits", "digits")
     found = summarize_files("digits/test", 3)
 
@@ -522,7 +522,7 @@ def write_columns(path, names):
 
 
 @pytest.mark.parametrize("num_columns", [2, 20])
-def test_a_column_name_does_not_reach_the_terminal_as_a_command(tmp_path, num_columns):
+def test_control_characters_of_a_column_name_are_escaped(tmp_path, num_columns):
     write_columns(tmp_path / "a.parquet", [f"a\x1b[2Jb{i}" for i in range(num_columns)])
 
     printed = run("show", tmp_path / "a.parquet")
@@ -531,7 +531,7 @@ def test_a_column_name_does_not_reach_the_terminal_as_a_command(tmp_path, num_co
     assert r"a\x1b[2Jb0" in printed
 
 
-def test_of_very_many_columns_the_first_are_shown(tmp_path):
+def test_only_the_first_of_many_columns_are_shown(tmp_path):
     write_columns(tmp_path / "wide.parquet", [f"c{i:03}" for i in range(503)])
 
     printed = run("show", tmp_path / "wide.parquet")

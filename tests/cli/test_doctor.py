@@ -40,7 +40,7 @@ def test_text_and_json_have_the_same_facts():
     assert "working folder" in found["machine"]
 
 
-def test_a_missing_extra_has_its_command(monkeypatch):
+def test_a_missing_extra_is_shown_with_its_command(monkeypatch):
     lines = [
         "click>=8", 'gcsfs>=1 ; extra == "gcs"', 'sqlglot>=27 ; extra == "sql"',
         "a-b ; sys_platform == 'linux' and extra == 'tensorflow'",
@@ -70,7 +70,7 @@ def test_a_full_disk_a_small_shared_memory_and_a_quota_are_hints(monkeypatch):
     assert "set OMP_NUM_THREADS=1." in text
 
 
-def test_gpus_are_shown_with_what_hides_them(nvidia_smi, monkeypatch):
+def test_gpus_are_shown_with_the_setting_that_hides_them(nvidia_smi, monkeypatch):
     nvidia_smi("echo 'H100, 81559 MiB, 570.1'")
     monkeypatch.setattr(
         doctor, "_version", lambda name: "2.21" if name == "tensorflow-cpu" else None
@@ -92,7 +92,7 @@ def test_a_driver_that_does_not_answer_is_a_hint(nvidia_smi):
     assert "nvidia-smi failed, so no GPU can be used" in run()
 
 
-def test_no_variable_of_the_environment_is_shown(monkeypatch):
+def test_no_environment_variable_is_shown(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "never-shown")
 
     assert "never-shown" not in run() + run("--json")

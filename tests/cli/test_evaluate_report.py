@@ -132,13 +132,13 @@ def small(tmp_path_factory, data):
     return train(tmp_path_factory.mktemp("model") / "of", MODEL, data)
 
 
-def test_a_report_lies_in_the_model_unless_it_is_told_where(small, data) -> None:
+def test_a_report_is_written_into_the_model_by_default(small, data) -> None:
     evaluate(small, data, "--report")
 
     assert (small / "report" / "report.html").exists()
 
 
-def test_an_example_alone_has_the_loss_in_its_row(small, data, tmp_path) -> None:
+def test_the_loss_of_a_row_is_that_of_the_example_alone(small, data, tmp_path) -> None:
     evaluate(small, data, f"--report={tmp_path}")
     (tmp_path / "one").mkdir()
     write_records(tmp_path / "one" / "a.recordio", 1)
@@ -159,7 +159,7 @@ class RecordingReporter(Silent):
         self.notes.append(message)
 
 
-def test_a_loss_that_is_no_mean_of_its_examples_is_told(small, data, tmp_path) -> None:
+def test_a_loss_that_is_not_the_mean_over_examples_is_noted(small, data, tmp_path) -> None:
     # The root of a mean is not the mean of roots.
     model = MODEL.replace("    return keras.ops.mean(", "    return keras.ops.sqrt(keras.ops.mean(")
     model = model.replace("from_logits=True)\n    )", "from_logits=True)\n    ))")

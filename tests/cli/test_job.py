@@ -98,7 +98,7 @@ def without_steps(first, last):
     ]
 
 
-def test_a_training_is_clean(tmp_path, audit) -> None:
+def test_the_audit_of_a_training_finds_no_errors(tmp_path, audit) -> None:
     train(tmp_path, num_epochs=2)
 
     code, said = audit()
@@ -108,9 +108,7 @@ def test_a_training_is_clean(tmp_path, audit) -> None:
     assert rows == [[epoch, "100", "of", "100", "1", "0", "each", "once"] for epoch in ("1", "2")]
 
 
-def test_a_training_that_was_stopped_says_how_far_it_is_and_is_clean_when_it_went_on(
-    tmp_path, audit
-) -> None:
+def test_the_audit_accepts_stopped_and_resumed_trainings(tmp_path, audit) -> None:
     train(tmp_path, num_epochs=2, max_steps=13)
     stopped = audit()
     train(tmp_path, num_epochs=2)
@@ -123,7 +121,7 @@ def test_a_training_that_was_stopped_says_how_far_it_is_and_is_clean_when_it_wen
     assert [epoch["trained_records"] for epoch in json.loads(ended[1])["epochs"]] == [100, 100]
 
 
-def test_records_of_an_event_that_was_lost_are_named_with_their_file(tmp_path, audit) -> None:
+def test_records_of_a_lost_event_are_named_with_their_file(tmp_path, audit) -> None:
     train(tmp_path)
     change_log(tmp_path, without_steps(1, 4))
 
@@ -140,7 +138,7 @@ def test_records_of_an_event_that_was_lost_are_named_with_their_file(tmp_path, a
     assert not as_json["clean"]
 
 
-def test_a_batch_that_was_told_twice_is_named_with_its_rows(tmp_path, audit) -> None:
+def test_a_batch_logged_twice_is_named_with_its_rows(tmp_path, audit) -> None:
     train(tmp_path)
 
     def doubled(events):
@@ -160,7 +158,7 @@ def test_a_batch_that_was_told_twice_is_named_with_its_rows(tmp_path, audit) -> 
     assert said.count("2 times") == 10
 
 
-def test_batches_the_data_do_not_have_are_named(tmp_path, audit) -> None:
+def test_batches_beyond_the_data_are_named(tmp_path, audit) -> None:
     train(tmp_path)
 
     def added(events):
@@ -177,7 +175,7 @@ def test_batches_the_data_do_not_have_are_named(tmp_path, audit) -> None:
     )
 
 
-def test_workers_that_were_lost_are_counted_in_their_epoch(tmp_path, audit) -> None:
+def test_lost_workers_are_counted_in_their_epoch(tmp_path, audit) -> None:
     train(tmp_path, num_epochs=2)
 
     def with_loss(events):
@@ -191,7 +189,7 @@ def test_workers_that_were_lost_are_counted_in_their_epoch(tmp_path, audit) -> N
     assert [epoch["lost_workers"] for epoch in epochs] == [0, 1]
 
 
-def test_a_pipeline_is_audited_by_batches_and_says_what_it_cannot_know(tmp_path, audit) -> None:
+def test_a_pipeline_is_audited_by_batches_with_a_note(tmp_path, audit) -> None:
     train(tmp_path, model=PIPELINE, num_epochs=2)
 
     code, said = audit()
@@ -219,7 +217,7 @@ def test_batches_of_a_loader_are_called_batches(tmp_path, audit) -> None:
 @pytest.mark.parametrize(
     ("steps", "said_of_it"), [((1, 4), "batch 0 of shard 0"), ((9, 10), "2 steps")]
 )
-def test_an_event_a_pipeline_training_lost_is_found_also_at_the_end_of_a_shard(
+def test_a_lost_event_of_a_pipeline_is_found_even_at_the_end_of_a_shard(
     tmp_path, audit, steps, said_of_it
 ) -> None:
     train(tmp_path, model=PIPELINE)
@@ -246,7 +244,7 @@ def test_a_row_that_cannot_be_counted_is_an_error(tmp_path, audit, row) -> None:
     assert "restore it from a copy" in said
 
 
-def test_an_event_that_cannot_be_read_is_told(tmp_path, audit) -> None:
+def test_unreadable_events_are_counted(tmp_path, audit) -> None:
     train(tmp_path)
 
     def broken(events):
@@ -260,14 +258,14 @@ def test_an_event_that_cannot_be_read_is_told(tmp_path, audit) -> None:
     assert "1 event of steps cannot be read." in said
 
 
-def test_a_folder_that_is_no_output_is_an_error(audit) -> None:
+def test_a_folder_that_is_not_an_output_is_an_error(audit) -> None:
     code, said = audit()
 
     assert code == 6
     assert "no training log found" in said
 
 
-def test_help_says_what_the_exit_code_means(capsys) -> None:
+def test_help_explains_the_exit_code(capsys) -> None:
     _run(["job", "audit", "--help"], debug=False)
 
     assert "Exit code: 0 if no problem was found, 1 otherwise." in capsys.readouterr().out
@@ -303,7 +301,7 @@ SKIPPED = {
 }  # fmt: skip
 
 
-def test_records_that_were_left_out_are_named_and_expected(tmp_path, audit) -> None:
+def test_skipped_records_are_named_and_expected(tmp_path, audit) -> None:
     train(tmp_path, num_epochs=2)
     change_log(tmp_path, leaving_out(SKIPPED, num_left_out=(10, 10)))
 
@@ -327,7 +325,7 @@ def test_records_that_were_left_out_are_named_and_expected(tmp_path, audit) -> N
         ([SKIPPED], (10, 9), "Epoch 2: 1 record trained on that should have been left out."),
     ],
 )
-def test_records_that_were_left_out_without_an_event_or_in_part_are_wrong(
+def test_records_skipped_without_a_matching_event_are_an_error(
     tmp_path, audit, skipped, num_left_out, said_of_it
 ) -> None:
     train(tmp_path, num_epochs=2)

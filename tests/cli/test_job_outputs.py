@@ -42,7 +42,7 @@ def test_list_names_each_job_with_its_state(tmp_path, ask) -> None:
     assert two.startswith("  killed: ")
 
 
-def test_show_says_what_happened(tmp_path, ask) -> None:
+def test_show_describes_the_job(tmp_path, ask) -> None:
     code, said = ask("show", write_output(tmp_path / "job", elastic_events()))
 
     assert not code
@@ -52,14 +52,14 @@ def test_show_says_what_happened(tmp_path, ask) -> None:
     assert "Overfitting since step 8" in said
 
 
-def test_show_says_a_step_once_before_the_first_event(tmp_path, ask) -> None:
+def test_show_prints_the_step_once_before_the_first_event(tmp_path, ask) -> None:
     code, said = ask("show", write_output(tmp_path / "job", []))
 
     assert not code
     assert said.count("step 0") == 1, said
 
 
-def test_a_federation_is_told_in_rounds(tmp_path, ask) -> None:
+def test_progress_of_a_federation_is_shown_in_rounds(tmp_path, ask) -> None:
     output = write_output(tmp_path / "job", [*federated_events(), Evaluated(
         time=T0 + 9, step=3, epoch=3, metrics={"loss": 0.5}), JobFinished(time=T0 + 10, step=3),
     ])  # fmt: skip
@@ -71,7 +71,7 @@ def test_a_federation_is_told_in_rounds(tmp_path, ask) -> None:
     assert "; round 3; " in ask("show", output)[1]
 
 
-def test_logs_are_the_events_in_words(tmp_path, ask) -> None:
+def test_logs_describe_the_events_in_words(tmp_path, ask) -> None:
     code, said = ask("logs", write_output(tmp_path / "job", finished_events()))
 
     assert not code
@@ -80,14 +80,14 @@ def test_logs_are_the_events_in_words(tmp_path, ask) -> None:
     assert said.splitlines()[-1].endswith("Finished at step 15: loss 0.2, val_loss 0.7")
 
 
-def test_a_folder_that_is_no_job_is_refused(tmp_path, ask) -> None:
+def test_a_folder_that_is_not_a_job_is_refused(tmp_path, ask) -> None:
     for verb in ("list", "show", "logs", "stop", "page"):
         code, said = ask(verb, tmp_path)
         assert code == 6, verb
         assert "was passed as --output" in said
 
 
-def test_a_folder_of_jobs_is_not_one_job(tmp_path, ask) -> None:
+def test_a_folder_of_jobs_is_not_a_job(tmp_path, ask) -> None:
     write_output(tmp_path / "one", finished_events())
     write_output(tmp_path / "two", finished_events())
 
@@ -97,14 +97,14 @@ def test_a_folder_of_jobs_is_not_one_job(tmp_path, ask) -> None:
     assert "it contains 2 (one, two). Choose one of them." in said
 
 
-def test_options_of_a_cluster_need_one(tmp_path, ask) -> None:
+def test_cluster_options_require_a_cluster(tmp_path, ask) -> None:
     code, said = ask("list", tmp_path, "--namespace=team")
 
     assert code == 2
     assert "--namespace need --cluster" in said
 
 
-def test_stop_of_what_does_not_run_does_nothing(tmp_path, ask) -> None:
+def test_stopping_a_job_that_is_not_running_does_nothing(tmp_path, ask) -> None:
     code, said = ask("stop", write_output(tmp_path / "job", finished_events()))
 
     assert not code
@@ -112,7 +112,7 @@ def test_stop_of_what_does_not_run_does_nothing(tmp_path, ask) -> None:
     assert "Its state is finished." in said
 
 
-def test_stop_of_a_job_elsewhere_says_where(tmp_path, ask) -> None:
+def test_stopping_a_job_elsewhere_names_its_machine(tmp_path, ask) -> None:
     output = write_output(tmp_path / "job", elastic_events())
     holder = {"pid": 1, "host": "far", "machine": "another", "claimed": "today", "started": "1"}
     (output / ".lock").write_text(json.dumps(holder))
@@ -123,7 +123,7 @@ def test_stop_of_a_job_elsewhere_says_where(tmp_path, ask) -> None:
     assert "process 1 on far" in said
 
 
-def test_stop_never_ends_another_process_of_the_same_number(tmp_path, ask) -> None:
+def test_stop_never_ends_another_process_with_the_same_pid(tmp_path, ask) -> None:
     from elasticdl.artifacts.holder import this_process
 
     output = write_output(tmp_path / "job", elastic_events())

@@ -34,7 +34,7 @@ def test_a_wide_terminal_has_a_line_for_each_job(printed):
     assert second.index("finished") == first.index("running") == title.index("state")
 
 
-def test_a_narrow_one_has_a_paragraph_for_each(printed):
+def test_a_narrow_terminal_has_a_paragraph_for_each_job(printed):
     assert printed(60) == [
         "runs/a-rather-long-name-of-a-job",
         "  running: waiting for the first of 4 workers, which starts",
@@ -47,7 +47,7 @@ def test_a_narrow_one_has_a_paragraph_for_each(printed):
 
 
 @pytest.mark.parametrize("width", [1, 20, 40, 80, 100, 150])
-def test_no_line_is_wider_than_the_terminal_but_for_words_that_are(printed, width):
+def test_no_line_is_wider_than_the_terminal_except_for_long_words(printed, width):
     longest = max(len(word) for row in ROWS for word in row.name.split())
 
     lines = printed(width)

@@ -36,7 +36,7 @@ def run_command(folder, doing):
     )
 
 
-def test_sigterm_within_an_import_is_answered_after_it(tmp_path) -> None:
+def test_sigterm_during_an_import_is_handled_after_it(tmp_path) -> None:
     # As packages do with their optional parts.
     (tmp_path / "optional.py").write_text(
         "import os, signal, time\n"
@@ -59,8 +59,8 @@ def test_sigterm_within_an_import_is_answered_after_it(tmp_path) -> None:
         ("SIGTERM", "finalized.called_back()", 143),
     ],
 )
-def test_a_signal_within_a_finalizer_is_answered_after_it(tmp_path, name, doing, code) -> None:
-    """Python prints what a finalizer raises, and goes on."""
+def test_a_signal_during_a_finalizer_is_handled_after_it(tmp_path, name, doing, code) -> None:
+    """Python prints exceptions of a finalizer and continues."""
     (tmp_path / "finalized.py").write_text(
         "import os, signal, time, weakref\n"
         "def work(*_):\n"
@@ -91,7 +91,9 @@ def test_a_signal_within_a_finalizer_is_answered_after_it(tmp_path, name, doing,
         (["Progress is saved up to step 9."], "\nInterrupted. Progress is saved up to step 9.\n"),
     ],
 )
-def test_ctrl_c_promises_only_what_the_command_has_saved(monkeypatch, capsys, notes, said) -> None:
+def test_the_message_on_ctrl_c_promises_only_what_was_saved(
+    monkeypatch, capsys, notes, said
+) -> None:
     def work(*, standalone_mode: bool, **given: object) -> None:
         # As click does with it.
         try:

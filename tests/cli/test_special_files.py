@@ -50,7 +50,7 @@ def train(capsys, **flags):
         ("zoo.yml", "a folder"),
     ],
 )
-def test_a_spec_that_is_no_regular_file_is_refused_by_what_it_is(place, capsys, spec, kind):
+def test_a_spec_that_is_not_a_regular_file_is_refused_with_its_type(place, capsys, spec, kind):
     (place / "zoo.yml").mkdir()
 
     code, message = train(capsys, spec=spec)
@@ -59,7 +59,7 @@ def test_a_spec_that_is_no_regular_file_is_refused_by_what_it_is(place, capsys, 
     assert "; expected " in message
 
 
-def test_a_spec_of_process_substitution_is_refused_with_the_reason(place, capsys):
+def test_a_spec_from_process_substitution_is_refused_with_the_reason(place, capsys):
     reading, writing = os.pipe()
 
     code, message = train(capsys, spec=f"/dev/fd/{reading}")
@@ -72,7 +72,7 @@ def test_a_spec_of_process_substitution_is_refused_with_the_reason(place, capsys
 @pytest.mark.parametrize(
     ("file", "reason"), [("fifo", "a pipe"), ("/dev/zero", "a device"), ("/", "not a SavedModel")]
 )
-def test_a_model_definition_that_is_no_regular_file_is_refused(place, capsys, file, reason):
+def test_a_model_definition_that_is_not_a_regular_file_is_refused(place, capsys, file, reason):
     pytest.importorskip("tensorflow")
     (place / "model.yml").write_text(SPEC.format(file=file))
 
@@ -81,7 +81,7 @@ def test_a_model_definition_that_is_no_regular_file_is_refused(place, capsys, fi
     assert (code, reason in message) == (3, True), message
 
 
-def test_links_out_of_a_saved_model_to_devices_are_not_copied(tmp_path):
+def test_links_from_a_saved_model_to_devices_are_not_copied(tmp_path):
     folder = tmp_path / "model"
     (folder / "variables").mkdir(parents=True)
     (folder / "saved_model.pb").write_bytes(b"graph")
@@ -105,7 +105,7 @@ def test_links_out_of_a_saved_model_to_devices_are_not_copied(tmp_path):
     ],
 )
 @pytest.mark.parametrize("command", ["train", "show"])
-def test_data_that_are_no_regular_file_are_refused(place, capsys, data, kind, command):
+def test_data_that_are_not_regular_files_are_refused(place, capsys, data, kind, command):
     (place / "folder").mkdir()
     shutil.copy("train.recordio", "folder")
     os.mkfifo("folder/more.recordio")
@@ -119,7 +119,7 @@ def test_data_that_are_no_regular_file_are_refused(place, capsys, data, kind, co
 
 
 @pytest.mark.parametrize("data", ["fifo", "*.recordio"])
-def test_files_to_prepare_that_are_no_regular_files_are_refused(place, capsys, data):
+def test_files_to_prepare_must_be_regular_files(place, capsys, data):
     (place / "small.py").write_text(
         MODEL + "\n\ndef prepare_data_for_a_single_file(filename): ...\n"
     )
@@ -142,7 +142,7 @@ def test_files_to_prepare_that_are_no_regular_files_are_refused(place, capsys, d
         ["session", "check", "--run_name=a", "--project_root=."],
     ],
 )
-def test_a_config_that_is_no_regular_file_is_refused(place, capsys, command):
+def test_a_config_that_is_not_a_regular_file_is_refused(place, capsys, command):
     (place / "runs" / "a").mkdir(parents=True)
     os.mkfifo(place / "runs" / "a" / "config.yaml")
 
@@ -163,7 +163,7 @@ def test_a_trained_model_that_is_a_pipe_is_refused(place, capsys, name):
     assert code == 6, message
 
 
-def test_a_pipe_among_the_files_of_a_zoo_is_passed_over(place, capsys):
+def test_a_pipe_among_the_files_of_a_zoo_is_skipped(place, capsys):
     os.mkfifo(place / "pipe.py")
 
     code, message = train(capsys, model_zoo=".", model_def="smal")

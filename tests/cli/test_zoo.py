@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_list_names_every_model_whole_on_a_narrow_terminal(monkeypatch) -> None:
+def test_list_shows_full_model_names_on_a_narrow_terminal(monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
     result = CliRunner().invoke(zoo, ["list"])
@@ -37,7 +37,7 @@ def test_list_loads_no_framework(run_python) -> None:
     assert listing.stdout.splitlines()[-1] == "False"
 
 
-def test_show_prints_the_docs_the_params_and_where_the_source_is() -> None:
+def test_show_prints_docs_params_and_source_location() -> None:
     result = CliRunner().invoke(zoo, ["show", "regressor.DNN"])
 
     assert "hidden_units: Width of each hidden layer" in result.output
@@ -45,7 +45,7 @@ def test_show_prints_the_docs_the_params_and_where_the_source_is() -> None:
     assert "regressor.py:" in result.output
 
 
-def test_show_suggests_a_near_name() -> None:
+def test_show_suggests_a_similar_name() -> None:
     with pytest.raises(UsageError, match="Did you mean 'regressor.DNN'"):
         CliRunner().invoke(zoo, ["show", "regresor.DNN"], catch_exceptions=False)
 
@@ -57,7 +57,7 @@ def test_init_writes_a_model_file_and_says_how_to_train_it(tmp_path: Path) -> No
     assert f"--model_zoo={tmp_path / 'new'} --model_def=my_model" in result.output
 
 
-def test_init_leaves_a_file_that_is_there_as_it_is(tmp_path: Path) -> None:
+def test_init_does_not_overwrite_an_existing_file(tmp_path: Path) -> None:
     (tmp_path / "my_model.py").write_text("mine")
 
     with pytest.raises(OutputTakenError, match="was not changed"):
@@ -66,7 +66,7 @@ def test_init_leaves_a_file_that_is_there_as_it_is(tmp_path: Path) -> None:
     assert (tmp_path / "my_model.py").read_text() == "mine"
 
 
-def test_a_reader_that_leaves_early_is_no_error():
+def test_closing_the_output_pipe_early_is_not_an_error():
     # As in `elasticdl zoo list | head`, without the chance that all of it fits into the pipe.
     reading, writing = os.pipe()
     os.close(reading)

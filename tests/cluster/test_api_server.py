@@ -140,7 +140,7 @@ def test_the_definitions_of_kuberay_are_listed(api_client):
     assert names == ["rayclusters.ray.io", "rayjobs.ray.io"]
 
 
-def test_a_path_that_is_not_there_is_404_without_a_status(api_client):
+def test_an_unknown_path_is_a_404_without_a_status(api_client):
     api = kubernetes.client.CustomObjectsApi(api_client)
 
     with pytest.raises(ApiException) as refusal:
@@ -165,7 +165,7 @@ def test_a_client_without_a_token_is_anonymous(api_server):
         assert 'User "system:anonymous"' in refused(403, RayJobs(client).list)["message"]
 
 
-def test_nobody_listens_in_the_unreachable_context(kubeconfig):
+def test_the_unreachable_context_refuses_connections(kubeconfig):
     with (
         kubernetes.config.new_client_from_config(str(kubeconfig), "unreachable") as client,
         pytest.raises(urllib3.exceptions.HTTPError, match="Connection refused"),
@@ -184,9 +184,7 @@ def test_a_server_without_a_known_certificate_is_not_trusted(kubeconfig):
 # 3
 
 
-def test_what_a_role_does_not_allow_is_forbidden_and_can_be_asked_before(
-    api_server, api_client, rayjobs
-):
+def test_actions_beyond_a_role_are_forbidden_and_can_be_checked(api_server, api_client, rayjobs):
     api_server.access.forbid("create", "rayjobs.ray.io")
     reviews = kubernetes.client.AuthorizationV1Api(api_client)
 
@@ -207,7 +205,7 @@ def test_what_a_role_does_not_allow_is_forbidden_and_can_be_asked_before(
 # 4
 
 
-def test_an_unknown_field_is_refused_if_strict(rayjobs):
+def test_an_unknown_field_is_refused_in_strict_mode(rayjobs):
     body = rayjob(entrypoints="x")
 
     status = refused(400, rayjobs.create, body, field_validation="Strict")
@@ -222,7 +220,7 @@ def test_an_unknown_field_is_refused_if_strict(rayjobs):
     ("how", "warning"),
     [("Warn", '299 - "unknown field \\"spec.entrypoints\\""'), ("Ignore", None)],
 )
-def test_an_unknown_field_is_removed_else(api_client, how, warning):
+def test_an_unknown_field_is_removed_in_other_modes(api_client, how, warning):
     api = kubernetes.client.CustomObjectsApi(api_client)
 
     made, _, headers = api.create_namespaced_custom_object_with_http_info(
@@ -233,7 +231,7 @@ def test_an_unknown_field_is_removed_else(api_client, how, warning):
     assert headers.get("Warning") == warning
 
 
-def test_an_unknown_field_is_told_by_its_path_without_being_asked(api_client):
+def test_warnings_name_the_path_of_an_unknown_field_by_default(api_client):
     body = rayjob()
     body["spec"]["rayClusterSpec"]["headGroupSpec"]["template"] = {
         "spec": {**TEMPLATE["spec"], "toleration": []}
@@ -245,7 +243,7 @@ def test_an_unknown_field_is_told_by_its_path_without_being_asked(api_client):
     assert "spec.rayClusterSpec.headGroupSpec.template.spec.toleration" in headers["Warning"]
 
 
-def test_an_unknown_field_of_the_metadata_is_refused_if_strict(rayjobs):
+def test_an_unknown_metadata_field_is_refused_in_strict_mode(rayjobs):
     body = rayjob()
     body["metadata"]["lables"] = {}
 
@@ -281,7 +279,7 @@ def test_defaults_are_filled_in(rayjobs):
          'Unsupported value: "tokens": supported values: "disabled", "token"'),
     ],
 )  # fmt: skip
-def test_a_value_against_the_schema_is_invalid(rayjobs, spec, field, reason, words):
+def test_a_value_that_violates_the_schema_is_invalid(rayjobs, spec, field, reason, words):
     status = refused(422, rayjobs.create, rayjob(**spec))
 
     [cause] = status["details"]["causes"]
@@ -290,7 +288,7 @@ def test_a_value_against_the_schema_is_invalid(rayjobs, spec, field, reason, wor
     assert status["message"].startswith(f'RayJob.ray.io "job" is invalid: {field}: ')
 
 
-def test_a_quantity_that_is_none_is_a_bad_request(rayjobs):
+def test_a_malformed_quantity_is_a_bad_request(rayjobs):
     container = {**TEMPLATE["spec"]["containers"][0], "resources": {"limits": {"cpu": "two"}}}
     head = {"rayStartParams": {}, "template": {"spec": {"containers": [container]}}}
 
@@ -303,7 +301,7 @@ def test_a_quantity_that_is_none_is_a_bad_request(rayjobs):
 
 
 @pytest.mark.parametrize("name", ["Job", "a_b", "-a", "a."])
-def test_a_name_that_is_none_is_invalid(rayjobs, name):
+def test_a_malformed_name_is_invalid(rayjobs, name):
     status = refused(422, rayjobs.create, rayjob(name))
 
     [cause] = status["details"]["causes"]
@@ -312,7 +310,7 @@ def test_a_name_that_is_none_is_invalid(rayjobs, name):
 
 
 @pytest.mark.parametrize("value", ["a" * 64, "a b", "-a"])
-def test_a_label_that_is_none_is_invalid(rayjobs, value):
+def test_a_malformed_label_is_invalid(rayjobs, value):
     body = rayjob()
     body["metadata"]["labels"] = {"team": value}
 
@@ -321,7 +319,7 @@ def test_a_label_that_is_none_is_invalid(rayjobs, value):
     assert cause["field"] == "metadata.labels"
 
 
-def test_annotations_hold_256_kib(rayjobs):
+def test_annotations_are_limited_to_256_kib(rayjobs):
     rayjobs.create(rayjob())
     most = "x" * (256 * 1024 - 1)
 
@@ -336,7 +334,7 @@ def test_annotations_hold_256_kib(rayjobs):
 # 8
 
 
-def test_a_name_is_taken_once(rayjobs):
+def test_creating_an_existing_name_is_a_conflict(rayjobs):
     rayjobs.create(rayjob())
 
     status = refused(409, rayjobs.create, rayjob())
@@ -346,7 +344,7 @@ def test_a_name_is_taken_once(rayjobs):
     assert status["details"] == {"name": "job", "group": "ray.io", "kind": "rayjobs"}
 
 
-def test_generate_name_makes_a_name(rayjobs):
+def test_generate_name_creates_a_name(rayjobs):
     body = rayjob()
     body["metadata"] = {"generateName": "job-"}
 
@@ -356,7 +354,7 @@ def test_generate_name_makes_a_name(rayjobs):
     assert all(name.startswith("job-") and len(name) == 9 for name in names)
 
 
-def test_an_object_that_is_not_there_is_not_found(rayjobs):
+def test_a_missing_object_is_not_found(rayjobs):
     status = refused(404, rayjobs.get)
 
     assert (status["reason"], status["message"]) == (
@@ -365,7 +363,7 @@ def test_an_object_that_is_not_there_is_not_found(rayjobs):
     )
 
 
-def test_a_namespace_that_is_not_there_is_not_found(core):
+def test_a_missing_namespace_is_not_found(core):
     status = refused(404, core.create_namespaced_pod, "nowhere", pod())
 
     assert status["message"] == 'namespaces "nowhere" not found'
@@ -406,7 +404,7 @@ def test_the_server_sets_the_metadata(rayjobs):
     assert abs((datetime.now(UTC) - created).total_seconds()) < 60
 
 
-def test_what_the_server_sets_is_not_the_clients_to_write(rayjobs):
+def test_clients_cannot_write_fields_of_the_server(rayjobs):
     made = rayjobs.create(rayjob())
 
     patch = {
@@ -428,7 +426,7 @@ def test_the_generation_counts_changes_of_the_spec(rayjobs):
     assert generation({"spec": {"suspend": True}}) == 2
 
 
-def test_writing_what_is_there_is_no_write(rayjobs):
+def test_an_unchanged_object_is_not_written(rayjobs):
     made = rayjobs.create(rayjob())
 
     assert rayjobs.patch({"spec": {"entrypoint": "true"}}) == made
@@ -438,7 +436,7 @@ def test_writing_what_is_there_is_no_write(rayjobs):
 # 11
 
 
-def test_the_status_is_written_by_itself(rayjobs):
+def test_the_status_is_written_separately_from_the_spec(rayjobs):
     made = rayjobs.create({**rayjob(), "status": {"jobStatus": "RUNNING"}})
     assert "jobStatus" not in made.get("status", {})
 
@@ -457,7 +455,7 @@ def test_the_status_is_written_by_itself(rayjobs):
 # 12
 
 
-def test_null_in_a_merge_patch_removes(rayjobs):
+def test_null_in_a_merge_patch_removes_a_field(rayjobs):
     rayjobs.create(rayjob())
 
     patched = rayjobs.patch({"metadata": {"labels": {"team": None, "who": "me"}}})
@@ -465,7 +463,7 @@ def test_null_in_a_merge_patch_removes(rayjobs):
     assert patched["metadata"]["labels"] == {"who": "me"}
 
 
-def test_a_json_patch_is_done_in_full_or_not_at_all(rayjobs, core):
+def test_a_json_patch_is_applied_atomically(rayjobs, core):
     core.create_namespaced_pod("default", pod(labels={"a": "1"}))
 
     def patch(*operations):
@@ -481,7 +479,7 @@ def test_a_json_patch_is_done_in_full_or_not_at_all(rayjobs, core):
 
 
 @pytest.mark.parametrize("media_type", ["strategic-merge-patch+json", "apply-patch+yaml"])
-def test_a_rayjob_takes_no_strategic_patch(rayjobs, media_type):
+def test_a_rayjob_rejects_a_strategic_patch(rayjobs, media_type):
     rayjobs.create(rayjob())
 
     status = refused(415, rayjobs.patch, {"spec": {}}, _content_type=f"application/{media_type}")
@@ -492,7 +490,7 @@ def test_a_rayjob_takes_no_strategic_patch(rayjobs, media_type):
 # 13
 
 
-def test_a_dry_run_answers_and_leaves_nothing(rayjobs):
+def test_a_dry_run_answers_and_creates_nothing(rayjobs):
     assert rayjobs.create(rayjob(), dry_run="All")["metadata"]["uid"]
     refused(422, rayjobs.create, rayjob(backoffLimit="3"), dry_run="All")
     refused(404, rayjobs.get)
@@ -526,7 +524,7 @@ def test_labels_are_selected_by_equality_and_by_set(rayjobs, selector, names):
     assert rayjobs.names(label_selector=selector) == names
 
 
-def test_fields_are_selected_where_the_kind_offers_them(rayjobs, core):
+def test_fields_are_selected_if_the_kind_supports_it(rayjobs, core):
     for name in ("one", "two"):
         rayjobs.create(rayjob(name))
         core.create_namespaced_pod("default", pod(name))
@@ -544,7 +542,7 @@ def test_fields_are_selected_where_the_kind_offers_them(rayjobs, core):
         next(rayjobs.watch(field_selector="spec.entrypoint=true"))
 
 
-def test_a_list_is_of_one_namespace_or_of_all(core):
+def test_lists_cover_one_namespace_or_all(core):
     core.create_namespaced_pod("default", pod("one"))
     core.create_namespaced_pod("team", pod("two"))
 
@@ -597,7 +595,7 @@ def test_dependents_of_dependents_are_deleted_before_them(api_server, rayjobs, c
     assert removals(api_server, before) == ["pod", "child", "job"]
 
 
-def test_a_finalizer_keeps_an_object_until_it_is_taken_off(rayjobs):
+def test_a_finalizer_keeps_an_object_until_it_is_removed(rayjobs):
     body = rayjob()
     body["metadata"]["finalizers"] = ["example.org/wait"]
     rayjobs.create(body)
@@ -610,7 +608,7 @@ def test_a_finalizer_keeps_an_object_until_it_is_taken_off(rayjobs):
     refused(404, rayjobs.get)
 
 
-def test_what_is_deleted_at_once_is_a_success_with_its_uid(rayjobs):
+def test_an_immediate_deletion_returns_success_with_the_uid(rayjobs):
     made = rayjobs.create(rayjob())
 
     answer = rayjobs.delete()
@@ -627,7 +625,7 @@ def test_another_uid_in_the_preconditions_is_a_conflict(rayjobs):
     rayjobs.delete(body={"preconditions": {"uid": uid}})
 
 
-def test_all_of_a_selection_can_be_deleted(core):
+def test_all_selected_objects_can_be_deleted(core):
     for name, team in (("one", "a"), ("two", "a"), ("three", "b")):
         core.create_namespaced_pod("default", pod(name, labels={"team": team}))
 
@@ -639,7 +637,7 @@ def test_all_of_a_selection_can_be_deleted(core):
 # 16
 
 
-def test_a_pod_on_a_node_goes_when_its_kubelet_says_so(core):
+def test_a_pod_on_a_node_is_deleted_when_its_kubelet_confirms(core):
     core.create_namespaced_pod("default", {**pod(), "spec": {**TEMPLATE["spec"],
                                                              "nodeName": "node-1"}})  # fmt: skip
 
@@ -654,7 +652,7 @@ def test_a_pod_on_a_node_goes_when_its_kubelet_says_so(core):
 # 17
 
 
-def test_a_watch_starts_behind_a_list(rayjobs):
+def test_a_watch_starts_after_the_version_of_a_list(rayjobs):
     rayjobs.create(rayjob("one"))
     version = rayjobs.list()["metadata"]["resourceVersion"]
     rayjobs.create(rayjob("two"))
@@ -670,7 +668,7 @@ def test_a_watch_starts_behind_a_list(rayjobs):
     ]
 
 
-def test_a_watch_without_a_version_begins_with_what_is_there(rayjobs):
+def test_a_watch_without_a_version_begins_with_existing_objects(rayjobs):
     rayjobs.create(rayjob("one"))
     events = rayjobs.watch(timeout_seconds=5)
 
@@ -682,7 +680,7 @@ def test_a_watch_without_a_version_begins_with_what_is_there(rayjobs):
     creation.join()
 
 
-def test_what_leaves_a_selection_is_deleted_for_its_watch(rayjobs):
+def test_an_object_that_leaves_a_selection_is_deleted_for_its_watch(rayjobs):
     version = rayjobs.create(rayjob("one"))["metadata"]["resourceVersion"]
     rayjobs.create(rayjob("other"))
     for team in ("b", "b2", "a"):
@@ -698,7 +696,7 @@ def test_what_leaves_a_selection_is_deleted_for_its_watch(rayjobs):
 # 18
 
 
-def test_bookmarks_say_how_far_a_quiet_watch_is(rayjobs, core):
+def test_bookmarks_report_the_version_of_a_quiet_watch(rayjobs, core):
     version = rayjobs.create(rayjob())["metadata"]["resourceVersion"]
     core.create_namespaced_pod("default", pod())
 
@@ -713,7 +711,7 @@ def test_bookmarks_say_how_far_a_quiet_watch_is(rayjobs, core):
 # 19
 
 
-def test_a_watch_from_a_forgotten_version_is_told_so(api_server, rayjobs):
+def test_a_watch_from_an_expired_version_fails(api_server, rayjobs):
     version = rayjobs.create(rayjob())["metadata"]["resourceVersion"]
     rayjobs.create(rayjob("another"))
     api_server.store.forget_history()
@@ -727,7 +725,7 @@ def test_a_watch_from_a_forgotten_version_is_told_so(api_server, rayjobs):
 # 20
 
 
-def test_a_watch_that_was_cut_can_be_taken_up_again(api_server, rayjobs):
+def test_a_disconnected_watch_can_be_resumed(api_server, rayjobs):
     version = rayjobs.create(rayjob("one"))["metadata"]["resourceVersion"]
     events = rayjobs.watch(resource_version=version)
     rayjobs.create(rayjob("two"))
@@ -757,14 +755,14 @@ def log(api_server, core):
     return log
 
 
-def test_logs_are_read_in_whole_or_their_last_lines(core, log):
+def test_logs_are_read_in_full_or_by_their_last_lines(core, log):
     assert core.read_namespaced_pod_log("pod", "default") == "one\ntwo\nthree\n"
     assert core.read_namespaced_pod_log("pod", "default", tail_lines=1) == "three\n"
     log.lines[0] = (time.time() - 100, "one")
     assert core.read_namespaced_pod_log("pod", "default", since_seconds=60) == "two\nthree\n"
 
 
-def test_lines_of_a_log_have_times(core, log):
+def test_log_lines_can_have_timestamps(core, log):
     stamp, line = core.read_namespaced_pod_log("pod", "default", timestamps=True).split()[-2:]
 
     assert line == "three"
@@ -790,7 +788,7 @@ def test_a_log_is_followed_until_its_pod_ends(core, log):
         (pod_states.image_pull_back_off(), "trying and failing to pull image"),
     ],
 )
-def test_a_container_that_waits_has_no_log(api_server, core, state, words):
+def test_a_waiting_container_has_no_log(api_server, core, state, words):
     core.create_namespaced_pod("default", pod())
     status = state.of(TEMPLATE["spec"]["containers"][0])
     api_server.store.update(PODS, "default", "pod", lambda old: {**old, "status": status},
@@ -804,7 +802,7 @@ def test_a_container_that_waits_has_no_log(api_server, core, state, words):
 # 22
 
 
-def test_a_full_quota_says_what_it_has(api_server, rayjobs):
+def test_an_exceeded_quota_reports_requested_used_and_limited(api_server, rayjobs):
     api_server.faults.append(quota_exceeded())
 
     message = refused(403, rayjobs.create, rayjob())["message"]
@@ -815,7 +813,7 @@ def test_a_full_quota_says_what_it_has(api_server, rayjobs):
     )
 
 
-def test_too_many_requests_say_when_to_come_again(api_server, rayjobs):
+def test_too_many_requests_include_a_retry_time(api_server, rayjobs):
     api_server.faults.append(Fault("create", status=429, times=1, retry_after_s=3))
 
     with pytest.raises(ApiException) as refusal:
@@ -850,7 +848,7 @@ def test_requests_are_counted(api_server, rayjobs):
 # 23
 
 
-def test_a_secret_comes_back_as_data(core):
+def test_a_secret_is_returned_as_data(core):
     core.create_namespaced_secret("default", {"metadata": {"name": "s3"},
                                               "stringData": {"KEY": "abc"}})  # fmt: skip
 
@@ -859,7 +857,7 @@ def test_a_secret_comes_back_as_data(core):
     assert (found.data, found.string_data) == ({"KEY": base64.b64encode(b"abc").decode()}, None)
 
 
-def test_quantities_of_pods_are_texts(api_server, core):
+def test_quantities_of_pods_are_returned_as_strings(api_server, core):
     [container] = TEMPLATE["spec"]["containers"]
     container = {**container, "resources": {"limits": {"nvidia.com/gpu": 1}}}
     # The client would not send it so; templates in a RayJob may have numbers.
@@ -874,7 +872,7 @@ def test_quantities_of_pods_are_texts(api_server, core):
 # 24
 
 
-def test_deployments_of_all_namespaces_are_a_right_of_their_own(api_server, api_client):
+def test_listing_deployments_of_all_namespaces_is_a_separate_permission(api_server, api_client):
     for namespace in ("default", "team"):
         body = {"metadata": {"name": "operator"}, "spec": {}}
         api_server.store.create(DEPLOYMENTS, namespace, body)
@@ -897,7 +895,7 @@ def test_deployments_of_all_namespaces_are_a_right_of_their_own(api_server, api_
 # 25
 
 
-def test_only_the_metadata_of_a_secret_can_be_asked_for(api_client, core):
+def test_the_metadata_of_a_secret_can_be_requested_alone(api_client, core):
     core.create_namespaced_secret("default", {"metadata": {"name": "s3"}, "data": {"K": "YWJj"}})
     api_client.set_default_header(
         "Accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -913,7 +911,7 @@ def test_only_the_metadata_of_a_secret_can_be_asked_for(api_client, core):
 # 26
 
 
-def test_a_kind_that_an_operator_brings_along_is_discovered(api_server, api_client):
+def test_a_kind_installed_by_an_operator_is_discovered(api_server, api_client):
     groups = kubernetes.client.ApisApi(api_client)
     resources = kubernetes.client.CustomObjectsApi(api_client)
     assert LOCAL_QUEUES.group not in {each.name for each in groups.get_api_versions().groups}
@@ -973,7 +971,7 @@ def test_a_port_of_a_pod_is_forwarded(api_server, core, on_node):
     assert received == sent.upper()
 
 
-def test_where_nothing_listens_the_connection_ends_with_the_reason(core, on_node):
+def test_forwarding_to_a_closed_port_reports_the_reason(core, on_node):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     forward = forwarded(core, port)
@@ -986,14 +984,14 @@ def test_where_nothing_listens_the_connection_ends_with_the_reason(core, on_node
 
 
 @pytest.mark.parametrize("verb", ["get", "create"])
-def test_who_may_not_forward_ports_is_refused(api_server, core, on_node, verb):
+def test_port_forwarding_without_permission_is_refused(api_server, core, on_node, verb):
     api_server.access.forbid(verb, "pods/portforward")
 
     with pytest.raises(ApiException, match="Handshake status 403 Forbidden"):
         forwarded(core, 80)
 
 
-def test_a_pod_on_no_node_has_no_ports(core):
+def test_an_unscheduled_pod_has_no_ports(core):
     core.create_namespaced_pod("default", pod())
 
     with pytest.raises(ApiException, match="does not have a host assigned"):

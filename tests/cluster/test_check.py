@@ -79,7 +79,7 @@ def check(capsys):
     return run
 
 
-def test_a_cluster_that_has_all_takes_a_job_and_is_left_as_it_was(cluster, check, api_server):
+def test_a_complete_cluster_passes_and_is_left_unchanged(cluster, check, api_server):
     version = cluster.version
 
     code, found = check()
@@ -95,7 +95,7 @@ def test_a_cluster_that_has_all_takes_a_job_and_is_left_as_it_was(cluster, check
     assert cluster.version == version
 
 
-def test_a_person_reads_one_line_a_subject(cluster, capsys):
+def test_text_output_has_one_line_per_check(cluster, capsys):
     cluster.delete(DEPLOYMENTS, "kuberay-system", "kuberay-operator")
 
     with pytest.raises(SystemExit) as ended:
@@ -119,7 +119,7 @@ def test_a_person_reads_one_line_a_subject(cluster, capsys):
         ("goood", 2, "kubeconfig", "did you mean 'good'?"),
     ],
 )
-def test_a_closed_door_is_the_last_line(cluster, check, context, code, subject, words):
+def test_a_failed_connection_ends_the_checks(cluster, check, context, code, subject, words):
     ended, found = check(f"--context={context}")
 
     assert (ended, list(found)[-1]) == (code, subject)
@@ -128,7 +128,7 @@ def test_a_closed_door_is_the_last_line(cluster, check, context, code, subject, 
 
 
 @pytest.mark.parametrize("text", [None, "", "[]", "a: [b", "a: b", "\0", "contexts: 3"])
-def test_an_unusable_kubeconfig_is_one_line(text, check, monkeypatch, tmp_path):
+def test_an_unusable_kubeconfig_is_reported_in_one_line(text, check, monkeypatch, tmp_path):
     path = tmp_path / "config"
     monkeypatch.setenv("KUBECONFIG", str(path))
     if text is not None:
@@ -140,7 +140,7 @@ def test_an_unusable_kubeconfig_is_one_line(text, check, monkeypatch, tmp_path):
     assert f"There is no usable kubeconfig at {path}" in found["kubeconfig"]
 
 
-def test_a_context_without_credentials_is_told_so(cluster, check, kubeconfig):
+def test_a_context_without_credentials_is_reported(cluster, check, kubeconfig):
     config = yaml.safe_load(kubeconfig.read_text())
     config["users"][0]["user"] = {}
     kubeconfig.write_text(yaml.safe_dump(config))
@@ -152,7 +152,7 @@ def test_a_context_without_credentials_is_told_so(cluster, check, kubeconfig):
 
 
 @pytest.mark.parametrize("status", [200, 404])
-def test_another_kind_of_server_is_told_so(check, kubeconfig, monkeypatch, status):
+def test_a_server_other_than_kubernetes_is_reported(check, kubeconfig, monkeypatch, status):
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             self.send_response(status)
@@ -176,7 +176,7 @@ def test_another_kind_of_server_is_told_so(check, kubeconfig, monkeypatch, statu
     assert "does not reply like a Kubernetes API server" in found["server"]
 
 
-def test_a_server_that_stays_silent_is_told_within_seconds(cluster, check, api_server, monkeypatch):
+def test_a_silent_server_is_reported_within_seconds(cluster, check, api_server, monkeypatch):
     monkeypatch.setattr("elasticdl.cluster.inventory._TIMEOUT_S", (0.3, 0.3))
     api_server.faults.append(Fault("list", "resourcequotas", delay_s=2))
 
@@ -188,7 +188,7 @@ def test_a_server_that_stays_silent_is_told_within_seconds(cluster, check, api_s
     assert "does not answer" in found["server"]
 
 
-def test_a_cluster_without_kuberay_is_told_how_to_get_it(check, monkeypatch, tmp_path):
+def test_a_cluster_without_kuberay_gets_installation_instructions(check, monkeypatch, tmp_path):
     with ApiServer(None) as server:
         monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "config", server)))
         code, found = check()
@@ -220,7 +220,9 @@ def operator(image="quay.example/kuberay/operator:v1.5.1", args=(), available=1,
         (operator(args=["--watch-namespace=a,default"]), 0, "ok: KubeRay 1.5.1"),
     ],
 )  # fmt: skip
-def test_the_operator_has_to_run_be_new_and_look_here(cluster, check, changed, code, words):
+def test_the_operator_must_run_be_recent_and_watch_the_namespace(
+    cluster, check, changed, code, words
+):
     cluster.delete(DEPLOYMENTS, "kuberay-system", "kuberay-operator")
     cluster.create(DEPLOYMENTS, "kuberay-system", changed)
 
@@ -231,7 +233,7 @@ def test_the_operator_has_to_run_be_new_and_look_here(cluster, check, changed, c
 
 
 @pytest.mark.parametrize(("where", "words"), [("team", "unknown: "), ("kuberay-system", "ok: ")])
-def test_without_rights_in_all_namespaces_the_usual_ones_are_asked(
+def test_without_cluster_wide_rights_common_namespaces_are_searched(
     cluster, check, api_server, where, words
 ):
     api_server.access.forbid("list", "deployments.apps", "")
@@ -244,7 +246,7 @@ def test_without_rights_in_all_namespaces_the_usual_ones_are_asked(
     assert found["operator"].startswith(words)
 
 
-def test_rights_that_reach_nowhere_else_are_enough_for_a_job(cluster, check, api_server):
+def test_rights_in_one_namespace_are_enough_for_a_job(cluster, check, api_server):
     api_server.access.forbid()
     for resource in ("rayjobs.ray.io", "pods", "events", "pods/log"):
         api_server.access.allow("*", resource, "default")
@@ -264,7 +266,7 @@ def test_rights_that_reach_nowhere_else_are_enough_for_a_job(cluster, check, api
         ("get", "pods/log", 0, "warning: you may not: get pods/log A job can be submitted"),
     ],
 )
-def test_a_right_that_is_missing_is_named(cluster, check, api_server, verb, resource, code, words):
+def test_a_missing_permission_is_named(cluster, check, api_server, verb, resource, code, words):
     api_server.access.forbid(verb, resource)
 
     ended, found = check()
@@ -292,7 +294,7 @@ def quota(hard, used, name="compute"):
         ({"persistentvolumeclaims": "0"}, {}, 0, "ok: "),
     ],
 )
-def test_a_quota_has_to_have_room(cluster, check, hard, used, code, words):
+def test_a_quota_must_have_room(cluster, check, hard, used, code, words):
     cluster.create(QUOTAS, "default", quota(hard, used))
     # Another namespace's does not count.
     cluster.create(QUOTAS, "team", quota({"pods": "0"}, {}))
@@ -334,7 +336,7 @@ def test_a_quota_for_other_pods_does_not_count(cluster, check, scope, flags, cod
         ({"type": "PersistentVolumeClaim", "max": {"storage": "1Gi"}}, 0, "ok: "),
     ],
 )  # fmt: skip
-def test_a_limit_range_has_to_allow_each_pod(cluster, check, limit, code, words):
+def test_a_limit_range_must_allow_each_pod(cluster, check, limit, code, words):
     body = {"metadata": {"name": "bounds"}, "spec": {"limits": [limit]}}
     cluster.create(LIMIT_RANGES, "default", body)
 
@@ -368,13 +370,13 @@ def test_a_worker_should_fit_on_a_node(cluster, check, flags, changed, words):
     assert words in found["nodes"]
 
 
-def test_nodes_that_take_no_pods_do_not_count(cluster, check):
+def test_unschedulable_nodes_do_not_count(cluster, check):
     cluster.update(NODES, "", "node-1", lambda old: {**old, "spec": {"unschedulable": True}})
 
     assert "fits on none of 1 node" in check()[1]["nodes"]
 
 
-def test_without_a_default_class_claims_are_warned_of(cluster, check):
+def test_claims_without_a_default_storage_class_get_a_warning(cluster, check):
     def change(old):
         return {**old, "metadata": {**old["metadata"], "annotations": {}}}
 
@@ -396,7 +398,7 @@ def test_without_a_default_class_claims_are_warned_of(cluster, check):
         ("queue", LOCAL_QUEUES, "default", "queue"),
     ],
 )
-def test_what_a_flag_names_has_to_be_there(
+def test_an_object_named_by_a_flag_must_exist(
     cluster, check, api_server, flag, resource, namespace, subject
 ):
     api_server.resources.append(LOCAL_QUEUES)
@@ -411,7 +413,7 @@ def test_what_a_flag_names_has_to_be_there(
     assert found[subject].startswith("ok: ")
 
 
-def test_values_of_secrets_are_not_asked_for(cluster):
+def test_values_of_secrets_are_not_requested(cluster):
     cluster.create(SECRETS, "default", {"metadata": {"name": "s3"}, "data": {"KEY": "YWJj"}})
 
     found = Inventory(Kubernetes()).secret("s3")
@@ -420,21 +422,21 @@ def test_values_of_secrets_are_not_asked_for(cluster):
     assert "data" not in found
 
 
-def test_a_queue_of_a_scheduler_that_is_not_there_is_missing(cluster, check):
+def test_a_queue_of_a_missing_scheduler_is_missing(cluster, check):
     code, found = check("--queue=team", "--scheduler=volcano")
 
     assert code == 2
     assert "Volcano is not installed" in found["queue"]
 
 
-def test_a_namespace_that_is_not_there_is_the_last_line(cluster, check):
+def test_a_missing_namespace_ends_the_checks(cluster, check):
     code, found = check("--namespace=nowhere")
 
     assert (code, list(found)[-1]) == (2, "namespace")
     assert "kubectl create namespace nowhere" in found["namespace"]
 
 
-def test_the_strictest_pod_security_is_fine(cluster, check):
+def test_the_strictest_pod_security_passes(cluster, check):
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     cluster.update(NAMESPACES, "", "default", lambda old: {
         **old, "metadata": {**old["metadata"], "labels": labels}})  # fmt: skip
@@ -442,7 +444,7 @@ def test_the_strictest_pod_security_is_fine(cluster, check):
     assert check()[1]["pod security"].startswith("ok: level restricted")
 
 
-def test_what_only_the_server_knows_is_told_by_a_dry_run(cluster, check, api_server):
+def test_a_dry_run_reports_what_only_the_server_knows(cluster, check, api_server):
     api_server.faults.append(Fault("create", "rayjobs.ray.io", 403, message="a webhook says no"))
 
     code, found = check()

@@ -126,7 +126,7 @@ def test_how_to_log_in_is_printed_and_the_token_is_not(api_server, operator, job
     assert "auth_token" in said
 
 
-def test_it_follows_the_head_to_another_pod(operator, job, dashboard):
+def test_the_connection_follows_the_head_to_another_pod(operator, job, dashboard):
     api.run_on_cluster(job, OPTIONS, detach=True, print_fn=lambda _: None)
 
     with command(job.id) as process:
@@ -151,13 +151,13 @@ def refused(name, *options):
     return ended.returncode, ended.stderr
 
 
-def test_a_job_that_is_not_there_has_none(operator, job):
+def test_a_missing_job_has_no_dashboard(operator, job):
     code, said = refused("none", "--cluster=kubernetes")
 
     assert (code, "There is no job 'none'" in said) == (2, True)
 
 
-def test_who_may_not_forward_ports_is_told_so(api_server, operator, job, dashboard):
+def test_missing_port_forwarding_permission_is_reported(api_server, operator, job, dashboard):
     api.run_on_cluster(job, OPTIONS, detach=True, print_fn=lambda _: None)
     api_server.access.forbid("create", "pods/portforward")
 
@@ -166,7 +166,7 @@ def test_who_may_not_forward_ports_is_told_so(api_server, operator, job, dashboa
     assert (code, "not allowed to forward a port of pod" in said) == (2, True)
 
 
-def test_a_job_without_a_cluster_has_none(tmp_path):
+def test_a_job_without_a_cluster_has_no_dashboard(tmp_path):
     code, said = refused(str(tmp_path))
 
     assert (code, "--cluster=kubernetes" in said) == (2, True)

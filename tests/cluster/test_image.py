@@ -34,7 +34,7 @@ from elasticdl.errors import UnavailableError, UsageError
 # --- what an image is made of
 
 
-def test_layers_are_ordered_by_how_seldom_they_change():
+def test_layers_that_change_seldom_come_first():
     text = dockerfile("python:3.11-slim", "e.whl", ["requirements.txt"], {"a": "b"})
 
     parts = ["FROM python", "dependencies.txt", "e.whl", "requirements/", "USER 1000", "COPY zoo/"]
@@ -43,13 +43,13 @@ def test_layers_are_ordered_by_how_seldom_they_change():
     assert "requirements" not in dockerfile("python:3.11-slim", "e.whl", [], {})
 
 
-def test_an_edit_of_the_zoo_needs_the_last_instruction_only():
+def test_an_edit_of_the_zoo_invalidates_only_the_last_instruction():
     text = dockerfile("python:3.11-slim", "e.whl", ["requirements.txt"], {"a": "b"})
 
     assert text.splitlines()[-1].startswith("COPY zoo/ ")
 
 
-def test_the_wheel_has_what_runs_here_and_installs(tmp_path):
+def test_the_wheel_has_the_running_code_and_installs(tmp_path):
     name, data = wheel(distribution("elasticdl"))
     (tmp_path / name).write_bytes(data)
     subprocess.run(
@@ -80,7 +80,7 @@ def test_the_wheel_has_the_packages_of_pyproject(repository):
     assert {f"src/{each}" for each in PACKAGES} == set(packages)
 
 
-def test_the_lock_has_all_that_is_needed_as_it_is_installed_here():
+def test_the_lock_pins_all_dependencies_as_installed_here():
     locked = lock("linux/amd64")
 
     pins = dict(line.split("==") for line in locked.constraints)
@@ -116,7 +116,7 @@ def test_the_lock_reads_the_metadata_of_each_package_once(monkeypatch):
     assert parsed.total() == lines
 
 
-def test_the_lock_is_of_the_platform_of_the_image():
+def test_the_lock_matches_the_platform_of_the_image():
     locked = lock("linux/arm64")
 
     assert "tensorflow>=2.21" in locked.requirements
@@ -136,7 +136,7 @@ Requires-Dist: {other}; extra == "tensorflow-gpu"
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the name of TensorFlow's package")
 @pytest.mark.parametrize("other", ["tensorflow-cpu", "no-such-package"])
-def test_the_image_gets_tensorflow_by_the_name_of_its_platform(tmp_path, other):
+def test_the_tensorflow_package_depends_on_the_platform(tmp_path, other):
     (tmp_path / "METADATA").write_text(METADATA.format(other=other))
 
     locked = lock("linux/arm64", PathDistribution(tmp_path))
@@ -144,7 +144,7 @@ def test_the_image_gets_tensorflow_by_the_name_of_its_platform(tmp_path, other):
     assert locked.requirements == ("ray", "tensorflow>=2")
 
 
-def test_the_image_gets_no_framework_that_is_not_installed_here(tmp_path):
+def test_the_image_omits_frameworks_not_installed_here(tmp_path):
     text = METADATA.format(other="no-such-package").replace("tensorflow-cpu", "no-such-build")
     (tmp_path / "METADATA").write_text(text)
 
@@ -163,12 +163,12 @@ def test_the_image_gets_no_framework_that_is_not_installed_here(tmp_path):
         ("python:3.11-slim", "python:3.11-slim"),
     ],
 )  # fmt: skip
-def test_names_of_images_are_taken_as_pods_report_them(text, name):
+def test_image_names_reported_by_pods_are_accepted(text, name):
     assert names.image(text) == name
 
 
 @pytest.mark.parametrize("text", ["App", "a b", "reg/app@sha256:12", "", "https://reg/app"])
-def test_what_is_no_image_is_refused(text):
+def test_an_invalid_image_name_is_refused(text):
     with pytest.raises(UsageError, match="is not an image name"):
         names.image(text)
 
@@ -187,14 +187,14 @@ def test_an_image_is_pushed_to_a_repository_without_a_tag(text):
         {"proxy": "http://me:pw@proxy:3128"},
     ],
 )
-def test_a_password_never_enters_an_image_nor_a_message(options):
+def test_passwords_never_enter_images_or_messages(options):
     with pytest.raises(UsageError, match="contains a password or token") as caught:
         check(ImageOptions("reg.example/app", **options))
     assert "pw" not in str(caught.value).replace("password", "")
     assert "token@" not in str(caught.value)
 
 
-def test_the_base_image_has_this_python():
+def test_the_base_image_has_the_same_python_version():
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
 
     assert f"docker.io/library/python:{python}-slim" == DEFAULT_BASE
@@ -217,7 +217,7 @@ CLUSTER = ["train", "--model_def=mnist", "--data=s3://b/d", "--output=s3://b/o",
         (["--image=A B"], "is not an image name"),
     ],
 )
-def test_flags_of_images_that_do_not_fit_are_refused(flags, words):
+def test_incompatible_image_flags_are_refused(flags, words):
     with pytest.raises(UsageError, match=words):
         CliRunner().invoke(cli, [*CLUSTER, *flags], catch_exceptions=False)
 
@@ -225,7 +225,7 @@ def test_flags_of_images_that_do_not_fit_are_refused(flags, words):
 # --- what a model remembers
 
 
-def test_pods_learn_which_image_they_run():
+def test_pods_get_the_name_of_their_image():
     job = manifest(job_of(), options_of())
     cluster = job["spec"]["rayClusterSpec"]
 
@@ -239,7 +239,7 @@ def saved(folder, image):
     return str(folder)
 
 
-def test_a_prediction_on_a_cluster_runs_the_image_that_the_model_was_trained_in(tmp_path):
+def test_a_cluster_prediction_runs_the_image_of_the_training(tmp_path):
     model = saved(tmp_path / "model", f"docker-pullable://{IMAGE}")
 
     result = CliRunner().invoke(
@@ -255,7 +255,7 @@ def test_a_prediction_on_a_cluster_runs_the_image_that_the_model_was_trained_in(
     assert api.recorded_image(model) == IMAGE
 
 
-def test_a_model_that_was_trained_on_a_machine_has_no_image(tmp_path):
+def test_a_locally_trained_model_has_no_image(tmp_path):
     with pytest.raises(UsageError, match="records no image"):
         api.recorded_image(saved(tmp_path / "model", ""))
 
@@ -294,7 +294,7 @@ PIP = "(from -r /model_zoo/custom/requirements.txt (line 3))"
         (["gcc: not found"], UsageError, "cannot be built: exit 1\n  gcc: not found"),
     ],
 )  # fmt: skip
-def test_what_pip_complains_of_is_told_with_its_place(said, kind, words):
+def test_errors_of_pip_are_reported_with_their_line(said, kind, words):
     wanted = ImageRequest(
         "base:1", "https://i/simple", {"requirements.txt": "numpy<1\ntiny>=2\nx==9"}
     )
@@ -306,7 +306,7 @@ def test_what_pip_complains_of_is_told_with_its_place(said, kind, words):
         raise error
 
 
-def test_a_base_image_without_a_shell_is_told():
+def test_a_base_image_without_a_shell_is_reported():
     error = build_errors.build_failed(
         'exec: "/bin/sh": stat /bin/sh: no such file or directory', [], 2, ImageRequest("base:1")
     )
@@ -323,7 +323,7 @@ def test_a_base_image_without_a_shell_is_told():
          "its registry cannot be reached"),
     ],
 )  # fmt: skip
-def test_why_a_base_image_is_not_there_is_told(said, kind, words):
+def test_an_unavailable_base_image_is_reported_with_the_reason(said, kind, words):
     with pytest.raises(kind, match=f"--base_image=base:1: .*{words}"):
         raise build_errors.build_failed(said, [], 1, ImageRequest("base:1"))
 
@@ -340,6 +340,6 @@ def test_why_a_base_image_is_not_there_is_told(said, kind, words):
         ("blob upload invalid", UsageError, "cannot be pushed"),
     ],
 )  # fmt: skip
-def test_why_a_registry_does_not_take_an_image_is_told(said, kind, words):
+def test_a_failed_push_is_reported_with_the_reason(said, kind, words):
     with pytest.raises(kind, match=words):
         raise build_errors.push_failed(said, "r.example/team/app")

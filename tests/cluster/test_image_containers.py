@@ -103,7 +103,7 @@ def run(containers):
     return run
 
 
-def test_the_image_of_a_zoo_trains_by_its_digest_and_the_model_remembers_it(
+def test_an_image_trains_by_digest_and_the_model_records_it(
     zoo, registry, index, containers, run, iris, tmp_path
 ):
     (zoo / ".env").write_text("TOKEN=secret")
@@ -145,7 +145,7 @@ def test_the_image_of_a_zoo_trains_by_its_digest_and_the_model_remembers_it(
     assert load_trained_model(output / "model").description.docker_commit_id == image
 
 
-def test_an_edit_of_the_zoo_changes_the_last_layer_only(build, zoo, containers):
+def test_an_edit_of_the_zoo_changes_only_the_last_layer(build, zoo, containers):
     first, _ = build()
     (zoo / "iris.py").write_text((zoo / "iris.py").read_text() + "\n# edited\n")
     second, _ = build()
@@ -217,14 +217,14 @@ def test_a_requirement_that_does_not_resolve_is_named_with_its_line(build, zoo, 
 
 
 @pytest.mark.exhaustive
-def test_an_index_that_does_not_answer_is_told_as_such(build, zoo):
+def test_an_index_that_does_not_answer_is_reported(build, zoo):
     (zoo / "requirements.txt").write_text("tiny\n")
 
     with pytest.raises(UnavailableError, match="index http://127.0.0.1:1 cannot be reached"):
         build(index_url="http://127.0.0.1:1")
 
 
-def test_a_base_image_that_is_not_there_is_named(build, registry):
+def test_a_missing_base_image_is_named(build, registry):
     with pytest.raises(
         UsageError, match=rf"--base_image={registry}/none:1: the image does not exist"
     ):
@@ -254,9 +254,7 @@ def log_in(monkeypatch, folder, registry, password):
     monkeypatch.setenv("DOCKER_CONFIG", str(folder))
 
 
-def test_a_registry_that_refuses_or_does_not_answer_is_told_apart(
-    build, closed, tmp_path, monkeypatch
-):
+def test_registry_refusals_and_timeouts_have_different_errors(build, closed, tmp_path, monkeypatch):
     log_in(monkeypatch, tmp_path, closed, "wrong")
 
     with pytest.raises(UsageError, match=f"rejected the image.*docker login {closed}"):
@@ -286,7 +284,7 @@ def test_credentials_of_the_registry_and_the_proxy_are_not_in_the_image(
     assert "PIP_INDEX_URL=http://127.0.0.1" in words
 
 
-def test_a_digest_that_was_deleted_is_told_before_a_job_is_submitted(build, registry, zoo):
+def test_a_deleted_digest_is_reported_before_a_job_is_submitted(build, registry, zoo):
     (zoo / "other.py").write_text("")
     image, _ = build(f"{registry}/gone/app")
     api.check_image(image)
@@ -299,7 +297,7 @@ def test_a_digest_that_was_deleted_is_told_before_a_job_is_submitted(build, regi
         api.check_image(image)
 
 
-def test_without_an_engine_there_is_one_clear_error(build, tmp_path, monkeypatch, registry):
+def test_without_an_engine_one_clear_error_is_raised(build, tmp_path, monkeypatch, registry):
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
 
     with pytest.raises(UnavailableError, match="No container engine answers at .*none.sock"):

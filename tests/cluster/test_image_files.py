@@ -36,7 +36,7 @@ def paths(folder):
 # --- files of the zoo
 
 
-def test_hidden_files_and_what_is_nobodys_code_stay_out(tmp_path):
+def test_hidden_and_generated_files_are_excluded(tmp_path):
     zoo = made(
         tmp_path,
         dict.fromkeys(
@@ -52,7 +52,7 @@ def test_hidden_files_and_what_is_nobodys_code_stay_out(tmp_path):
     assert paths(zoo) == ["a/m.py", "m.py"]
 
 
-def test_what_gitignore_lists_stays_out_as_git_reads_it(tmp_path):
+def test_gitignore_patterns_exclude_files_as_in_git(tmp_path):
     zoo = made(
         tmp_path,
         {
@@ -77,7 +77,7 @@ def test_what_gitignore_lists_stays_out_as_git_reads_it(tmp_path):
     assert paths(zoo) == ["a/data/m.py", "a/x.csv", "keep.csv", "x.txt"]
 
 
-def test_what_dockerignore_lists_stays_out_as_docker_reads_it(tmp_path):
+def test_dockerignore_patterns_exclude_files_as_in_docker(tmp_path):
     files = ["x.log", "a/x.log", "big/a.bin", "big/keep.py", "b/c/d.tmp", "d.tmp", "m.py"]
     zoo = made(
         tmp_path,
@@ -95,7 +95,7 @@ def test_what_dockerignore_lists_stays_out_as_docker_reads_it(tmp_path):
     assert paths(zoo) == ["a/x.log", "big/keep.py", "m.py"]
 
 
-def test_keys_stay_out_by_name_and_by_content_and_are_told(tmp_path):
+def test_keys_are_excluded_by_name_and_content_and_reported(tmp_path):
     zoo = made(
         tmp_path,
         {
@@ -114,7 +114,7 @@ def test_keys_stay_out_by_name_and_by_content_and_are_told(tmp_path):
 
 
 @pytest.mark.parametrize("target", ["../secret", "/etc/passwd", "inner/../../secret"])
-def test_a_link_out_of_the_zoo_is_refused_by_name(tmp_path, target):
+def test_a_link_out_of_the_zoo_is_refused_and_named(tmp_path, target):
     zoo = made(tmp_path / "zoo", {"m.py": "", "inner/n.py": ""})
     (tmp_path / "secret").write_text("")
     (zoo / "inner" / "leak").symlink_to(target if target[0] == "/" else f"../{target}")
@@ -123,7 +123,7 @@ def test_a_link_out_of_the_zoo_is_refused_by_name(tmp_path, target):
         zoo_files(zoo)
 
 
-def test_a_link_that_is_ignored_is_nobodys_business(tmp_path):
+def test_an_ignored_link_out_of_the_zoo_is_accepted(tmp_path):
     zoo = made(tmp_path, {"m.py": "", ".dockerignore": "leak"})
     (zoo / "leak").symlink_to("/etc/passwd")
 
@@ -151,7 +151,7 @@ def test_a_zoo_of_data_is_refused_with_its_largest_files(tmp_path, monkeypatch):
 # --- requirements
 
 
-def test_requirements_take_along_what_they_include(tmp_path):
+def test_requirements_include_the_files_they_refer_to(tmp_path):
     files = {"requirements.txt": "-r a/more.txt\nsix", "a/more.txt": "-c pins.txt\ntiny",
              "a/pins.txt": "tiny==1", "notes.txt": "x"}  # fmt: skip
 
@@ -191,7 +191,7 @@ def test_a_constraint_with_a_password_is_refused_with_its_line():
 # --- the tar file
 
 
-def test_equal_files_give_equal_contexts_whoever_owns_them_and_when_they_were_written(tmp_path):
+def test_contexts_do_not_depend_on_owners_and_times(tmp_path):
     contexts = []
     for name, age in (("a", 0), ("b", 10_000)):
         zoo = made(tmp_path / name, {"m.py": "x", "run.sh": "y"})

@@ -59,7 +59,7 @@ def run(job, **more):
     return "\n".join(told)
 
 
-def test_a_job_is_followed_to_its_end_and_done_only_once(job, running):
+def test_a_job_is_followed_to_its_end_and_run_only_once(job, running):
     running(SAYS)
 
     told = run(job)
@@ -71,7 +71,7 @@ def test_a_job_is_followed_to_its_end_and_done_only_once(job, running):
     assert "has already finished" in run(job)
 
 
-def test_a_prediction_that_is_done_is_done_again_for_there_may_be_other_data(job, running):
+def test_a_finished_prediction_is_run_again(job, running):
     running(SAYS)
     prediction = job_options.prediction_job(
         trained_model="s3://bucket/my_model",
@@ -95,7 +95,7 @@ def test_a_failed_job_ends_with_the_exit_code_of_its_command_and_resumes(job, ru
         assert caught.value.exit_code == 3
 
 
-def test_two_who_submit_at_once_follow_one_job(job, api_server, running):
+def test_simultaneous_submissions_follow_one_job(job, api_server, running):
     running(SAYS)
     told = []
     both = [threading.Thread(target=lambda: told.append(run(job))) for _ in range(2)]
@@ -108,7 +108,7 @@ def test_two_who_submit_at_once_follow_one_job(job, api_server, running):
     assert all(text.endswith("Done: s3://bucket/my_model") for text in told)
 
 
-def test_a_job_that_another_creates_before_the_dry_run_is_followed(job, running, monkeypatch):
+def test_a_job_created_by_another_before_the_dry_run_is_followed(job, running, monkeypatch):
     running(SAYS)
     create = Kubernetes.create
 
@@ -125,13 +125,13 @@ def test_a_job_that_another_creates_before_the_dry_run_is_followed(job, running,
     assert told.endswith("Done: s3://bucket/my_model")
 
 
-def test_who_detaches_is_told_what_to_type_next(job, operator):
+def test_detaching_prints_the_next_commands(job, operator):
     told = run(job, detach=True)
 
     assert f"elasticdl job logs {job.id} --cluster=kubernetes --context=good" in told
 
 
-def test_a_connection_that_breaks_is_made_again(job, api_server, running):
+def test_a_broken_connection_is_reestablished(job, api_server, running):
     running("sleep 2")
     cut = threading.Timer(1, api_server.cut_watches)
     cut.start()
@@ -147,7 +147,7 @@ def test_a_connection_that_breaks_is_made_again(job, api_server, running):
         ("head", image_pull_back_off(), "--image_pull_secret"),
     ],
 )
-def test_a_pod_that_cannot_run_is_told_while_it_is_waited_for(job, running, role, state, words):
+def test_a_pod_that_cannot_run_is_reported_while_waiting(job, running, role, state, words):
     operator = running(SAYS)
     operator.hold(role, state)
     told = []
@@ -162,7 +162,7 @@ def test_a_pod_that_cannot_run_is_told_while_it_is_waited_for(job, running, role
     assert any(words in line for line in told)
 
 
-def test_a_quota_is_told_in_its_words(job, running):
+def test_an_exceeded_quota_is_reported_verbatim(job, running):
     operator = running("sleep 30")
     operator.refuse_pods("worker", "exceeded quota: compute, requested: pods=1, used: pods=4")
     told = []
@@ -188,19 +188,19 @@ def test_a_quota_is_told_in_its_words(job, running):
         ("none", UsageError, "has no context 'none'; it has good"),
     ],
 )
-def test_who_is_not_let_in_is_told_why(job, context, kind, words):
+def test_unauthorized_users_get_the_reason(job, context, kind, words):
     with pytest.raises(kind, match=words):
         run(job, context=context)
 
 
-def test_without_a_kubeconfig_there_is_one_clear_error(job, monkeypatch, tmp_path):
+def test_without_a_kubeconfig_one_clear_error_is_raised(job, monkeypatch, tmp_path):
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
 
     with pytest.raises(UsageError, match="no usable kubeconfig"):
         run(job)
 
 
-def test_what_the_server_refuses_leaves_nothing_behind(job, api_server):
+def test_a_job_refused_by_the_server_leaves_nothing_behind(job, api_server):
     with pytest.raises(UsageError, match="strict decoding error"):
         run(job, patch={"spec": {"entrypoints": "typo"}})
 

@@ -92,7 +92,7 @@ def test_a_job_that_succeeds_is_complete(cluster):
     assert cluster.status["dashboardURL"] == f"{name}-head-svc.default.svc.cluster.local:8265"
 
 
-def test_what_it_reports_is_what_the_schema_knows(cluster):
+def test_the_reported_status_matches_the_schema(cluster):
     body = {**cluster.create(job()), "metadata": {}}
     cluster.wait_for("Complete")
 
@@ -182,7 +182,7 @@ def test_a_suspended_job_has_no_pods(cluster):
     assert cluster.pods() == []
 
 
-def test_after_its_time_to_live_only_the_job_and_its_submitter_stay(cluster):
+def test_after_its_time_to_live_only_the_job_and_submitter_remain(cluster):
     cluster.create(job(ttlSecondsAfterFinished=0))
 
     cluster.wait_for("Complete")
@@ -192,7 +192,7 @@ def test_after_its_time_to_live_only_the_job_and_its_submitter_stay(cluster):
     assert [each["status"]["phase"] for each in cluster.pods()] == ["Succeeded"]
 
 
-def test_its_cluster_stays_for_its_time_to_live(cluster):
+def test_a_cluster_remains_for_the_time_to_live_of_its_job(cluster):
     cluster.create(job(ttlSecondsAfterFinished=600))
 
     cluster.wait_for("Complete")
@@ -219,7 +219,7 @@ def test_a_job_past_its_deadline_fails(cluster):
                                     "authOptions": {"mode": "token"}}}, "minimum Ray version"),
     ],
 )  # fmt: skip
-def test_the_operator_has_rules_of_its_own(cluster, name, change, words):
+def test_the_operator_validates_beyond_the_schema(cluster, name, change, words):
     body = job()
     cluster.create({**body, "metadata": {"name": name}, "spec": {**body["spec"], **change}})
 
@@ -248,7 +248,7 @@ def test_pods_that_cannot_start_keep_a_job_from_running(cluster, operator, state
     cluster.wait_for("Complete")
 
 
-def test_pods_over_a_quota_are_in_an_event_of_their_cluster(cluster, operator):
+def test_pods_over_a_quota_are_reported_in_an_event(cluster, operator):
     operator.refuse_pods("worker", "exceeded quota: team-quota")
     cluster.create(job())
     cluster.wait(lambda: cluster.store.list(EVENTS))
@@ -276,7 +276,7 @@ def test_a_lost_worker_is_replaced(cluster, operator, state):
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
-def test_without_its_head_a_job_is_submitted_again_to_the_next(
+def test_after_a_lost_head_the_job_is_submitted_to_the_new_one(
     cluster, operator, tmp_path, is_deleted
 ):
     marker = tmp_path / "second"
@@ -295,7 +295,7 @@ def test_without_its_head_a_job_is_submitted_again_to_the_next(
     assert phases == ["Failed", "Succeeded"]
 
 
-def test_without_another_try_a_job_whose_head_is_lost_fails(cluster, operator):
+def test_a_job_without_retries_fails_when_its_head_is_lost(cluster, operator):
     cluster.create(job("echo begun; sleep 60", submitterConfig={"backoffLimit": 0}))
     cluster.wait(lambda: cluster.log() == ["begun"])
 

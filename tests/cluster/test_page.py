@@ -119,7 +119,7 @@ def step_of(client):
     return json.loads(body)["head"]["step"] if answer.status == 200 else 0
 
 
-def test_who_follows_a_job_sees_its_page_while_it_runs(world, follow, job):
+def test_following_a_job_shows_its_page_while_it_runs(world, follow, job):
     followed = follow()
     client = followed.page()
     world.hold.unlink()
@@ -140,7 +140,7 @@ def test_who_follows_a_job_sees_its_page_while_it_runs(world, follow, job):
     assert followed.told[-1] == f"Done: {job.output}"
 
 
-def test_no_token_is_in_what_others_can_read(world, follow, api_server, job):
+def test_tokens_are_not_readable_by_others(world, follow, api_server, job):
     followed = follow()
     client = followed.page()
     uid = world.head()["metadata"]["uid"]
@@ -157,7 +157,7 @@ def test_no_token_is_in_what_others_can_read(world, follow, api_server, job):
     assert client.token not in json.dumps(api_server.store.list(PODS))
 
 
-def test_the_page_asks_for_the_token_of_this_machine(world, follow):
+def test_the_page_requires_the_token_of_this_machine(world, follow):
     followed = follow()
     client = followed.page()
 
@@ -168,7 +168,7 @@ def test_the_page_asks_for_the_token_of_this_machine(world, follow):
     assert answer.status == 421
 
 
-def test_in_the_pod_it_asks_for_the_uid_of_the_pod(world, follow, api_server, job):
+def test_the_page_in_a_pod_requires_the_uid_of_the_pod(world, follow, api_server, job):
     followed = follow()
     followed.page()
     address = f"http://127.0.0.1:{api_server.ports[PAGE_PORT]}/?token="
@@ -177,7 +177,7 @@ def test_in_the_pod_it_asks_for_the_uid_of_the_pod(world, follow, api_server, jo
     assert Client(address + world.head()["metadata"]["uid"]).get("/")[0].status == 200
 
 
-def test_the_url_stays_when_the_head_is_replaced(world, follow, job):
+def test_the_url_is_kept_when_the_head_is_replaced(world, follow, job):
     followed = follow()
     client = followed.page()
     world.hold.unlink()
@@ -207,7 +207,7 @@ def command(*arguments):
         process.communicate(timeout=20)
 
 
-def test_the_page_of_a_job_is_asked_for_by_its_name(world, job):
+def test_the_page_of_a_job_is_found_by_its_name(world, job):
     world.submit()
 
     with command(job.id, "--cluster=kubernetes") as process:
@@ -218,9 +218,7 @@ def test_the_page_of_a_job_is_asked_for_by_its_name(world, job):
         wait_until(lambda: step_of(client) >= 1)
 
 
-def test_a_page_that_may_not_be_reached_does_not_keep_a_job_from_being_followed(
-    world, follow, api_server, job
-):
+def test_a_job_is_followed_even_if_its_page_cannot_be_reached(world, follow, api_server, job):
     api_server.access.forbid("create", "pods/portforward")
     world.hold.unlink()
     followed = follow()
@@ -252,7 +250,7 @@ def test_a_job_that_has_ended_names_the_command_that_shows_it(job, api_server):
     assert f"elasticdl job page {job.output}" in said
 
 
-def test_a_job_that_is_not_there_or_no_training_has_no_page(job, api_server):
+def test_only_existing_trainings_have_a_page(job, api_server):
     code, said = page("none", "--cluster=kubernetes")
     assert (code, "There is no job 'none'" in said) == (2, True)
     prediction = job_options.prediction_job(
@@ -267,6 +265,6 @@ def test_a_job_that_is_not_there_or_no_training_has_no_page(job, api_server):
     assert (code, "it is not a training" in said) == (2, True)
 
 
-def test_options_of_a_cluster_need_one():
+def test_cluster_options_require_a_cluster():
     code, said = page("my_model", "--namespace=team")
     assert (code, "need --cluster=kubernetes" in said) == (2, True)

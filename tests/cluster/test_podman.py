@@ -36,9 +36,7 @@ def build(podman, folder, *more):
     return CliRunner().invoke(cli, command, catch_exceptions=False).stdout.strip()
 
 
-def test_an_image_is_built_and_pushed_and_the_registry_has_it_by_its_digest(
-    podman, repository, tmp_path
-):
+def test_an_image_is_built_and_pushed_to_the_registry(podman, repository, tmp_path):
     shutil.copy(repository / "examples/iris.py", tmp_path)
 
     image = build(podman, tmp_path)
@@ -57,7 +55,7 @@ def test_an_image_is_built_and_pushed_and_the_registry_has_it_by_its_digest(
     assert build(podman, tmp_path) == image
 
 
-def test_a_base_image_that_is_not_there_is_named(podman, tmp_path):
+def test_a_missing_base_image_is_named(podman, tmp_path):
     base = f"--base_image={podman.address}/none:1"
 
     with pytest.raises(UsageError, match=f"{base}: the image does not exist"):

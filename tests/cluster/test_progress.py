@@ -67,22 +67,22 @@ def test_steps_count_within_their_epoch():
     assert (shown["progress"], shown["step"]) == ("epoch 2/3, 41 %", "5")
 
 
-def test_records_that_were_left_out_are_done_as_well():
+def test_skipped_records_count_as_done():
     assert told(STARTED, steps(1, 0, 10, num_left_out=15))["progress"] == "epoch 1/3, 25 %"
 
 
-def test_the_time_left_is_that_of_all_epochs_or_of_the_steps_that_are_allowed():
+def test_the_time_left_covers_all_epochs_or_max_steps():
     # 290 records at 10 a second; 8 steps at 1 a second.
     assert told(STARTED, steps(1, 0))["eta_s"] == "29"
     assert told(STARTED, steps(2, 0, num_records=20), max_steps=10)["eta_s"] == "8"
 
 
-def test_steps_that_are_told_right_after_others_were_not_done_in_no_time():
+def test_speed_ignores_the_delay_between_reports():
     # 20 records in a second, of which the second half was told at once.
     assert told(STARTED, steps(1, 0), steps(2, 0, records_per_s=1e9))["eta_s"] == "14"
 
 
-def test_the_time_left_follows_the_speed_of_late():
+def test_the_time_left_follows_the_recent_speed():
     slow = [steps(step, 0, num_records=1, records_per_s=0.01) for step in range(1, 3)]
 
     # 298 records at one in 100 s; then 268 at ten in 100 s.
@@ -91,7 +91,7 @@ def test_the_time_left_follows_the_speed_of_late():
     assert int(told(STARTED, *slow, *fast)["eta_s"]) == pytest.approx(2680, rel=0.1)
 
 
-def test_workers_are_those_that_take_part():
+def test_only_participating_workers_are_counted():
     joined = [WorkerJoined(step=0, rank=rank, incarnation=rank + 1) for rank in range(3)]
     left = WorkerLeft(step=1, rank=1, incarnation=2)
 
@@ -100,13 +100,13 @@ def test_workers_are_those_that_take_part():
     assert told(STARTED, *joined, STARTED, num_workers=4)["workers"] == "0 of 4"
 
 
-def test_what_is_told_twice_counts_once():
+def test_repeated_events_count_once():
     once = [STARTED, steps(1, 0), steps(2, 0)]
 
     assert told(*once, steps(1, 0), steps(2, 0)) == told(*once)
 
 
-def test_a_resumed_job_counts_what_was_kept_and_not_what_was_taken_back():
+def test_a_resumed_job_counts_only_steps_before_its_checkpoint():
     before = [STARTED, steps(2, 0, 20), steps(4, 0, 20), JobFailed(kind="K", message="", step=4)]
     again = JobStarted(job_id="a", attempt=2, num_records=100, num_epochs=3, resumed_from_step=2)
     lines = "".join(f"{to_json(event)}\n" for event in [*before, again, steps(3, 0, 10)])
@@ -117,7 +117,7 @@ def test_a_resumed_job_counts_what_was_kept_and_not_what_was_taken_back():
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
-def test_a_loss_that_is_no_number_is_not_shown(loss):
+def test_a_loss_that_is_not_finite_is_not_shown(loss):
     assert told(STARTED, steps(1, 0, loss=loss))["loss"] is None
 
 
@@ -127,7 +127,7 @@ def test_a_finished_job_has_no_time_left():
     assert (shown["progress"], shown["eta_s"]) == ("finished", "0")
 
 
-def test_the_last_line_of_a_log_that_tells_progress_counts():
+def test_the_last_progress_line_of_a_log_counts():
     lines = [
         'elasticdl-progress {"elasticdl.org/step": "1"}',
         'elasticdl-progress {"elasticdl.org/step": "2", "elasticdl.org/other": "x"}',
@@ -139,7 +139,7 @@ def test_the_last_line_of_a_log_that_tells_progress_counts():
     assert progress.last_line(lines) == {"elasticdl.org/step": "2"}
 
 
-def test_people_read_one_line():
+def test_progress_is_shown_in_one_line():
     shown = JobProgress(num_workers=4).of_history([STARTED, steps(1, 0, 41, loss=1 / 3)])
     texts = {name: text for name, text in shown.annotations().items() if text is not None}
 
@@ -271,7 +271,7 @@ def unwatched(tmp_path_factory):
     return weights(options)
 
 
-def test_a_training_in_a_pod_tells_its_progress(api_server, pod, tmp_path, capfd, unwatched):
+def test_a_training_in_a_pod_reports_its_progress(api_server, pod, tmp_path, capfd, unwatched):
     options = training(tmp_path / "zoo")
 
     elasticdl.train(**options, reporter=Silent())
@@ -283,7 +283,7 @@ def test_a_training_in_a_pod_tells_its_progress(api_server, pod, tmp_path, capfd
     assert weights(options) == unwatched
 
 
-def test_an_update_waits_for_its_time_but_for_the_last_one(api_server, pod, tmp_path, monkeypatch):
+def test_updates_are_throttled_except_for_the_last(api_server, pod, tmp_path, monkeypatch):
     monkeypatch.setattr(annotate, "_INTERVAL_S", 600)
 
     elasticdl.train(**training(tmp_path / "zoo", sleep_s=0.05), reporter=Silent())
@@ -293,7 +293,7 @@ def test_an_update_waits_for_its_time_but_for_the_last_one(api_server, pod, tmp_
     assert seen == ["", "epoch 1/2, 0 %", "finished"]
 
 
-def test_a_training_that_resumes_tells_what_was_done_before(api_server, pod, tmp_path, monkeypatch):
+def test_a_resumed_training_reports_earlier_progress(api_server, pod, tmp_path, monkeypatch):
     options = {**training(tmp_path / "zoo"), "checkpoint_steps": 5}
 
     class Interrupting(Silent):
@@ -316,7 +316,7 @@ def test_a_training_that_resumes_tells_what_was_done_before(api_server, pod, tmp
     assert seen == ["epoch 2/2, 25 %", "finished"]
 
 
-def test_without_the_right_it_is_tried_once_and_told_in_the_log(
+def test_without_permission_progress_is_written_to_the_log(
     api_server, pod, tmp_path, capfd, unwatched
 ):
     api_server.access.forbid("patch", "rayjobs.ray.io")
@@ -333,7 +333,9 @@ def test_without_the_right_it_is_tried_once_and_told_in_the_log(
 
 
 @pytest.mark.parametrize("how", ["gone", "silent", "failing"])
-def test_a_server_that_is_away_does_no_harm(api_server, pod, tmp_path, monkeypatch, unwatched, how):
+def test_an_unreachable_server_does_not_disturb_the_training(
+    api_server, pod, tmp_path, monkeypatch, unwatched, how
+):
     monkeypatch.setattr(annotate, "_TIMEOUT_S", 0.2)
     faults = {"silent": Fault("patch", delay_s=1), "failing": Fault("patch", status=500)}
 
@@ -352,7 +354,7 @@ def test_a_server_that_is_away_does_no_harm(api_server, pod, tmp_path, monkeypat
     assert weights(options) == unwatched
 
 
-def test_outside_a_cluster_nothing_is_imported(run_python):
+def test_outside_a_cluster_no_cluster_code_is_imported(run_python):
     run_python(
         "import sys; from elasticdl.artifacts.folder import OutputFolder\n"
         "from elasticdl.engines import attempt, run\n"
@@ -415,7 +417,7 @@ def test_a_job_on_a_cluster_shows_its_progress_while_it_runs(api_server, account
     assert float(last[f"{ours}/loss"]) < 1
 
 
-def test_where_annotations_are_not_allowed_progress_is_read_from_the_log(api_server, job):
+def test_without_annotations_progress_is_read_from_the_log(api_server, job):
     line = progress.line_of({"elasticdl.org/progress": "epoch 1/2, 25 %"})
     with Operator(api_server, rewrite=lambda _: f"echo {shlex.quote(line)}; sleep 60"):
         submit(job)
@@ -432,7 +434,7 @@ def test_where_annotations_are_not_allowed_progress_is_read_from_the_log(api_ser
     assert "epoch" not in without_right
 
 
-def test_progress_in_a_log_is_for_programs_only(api_server, job):
+def test_progress_lines_of_a_log_are_not_shown_to_users(api_server, job):
     line = progress.line_of({"elasticdl.org/step": "1"})
     said = []
     with Operator(api_server, rewrite=lambda _: f"echo begun; echo {shlex.quote(line)}"):

@@ -63,11 +63,11 @@ EVERYTHING = {
 
 
 @pytest.mark.parametrize("options", [{}, EVERYTHING, {**EVERYTHING, "scheduler": "volcano"}])
-def test_kuberay_takes_it(options):
+def test_a_manifest_is_valid_for_kuberay(options):
     check(manifest(job_of(), options_of(**options)))
 
 
-def test_the_schema_refuses_what_a_server_would():
+def test_the_schema_refuses_the_same_errors_as_a_server():
     made = manifest(job_of(), options_of())
     for change in (
         lambda spec: spec.update(entrypoints="x"),
@@ -83,7 +83,7 @@ def test_the_schema_refuses_what_a_server_would():
             check(wrong)
 
 
-def test_pods_run_the_command_that_was_typed_with_the_zoo_of_the_image():
+def test_pods_run_the_typed_command_with_the_zoo_of_the_image():
     made = manifest(
         job_of(
             params="hidden_units=[10, 100, 20, 5], learning_rate=0.01, name='a b'",
@@ -124,7 +124,7 @@ def test_pods_run_the_command_that_was_typed_with_the_zoo_of_the_image():
         ),
     ],
 )  # fmt: skip
-def test_the_command_makes_the_same_job_again(job):
+def test_the_command_recreates_the_same_job(job):
     from dataclasses import replace
 
     from elasticdl.cli.cluster_options import take_cluster_options
@@ -154,7 +154,7 @@ def test_the_command_of_a_prediction_has_its_columns():
     assert "--columns=id,name" in command(job)
 
 
-def test_workers_are_pods_and_gpus_are_asked_for_by_workers_only():
+def test_only_worker_pods_request_gpus():
     made = manifest(
         job_of(num_spare_workers=1, gpus_per_worker=2), options_of(worker=Resources("4", "8Gi"))
     )
@@ -168,7 +168,7 @@ def test_workers_are_pods_and_gpus_are_asked_for_by_workers_only():
     assert "nvidia.com/gpu" not in head["resources"]["limits"]
 
 
-def test_a_patch_has_the_last_word():
+def test_a_patch_overrides_everything():
     made = manifest(
         job_of(),
         options_of(),
@@ -185,7 +185,7 @@ def test_a_list_in_a_patch_replaces_the_list():
 
 
 @pytest.mark.parametrize("name", ["data", "output", "validation_data"])
-def test_a_path_of_this_machine_is_refused_unless_it_is_mounted(name):
+def test_a_local_path_is_refused_unless_it_is_mounted(name):
     job = job_of(**{name: "/data/here"})
 
     with pytest.raises(UsageError, match=rf"--{name}=/data/here is a path on this machine"):
@@ -198,7 +198,7 @@ def test_a_job_without_workers_is_refused():
         manifest(job_of(num_workers=None), options_of())
 
 
-def test_all_pods_keep_the_strictest_pod_security():
+def test_all_pods_meet_the_strictest_pod_security():
     volumes = [each for each in EVERYTHING["volumes"] if each.kind != "host"]
     options = options_of(**{**EVERYTHING, "volumes": volumes, "autoscaling": True})
     spec = manifest(job_of(), options)["spec"]
@@ -220,7 +220,7 @@ def test_all_pods_keep_the_strictest_pod_security():
         assert each["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_kueue_takes_the_priority_of_the_pods():
+def test_kueue_uses_the_priority_of_the_pods():
     # Its own label names a WorkloadPriorityClass, which is another kind of object.
     made = manifest(job_of(), options_of(queue="team", priority_class="batch-low"))
     spec = made["spec"]
@@ -236,7 +236,7 @@ def test_kueue_takes_the_priority_of_the_pods():
     } == {"batch-low"}
 
 
-def test_the_submitter_has_the_service_account_of_the_others():
+def test_the_submitter_uses_the_given_service_account():
     made = manifest(job_of(), options_of(service_account="trainer"))
 
     assert made["spec"]["submitterPodTemplate"]["spec"]["serviceAccountName"] == "trainer"

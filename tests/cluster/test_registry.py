@@ -63,7 +63,7 @@ def registry(*, wants_token=False, realm=None):
 
 
 @pytest.mark.parametrize("wants_token", [False, True])
-def test_an_image_that_is_there_by_its_digest_is_fine(wants_token):
+def test_an_image_given_by_digest_passes(wants_token):
     with registry(wants_token=wants_token) as server:
         found = image(f"{server.host}/open/app@{DIGEST}")
 
@@ -73,7 +73,7 @@ def test_an_image_that_is_there_by_its_digest_is_fine(wants_token):
     ] * wants_token  # fmt: skip
 
 
-def test_a_tag_is_warned_of_with_the_digest_to_name():
+def test_a_tag_gets_a_warning_with_its_digest():
     with registry() as server:
         found = image(f"{server.host}/open/app:1")
 
@@ -81,14 +81,14 @@ def test_a_tag_is_warned_of_with_the_digest_to_name():
     assert f"--image={server.host}/open/app@{DIGEST}" in found.advice
 
 
-def test_an_image_that_is_not_there_is_missing():
+def test_a_missing_image_is_reported():
     with registry() as server:
         found = image(f"{server.host}/open/app:2")
 
     assert (found.verdict, found.exit_code) == (ClusterVerdict.MISSING, 2)
 
 
-def test_of_what_needs_credentials_nothing_can_be_said():
+def test_images_behind_credentials_cannot_be_checked():
     with registry(wants_token=True) as server:
         found = image(f"{server.host}/team/app:1")
 
@@ -97,7 +97,7 @@ def test_of_what_needs_credentials_nothing_can_be_said():
 
 
 @pytest.mark.parametrize("realm", ["file://{folder}/token#", "no address"])
-def test_a_token_is_asked_for_at_addresses_of_the_web_only(realm, tmp_path):
+def test_a_token_is_requested_only_from_http_addresses(realm, tmp_path):
     (tmp_path / "token").write_text('{"token": "for-open/app"}')
     realm = realm.format(folder=tmp_path)
 
@@ -105,7 +105,7 @@ def test_a_token_is_asked_for_at_addresses_of_the_web_only(realm, tmp_path):
         assert image(f"{server.host}/open/app:1").verdict is ClusterVerdict.UNKNOWN
 
 
-def test_a_registry_that_does_not_answer_or_fails_is_no_reason_not_to_begin():
+def test_an_unavailable_registry_does_not_block_a_job():
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         silent = image(f"127.0.0.1:{unused.getsockname()[1]}/open/app:1")
@@ -121,7 +121,7 @@ def test_a_registry_that_does_not_answer_or_fails_is_no_reason_not_to_begin():
     ["", "a b", "Team/App", "registry.example/", "registry.example/a@sha256:1", "a:b:c", "a/../b",
      "registry.example/a:\n", "https://registry.example/a"],
 )  # fmt: skip
-def test_what_is_no_reference_is_told_without_asking_anybody(text):
+def test_an_invalid_reference_is_reported_without_a_request(text):
     found = image(text)
 
     assert found.verdict is ClusterVerdict.MISSING
@@ -137,13 +137,13 @@ def test_what_is_no_reference_is_told_without_asking_anybody(text):
         (f"registry.example/a:1@{DIGEST}", ("registry.example", "a", DIGEST)),
     ],
 )
-def test_a_reference_means_what_it_means_to_docker(text, parts):
+def test_references_are_parsed_as_in_docker(text, parts):
     found = parse_image(text)
 
     assert (found.registry, found.name, found.reference) == parts
 
 
-def test_a_digest_that_is_gone_is_refused_where_there_is_no_engine(monkeypatch):
+def test_a_deleted_digest_is_refused_without_an_engine(monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     with registry() as server:
         api.check_image(f"{server.host}/open/app@{DIGEST}")

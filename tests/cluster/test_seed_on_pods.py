@@ -140,14 +140,14 @@ def test_the_image_is_built_pushed_and_run_by_its_digest(world, training):
     assert training.images_of_pods == {training.image}
 
 
-def test_a_pod_that_is_killed_is_replaced_and_the_others_go_on(training):
+def test_a_killed_pod_is_replaced_while_the_others_continue(training):
     [killed, other] = training.workers_before
     assert killed not in training.workers_after
     assert other in training.workers_after
     assert len(training.workers_after) == 2
 
 
-def test_the_model_is_on_the_object_store_and_each_record_has_counted_once(world, training):
+def test_the_model_is_stored_and_each_record_counted_once(world, training):
     with world.command("job", "audit", "s3://honest/my_model", "--json") as audit:
         report = json.loads(audit.wait_for_the_end())
     assert report["wrong"] == []

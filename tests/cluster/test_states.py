@@ -69,7 +69,7 @@ def container(state, **detail):
         ),
     ],
 )
-def test_a_job_is_told_in_words(job, pods, phase, words):
+def test_the_state_of_a_job_is_described(job, pods, phase, words):
     state = state_of(job, pods)
 
     assert state.phase is phase
@@ -123,14 +123,14 @@ def test_the_exit_code_of_the_command_is_found():
     ],
 )
 @pytest.mark.parametrize("job", [rayjob("Initializing"), rayjob("Running", "RUNNING")])
-def test_a_pod_that_cannot_run_is_told_with_what_to_do(job, status, words, advice):
+def test_a_pod_that_cannot_run_is_reported_with_advice(job, status, words, advice):
     state = state_of(job, [pod(), pod("worker-2", "Pending", **status)])
 
     assert f"worker-2: {words}" in state.message
     assert advice in state.advice
 
 
-def test_a_quota_is_told():
+def test_an_exceeded_quota_is_reported():
     events = [{"reason": "FailedToCreatePod", "message": "pods is forbidden: exceeded quota: q"}]
 
     state = state_of(rayjob("Initializing"), [], events)
@@ -138,7 +138,7 @@ def test_a_quota_is_told():
     assert "quota does not allow more pods" in state.message
 
 
-def test_a_job_that_failed_for_memory_says_so():
+def test_a_job_that_ran_out_of_memory_is_described_as_such():
     killed = pod("head", "Failed", **container("terminated", reason="OOMKilled"))
 
     state = state_of(
@@ -149,7 +149,7 @@ def test_a_job_that_failed_for_memory_says_so():
     assert "head: out of memory" in state.message
 
 
-def test_pods_of_the_job_that_was_stopped_before_are_not_counted() -> None:
+def test_pods_of_an_earlier_stopped_job_are_not_counted() -> None:
     def at(time, **more):
         made = pod()
         made["metadata"] |= {"creationTimestamp": time, **more}
@@ -164,14 +164,14 @@ def test_pods_of_the_job_that_was_stopped_before_are_not_counted() -> None:
     assert state.num_workers == 2
 
 
-def test_a_pod_that_is_being_deleted_does_not_run() -> None:
+def test_a_pod_being_deleted_does_not_count_as_running() -> None:
     ending = pod()
     ending["metadata"]["deletionTimestamp"] = "2026-11-26T10:00:30Z"
 
     assert state_of(rayjob("Running", "RUNNING"), [ending, pod()]).num_workers == 1
 
 
-def test_the_phase_is_not_said_twice() -> None:
+def test_the_phase_is_not_repeated_in_the_sentence() -> None:
     assert RayJobState(JobPhase.RUNNING, "running on 2 of 2 workers").sentence == (
         "running on 2 of 2 workers"
     )

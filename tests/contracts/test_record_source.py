@@ -186,7 +186,7 @@ def test_records_are_gathered_in_any_order(
     check_gathering(source, Schema((Field("label", (), np.dtype(np.int64)),)))
 
 
-def test_records_say_of_themselves_what_they_hold(fmt: Format, source: RecordSource) -> None:
+def test_records_without_a_schema_are_self_describing(fmt: Format, source: RecordSource) -> None:
     if fmt.decodes:
         check_decoding(source)
 
@@ -229,7 +229,7 @@ def test_a_side_of_a_split_is_gathered_and_decoded(
 # --- opened by an index ------------------------------------------------------------------------
 
 
-def test_a_source_opened_by_its_index_is_the_same(fmt: Format, uris: list[str]) -> None:
+def test_a_source_opened_from_its_index_is_the_same(fmt: Format, uris: list[str]) -> None:
     source = fmt.open(uris)
 
     again = reopened(fmt, source)
@@ -245,7 +245,7 @@ def test_a_source_opened_by_its_index_is_the_same(fmt: Format, uris: list[str]) 
     assert again.index() == source.index()
 
 
-def test_opening_by_an_index_asks_the_storage_for_nothing(fmt: Format, uris: list[str]) -> None:
+def test_opening_from_an_index_does_not_access_the_storage(fmt: Format, uris: list[str]) -> None:
     source = fmt.open(uris)
     for uri in uris:
         Path(uri).unlink()
@@ -255,7 +255,7 @@ def test_opening_by_an_index_asks_the_storage_for_nothing(fmt: Format, uris: lis
     assert again.files == source.files
 
 
-def test_a_file_that_is_gone_is_named(fmt: Format, uris: list[str]) -> None:
+def test_a_deleted_file_is_named(fmt: Format, uris: list[str]) -> None:
     again = reopened(fmt, fmt.open(uris))
     first = before_file(fmt, 2)
     Path(uris[2]).unlink()
@@ -265,7 +265,7 @@ def test_a_file_that_is_gone_is_named(fmt: Format, uris: list[str]) -> None:
 
 
 @pytest.mark.parametrize("longer", [False, True])
-def test_a_file_that_has_changed_is_named_and_not_read(
+def test_a_changed_file_is_named_and_not_read(
     fmt: Format, uris: list[str], *, longer: bool
 ) -> None:
     first = before_file(fmt, 2)
@@ -301,7 +301,7 @@ def test_an_index_of_some_files_is_used_for_those(fmt: Format, uris: list[str]) 
 @pytest.mark.parametrize(
     "damage", [lambda _: b"", lambda layout: layout[:-1], lambda layout: layout * 2]
 )
-def test_an_entry_that_makes_no_sense_is_refused(
+def test_an_invalid_index_entry_is_refused(
     fmt: Format, uris: list[str], damage: Callable[[bytes], bytes]
 ) -> None:
     source = fmt.open(uris)

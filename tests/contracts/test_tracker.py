@@ -87,13 +87,13 @@ def folders(tmp_path):
     return (tmp_path / str(number) for number in itertools.count())
 
 
-def test_the_tracker_in_memory_keeps_the_laws(folders):
+def test_the_in_memory_tracker_satisfies_the_contract(folders):
     check_tracker(lambda: Memory(next(folders)))
 
 
-def test_mlflow_keeps_the_laws(folders, tmp_path):
+def test_the_mlflow_tracker_satisfies_the_contract(folders, tmp_path):
     check_tracker(lambda: Mlflow(next(folders), tmp_path / "runs"))
 
 
-def test_tensorboard_keeps_the_laws(folders):
+def test_the_tensorboard_tracker_satisfies_the_contract(folders):
     check_tracker(lambda: TensorBoard(next(folders)))

@@ -233,7 +233,7 @@ def batch(rng, size):
 @pytest.mark.filterwarnings("ignore:Gradients do not exist:UserWarning")
 @pytest.mark.parametrize("create_model", [functional, fixed_to_training, subclass])
 @pytest.mark.timeout(300)  # It compiles many functions.
-def test_the_keras_trainer_keeps_the_laws(create_model):
+def test_the_keras_trainer_satisfies_the_contract(create_model):
     from elasticdl.training.keras import KerasTrainer
 
     rng = np.random.default_rng(0)
@@ -248,7 +248,7 @@ def test_the_keras_trainer_keeps_the_laws(create_model):
 
 
 @pytest.mark.timeout(300)  # It compiles many functions.
-def test_the_keras_trainer_keeps_the_laws_with_a_compiled_model():
+def test_the_keras_trainer_satisfies_the_contract_when_compiled():
     from elasticdl.training.keras import KerasTrainer
 
     rng = np.random.default_rng(0)
@@ -269,7 +269,7 @@ def test_the_keras_trainer_keeps_the_laws_with_a_compiled_model():
 
 @pytest.mark.parametrize("create_optimizer", [torch_adam, torch_momentum])
 @pytest.mark.parametrize("create_model", [torch_cnn, torch_embedding])
-def test_the_torch_trainer_keeps_the_laws(create_model, create_optimizer):
+def test_the_torch_trainer_satisfies_the_contract(create_model, create_optimizer):
     from elasticdl.training.torch import TorchTrainer
 
     rng = np.random.default_rng(0)
@@ -303,7 +303,7 @@ def keras_trainer():
     )
 
 
-def test_uneven_parts_make_the_whole_step_of_keras():
+def test_uneven_parts_add_up_to_a_whole_step_in_keras():
     rng = np.random.default_rng(1)
 
     check_parts_make_the_whole(keras_trainer(), [batch(rng, 8), batch(rng, 3), batch(rng, 1)])

@@ -24,7 +24,7 @@ def test_a_row_of_each_array_is_a_record():
     assert [(file.uri, file.num_records) for file in source.files] == [("ward", 4)]
 
 
-def test_a_schema_gives_the_shape_back():
+def test_a_schema_restores_the_shape():
     schema = Schema((Field("x", (2, 3), np.dtype("float32")), Field("y", (1,), np.dtype("int64"))))
 
     records = ArraySource({"x": IMAGES, "y": LABELS}, "ward").read_records(0, 4, schema)
@@ -33,7 +33,7 @@ def test_a_schema_gives_the_shape_back():
     assert [int(record["y"][0]) for record in records] == [3, 1, 0, 2]
 
 
-def test_texts_are_bytes():
+def test_strings_are_stored_as_bytes():
     (record,) = ArraySource({"name": np.array(["ä"])}, "ward").read_records(0, 1, None)
 
     assert record["name"].tolist() == ["ä".encode()]
@@ -47,7 +47,7 @@ def test_texts_are_bytes():
         ({"x": np.float32(1)}, "x has 0"),
     ],
 )
-def test_arrays_that_are_not_as_long_are_refused(arrays, said):
+def test_arrays_of_different_lengths_are_refused(arrays, said):
     if said == "x has 0":
         assert ArraySource(arrays, "ward").num_records == 0
         return

@@ -40,7 +40,7 @@ def test_file_appears_when_it_is_published(folder: str) -> None:
     assert content_of(f"{folder}/x") == b"first,second"
 
 
-def test_content_is_on_the_disk_before_its_name_is(
+def test_content_is_synced_before_the_file_appears(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = AtomicFile(str(tmp_path / "x"))
@@ -57,7 +57,7 @@ def test_content_is_on_the_disk_before_its_name_is(
     assert seen[0] == (False, len(b"complete"))
 
 
-def test_publishing_replaces_the_file_before(folder: str) -> None:
+def test_publishing_replaces_the_previous_file(folder: str) -> None:
     for content in (b"before", b"after"):
         file = AtomicFile(f"{folder}/x")
         file.write(content)
@@ -84,7 +84,7 @@ def test_discarded_file_cannot_be_published(folder: str) -> None:
         file.publish()
 
 
-def test_what_is_being_written_does_not_end_as_the_file_will(tmp_path: Path) -> None:
+def test_temporary_file_has_another_extension(tmp_path: Path) -> None:
     file = AtomicFile(str(tmp_path / "x.recordio"))
 
     (name,) = [path.name for path in tmp_path.iterdir()]
@@ -94,7 +94,7 @@ def test_what_is_being_written_does_not_end_as_the_file_will(tmp_path: Path) -> 
     assert name.endswith(".tmp")
 
 
-def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
+def test_two_writers_of_one_file_do_not_interfere(tmp_path: Path) -> None:
     first, second = AtomicFile(str(tmp_path / "x")), AtomicFile(str(tmp_path / "x"))
     first.write(b"first")
     second.write(b"second")
@@ -141,9 +141,7 @@ def test_unknown_protocol_is_named() -> None:
         AtomicFile("nonsense://x")
 
 
-def test_the_name_is_on_the_disk_when_it_is_published(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_publishing_syncs_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = AtomicFile(str(tmp_path / "x"))
     synced = []
 

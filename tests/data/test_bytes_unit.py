@@ -52,7 +52,7 @@ def test_records_of_many_lengths_are_decoded_in_their_order() -> None:
     assert [int(record["x"][0]) for record in decoded] == numbers[::-1]
 
 
-def test_a_change_of_a_record_leaves_the_unit_as_it_is() -> None:
+def test_changing_a_decoded_record_does_not_change_the_unit() -> None:
     unit = BytesUnit.joined([unit_of(*[encode({"x": np.int64([1])})] * 5)], 0)
     for record in BytesUnit.records(all_of(unit), SCHEMA):
         record["x"][0] = 2
@@ -60,7 +60,7 @@ def test_a_change_of_a_record_leaves_the_unit_as_it_is() -> None:
     assert [int(record["x"][0]) for record in BytesUnit.records(all_of(unit), SCHEMA)] == [1] * 5
 
 
-def test_what_is_no_example_is_named() -> None:
+def test_a_record_that_is_not_an_example_is_named() -> None:
     good = encode({"x": np.int64([1])})
     picked = all_of(unit_of(*[good] * 4), unit_of(b"?" * len(good)))
 

@@ -23,13 +23,13 @@ def test_a_class_without_a_weight_counts_once(labels):
     np.testing.assert_array_equal(weights, [1, 5, 1])
 
 
-def test_they_multiply_sample_weights():
+def test_class_weights_multiply_sample_weights():
     batch = batch_of(np.array([0, 2]), np.float32([2.0, 3.0]))
 
     np.testing.assert_array_equal(with_class_weights(batch, FIVE, "here").weights, [2, 15])
 
 
-def test_they_multiply_the_weights_of_steps():
+def test_class_weights_multiply_weights_of_time_steps():
     batch = batch_of(np.array([0, 2]), np.ones((2, 3), np.float32))
 
     expected = [[1, 1, 1], [5, 5, 5]]
@@ -39,14 +39,14 @@ def test_they_multiply_the_weights_of_steps():
 @pytest.mark.parametrize(
     "labels", [np.array([0.5, 1.5]), np.zeros((2, 3, 4)), {"a": np.array([0, 1])}, None]
 )
-def test_labels_that_are_no_classes_are_refused(labels):
+def test_labels_that_are_not_classes_are_refused(labels):
     batch = Batch(np.zeros((2, 1)), labels, 2)
 
     with pytest.raises(DefinitionError, match="model.py:1: there are class weights"):
         with_class_weights(batch, FIVE, "model.py:1")
 
 
-def test_a_class_that_one_hot_labels_do_not_have_is_refused():
+def test_a_class_beyond_one_hot_labels_is_refused():
     with pytest.raises(DefinitionError, match="has the class 2; labels are one-hot rows of 2"):
         with_class_weights(batch_of(np.eye(2)), FIVE, "model.py:1")
 
@@ -62,12 +62,12 @@ def test_a_class_that_one_hot_labels_do_not_have_is_refused():
         ({0: float("nan")}, r"class_weight\[0\] is nan"),
     ],
 )
-def test_what_is_no_weight_of_a_class_is_refused(given, said):
+def test_an_invalid_class_weight_is_refused(given, said):
     with pytest.raises(DefinitionError, match=said):
         checked(given, "model.py:1")
 
 
-def test_they_are_those_of_keras():
+def test_class_weights_match_keras():
     from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
 
     labels = np.random.default_rng(0).integers(0, 4, (16, 1))

@@ -62,7 +62,7 @@ def schema_of(**fields):
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_the_laws_of_a_record_source_hold(write):
+def test_a_csv_source_satisfies_the_record_source_contract(write):
     paths = [write(TABLE, "a.csv"), write("age,name,score,ok\n", "b.csv")]
     paths += [write(TABLE.replace("\n", "\r\n"), "c.csv")]
     expected = CSVSource(paths).read_bytes(0, 6)
@@ -73,13 +73,13 @@ def test_the_laws_of_a_record_source_hold(write):
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_records_decoded_with_a_schema_are_those_that_are_read_as_bytes(write):
+def test_records_decoded_with_a_schema_match_those_read_as_bytes(write):
     path = write("x,y\n1.5,7\n-2,8\n0.5,9\n")
 
     check_decoding(CSVSource([path]), schema_of(y=([1], "int64"), x=([], "float32")))
 
 
-def test_without_a_schema_a_column_is_what_its_cells_are(write):
+def test_without_a_schema_column_types_are_inferred_from_cells(write):
     first, second, third = read_all(write(TABLE))
 
     assert list(first) == ["age", "name", "ok", "score"]
@@ -97,7 +97,7 @@ def test_without_a_schema_a_column_is_what_its_cells_are(write):
 @pytest.mark.parametrize(
     ("last", "dtype"), [("7", np.int64), ("7.5", np.float32), ("seven", object), ("1.5.2", object)]
 )
-def test_without_a_schema_the_last_cell_of_the_last_file_counts_as_much(write, last, dtype):
+def test_types_are_inferred_from_all_cells_of_all_files(write, last, dtype):
     first = write("x,y\n" + "1,aaaaaaaaaa\n" * 5, "a.csv")
     second = write("x,y\n" + "2,aaaaaaaaaa\n" * 5 + f"{last},a\n", "b.csv")
 
@@ -154,7 +154,7 @@ def test_an_index_has_the_types_that_were_inferred(write, monkeypatch):
         (range(20), None),
     ],
 )
-def test_a_column_that_is_text_because_of_a_few_cells_is_named(write, caplog, values, warning):
+def test_a_column_that_a_few_cells_turn_into_text_is_named(write, caplog, values, warning):
     path = write("x;y\n" + "".join(f'"{value}";a\n' for value in values))
     source = CSVSource([path])
 
@@ -165,7 +165,7 @@ def test_a_column_that_is_text_because_of_a_few_cells_is_named(write, caplog, va
     assert (warning or "") in "".join(caplog.messages).replace(path, "a.csv")
 
 
-def test_an_odd_cell_is_named_in_whichever_file_and_block_it_is(write, small_blocks, caplog):
+def test_an_odd_cell_is_named_in_any_file_and_block(write, small_blocks, caplog):
     paths = [write("x,y\n" + "1,a\n" * 9), write("y,x\nb,2\nb,2.5\nb,3\n\nb,4o\nb,5\n", "b.csv")]
 
     CSVSource(paths).infer_types()
@@ -174,7 +174,7 @@ def test_an_odd_cell_is_named_in_whichever_file_and_block_it_is(write, small_blo
     assert f"1 of its 14 values: '4o' ({paths[1]}, line 6 (record 3))" in message
 
 
-def test_types_of_more_files_are_not_those_of_some(write):
+def test_an_index_of_more_files_does_not_determine_types(write):
     paths = [write("x\n1\n", "a.csv"), write("x\n1.5\n", "b.csv")]
     source = CSVSource(paths)
     source.infer_types()
@@ -184,7 +184,7 @@ def test_types_of_more_files_are_not_those_of_some(write):
     assert record["x"].dtype == np.int64
 
 
-def test_a_type_of_an_index_that_is_none_is_refused(write):
+def test_an_unknown_type_in_an_index_is_refused(write):
     path = write("x\n1\n")
     index = replace(CSVSource([path]).index(), types=(("x", "complex"),))
 
@@ -223,7 +223,7 @@ def test_with_a_schema_fields_have_its_order_shape_and_dtype(write):
     assert records[2]["age"].tolist() == [[5]]
 
 
-def test_numbers_may_be_read_as_text_and_true_as_a_number(write):
+def test_numbers_may_be_read_as_text_and_as_booleans(write):
     (record,) = read_all(
         write("zip,ok,yes\n01234,true,1\n"),
         schema_of(zip=([1], "string"), ok=([1], "bool"), yes=([1], "bool")),
@@ -246,7 +246,7 @@ def test_an_integer_may_be_written_with_a_point(write):
     assert read_all(write("y\n3.0\n"), schema_of(y=([], "int64")))[0]["y"] == 3
 
 
-def test_files_may_have_their_columns_in_another_order_and_more_of_them(write):
+def test_files_may_have_reordered_and_additional_columns(write):
     first = write("x,y\n1,2\n", "a.csv")
     second = write("z,y,x\n9,4,3\n", "b.csv")
 
@@ -255,15 +255,15 @@ def test_files_may_have_their_columns_in_another_order_and_more_of_them(write):
     assert [record["x"].item() for record in records] == [1, 3]
 
 
-def test_the_mark_some_programs_put_first_is_no_part_of_the_header(write):
+def test_a_byte_order_mark_is_not_part_of_the_header(write):
     assert list(read_all(write("\ufeffx,y\n1,2\n"))[0]) == ["x", "y"]
 
 
-def test_a_file_with_a_header_alone_has_no_records(write):
+def test_a_file_with_only_a_header_has_no_records(write):
     assert CSVSource([write("x,y")]).num_records == 0
 
 
-def test_a_range_reads_its_blocks_alone(write, monkeypatch):
+def test_a_range_reads_only_its_blocks(write, monkeypatch):
     source = CSVSource([write("x\n" + "".join(f"{i:09}\n" for i in range(200_000)))])
     read = []
     original = type(open_stored(__file__)).read
@@ -288,7 +288,7 @@ def test_a_range_reads_its_blocks_alone(write, monkeypatch):
     st.integers(3, 40),
 )
 @settings(max_examples=200)
-def test_what_pythons_writer_wrote_is_read_back_in_blocks_of_any_size(
+def test_output_of_pythons_writer_is_read_in_blocks_of_any_size(
     tmp_path_factory, rows, line_end, size
 ):
     text = io.StringIO(newline="")
@@ -311,9 +311,7 @@ def test_what_pythons_writer_wrote_is_read_back_in_blocks_of_any_size(
 
 @given(st.text('a",\r\n', max_size=30), st.integers(1, 30))
 @settings(max_examples=500)
-def test_rows_are_counted_as_pyarrow_counts_them_wherever_quotes_are(
-    tmp_path_factory, text, read_bytes
-):
+def test_rows_are_counted_as_by_pyarrow_for_any_quotes(tmp_path_factory, text, read_bytes):
     data = text.encode()
     path = tmp_path_factory.mktemp("csv") / "a.csv"
     path.write_bytes(b"head\n" + data)
@@ -363,12 +361,12 @@ def test_rows_are_counted_as_pyarrow_counts_them_wherever_quotes_are(
         ("x" * 200_000 + ",y\n", "its first line is not a header"),
     ],
 )
-def test_a_header_that_cannot_be_used_is_refused(write, text, message):
+def test_an_unusable_header_is_refused(write, text, message):
     with pytest.raises(SchemaError, match=message):
         CSVSource([write(text)])
 
 
-def test_many_columns_are_looked_at_once_each(write):
+def test_a_header_with_many_columns_is_read_in_linear_time(write):
     names = [f"c{i}" for i in range(50_000)]
 
     source = CSVSource([write(",".join(names) + "\n")])
@@ -376,7 +374,7 @@ def test_many_columns_are_looked_at_once_each(write):
     assert source.num_records == 0
 
 
-def test_an_open_quote_is_found_at_opening(write):
+def test_an_unclosed_quote_is_detected_when_opening(write):
     path = write('x,y\n1,"a\nb"\n3,"4\n5,6\n')
 
     with pytest.raises(SchemaError, match=r"a\.csv, line 4: the quote that begins '\"4' is not "):
@@ -404,7 +402,7 @@ def test_an_open_quote_is_found_at_opening(write):
         ("300,a,1,true", schema_of(age=([], "uint8")), "column 'age': holds 300"),
     ],
 )
-def test_a_row_that_does_not_fit_is_named_with_its_column(write, row, schema, message):
+def test_an_unsuitable_row_is_named_with_its_column(write, row, schema, message):
     good = "31,a,1.5,true\n"
     source = CSVSource([write("age,name,score,ok\n" + good * 7 + row + "\n" + good)])
     assert source.num_records == 9
@@ -416,14 +414,14 @@ def test_a_row_that_does_not_fit_is_named_with_its_column(write, row, schema, me
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_the_line_of_a_cell_is_the_one_that_an_editor_shows(write, end, encoding):
+def test_the_line_of_a_cell_matches_an_editor(write, end, encoding):
     text = end.join(['"a', 'b",c', "x,1", f'"y{end}z",2', "", "x,?", ""])
 
     with pytest.raises(SchemaError, match=r"a\.csv, line 7 \(record 2\): column 'c' holds '\?'"):
         CSVSource([write(text.encode(encoding))]).read_records(0, 3, schema_of(c=([], "int64")))
 
 
-def test_the_line_is_known_where_a_character_spans_two_reads(write, monkeypatch):
+def test_the_line_is_correct_if_a_character_spans_two_reads(write, monkeypatch):
     monkeypatch.setattr(csv_index, "_READ_BYTES", 2)
     source = CSVSource([write("b,c\n\U0001f600,1\ny,?\n".encode("utf-16"))])
 
@@ -431,12 +429,12 @@ def test_the_line_is_known_where_a_character_spans_two_reads(write, monkeypatch)
         source.read_records(0, 2, schema_of(c=([], "int64")))
 
 
-def test_a_missing_column_is_named_with_one_that_is_near(write):
+def test_a_missing_column_is_named_with_a_similar_one(write):
     with pytest.raises(SchemaError, match=r"field 'score' is missing .*; did you mean 'scores'\?"):
         read_all(write("age,name,scores\n1,a,2\n"), ONE_EACH)
 
 
-def test_files_of_other_columns_need_a_schema(write):
+def test_files_with_different_columns_need_a_schema(write):
     source = CSVSource([write("x,y\n1,2\n", "a.csv"), write("x,z\n1,2\n", "b.csv")])
 
     with pytest.raises(
@@ -478,14 +476,14 @@ def test_an_empty_cell_of_a_nullable_field_is_missing(write):
     )
 
 
-def test_an_empty_cell_of_another_field_says_how_it_may_be_missing(write):
+def test_an_empty_cell_of_a_required_field_is_refused_with_advice(write):
     with pytest.raises(
         SchemaError, match=r"line 2 \(record 0\): column 'age' has no value\..*\"nullable\": T"
     ):
         read_all(write("age,name\n,x\n"), schema_of(age=([], "float32")))
 
 
-def test_an_empty_text_that_may_not_be_missing_stays_an_empty_text(write):
+def test_an_empty_cell_of_a_required_text_field_is_an_empty_text(write):
     (record,) = read_all(write("age,name\n1,\n"), schema_of(name=([], "string")))
 
     assert record["name"].item() == b""
@@ -521,7 +519,7 @@ def test_text_of_a_time_field_may_have_several_forms(write):
 
 
 @pytest.mark.parametrize("text", ["soon", "1.2.3", "5/6/2024"])
-def test_text_that_is_no_time_is_named(write, text):
+def test_text_that_is_not_a_time_is_named(write, text):
     entry = {"name": "t", "shape": [], "dtype": "float64", "time": True}
 
     with pytest.raises(
@@ -541,7 +539,7 @@ def test_true_is_1_in_a_field_of_numbers(write):
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_column_may_be_truth_in_one_block_and_numbers_in_another(write):
+def test_a_column_may_have_booleans_and_numbers_in_different_blocks(write):
     path = write("ok\n" + "true\n" * 20 + "0\n" * 20)
 
     records = read_all(path, schema_of(ok=([], "float32")))

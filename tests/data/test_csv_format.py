@@ -40,19 +40,19 @@ def rows(path: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
-def test_the_delimiter_is_found_in_the_first_line(write: Write, delimiter: str) -> None:
+def test_the_delimiter_is_detected_in_the_first_line(write: Write, delimiter: str) -> None:
     path = write(f'x{delimiter}"a, b; c"\n1{delimiter}two\n')
 
     assert rows(path) == [{"x": 1, "a, b; c": b"two"}]
 
 
-def test_of_several_delimiters_the_one_that_fits_all_rows_is_used(write: Write) -> None:
+def test_a_delimiter_that_fits_all_rows_is_preferred(write: Write) -> None:
     path = write("price (EUR, net);amount\n3;4\n")
 
     assert rows(path) == [{"price (EUR, net)": 3, "amount": 4}]
 
 
-def test_of_several_that_fit_the_one_that_makes_every_cell_a_number_is_used(write: Write) -> None:
+def test_a_delimiter_that_makes_all_cells_numbers_is_preferred(write: Write) -> None:
     path = write("price, net;amount\n1,5;2,25\n")
 
     assert rows(path) == [{"price, net": 1.5, "amount": 2.25}]
@@ -72,7 +72,7 @@ def test_a_row_of_another_length_does_not_change_the_delimiter(write: Write) -> 
         source.read_records(0, 2, None)
 
 
-def test_a_tsv_file_is_cut_at_tabs(write: Write) -> None:
+def test_a_tsv_file_is_split_at_tabs(write: Write) -> None:
     path = write("a,b\tc\nx,y\tz\n", "a.tsv")
 
     source = open_source(path)
@@ -98,7 +98,7 @@ def test_a_quote_opens_a_field_after_the_file_s_own_delimiter(write: Write) -> N
         ("01.02.2024;1,5\n01.03.2024;2\n", [b"01.02.2024", b"01.03.2024"]),
     ],
 )
-def test_a_comma_is_a_decimal_point_only_if_that_is_certain(
+def test_a_comma_is_a_decimal_separator_only_if_unambiguous(
     write: Write, text: str, cells: list[Any]
 ) -> None:
     path = write("x;y\n" + text)
@@ -118,7 +118,7 @@ def test_a_comma_is_a_decimal_point_only_if_that_is_certain(
         ("1,234;2.5\n5,678;3\n", False),
     ],
 )
-def test_numbers_that_are_text_because_others_have_a_point_are_noted(
+def test_mixed_decimal_points_and_commas_are_reported(
     write: Write, caplog: pytest.LogCaptureFixture, text: str, is_noted: bool
 ) -> None:
     CSVSource([write("x;y\n" + text)]).read_records(0, 1, None)
@@ -139,11 +139,11 @@ def test_a_file_that_is_not_utf_8_is_windows_1252_with_one_message(
     assert "a.csv and 1 more file are not UTF-8 and read as Windows-1252" in message
 
 
-def test_a_byte_that_windows_1252_lacks_makes_it_latin_1(write: Write) -> None:
+def test_a_byte_undefined_in_windows_1252_means_latin_1(write: Write) -> None:
     assert rows(write(b"x\n\xe9\x81\n")) == [{"x": "é\x81".encode()}]
 
 
-def test_a_character_cut_by_a_read_is_still_utf_8(write: Write) -> None:
+def test_a_character_split_between_reads_is_still_utf_8(write: Write) -> None:
     path = write("x\n" + "ß" * 99 + "\n")
     source = CSVSource([path])
     for read_bytes in (1, 2, 3, 5):
@@ -152,7 +152,7 @@ def test_a_character_cut_by_a_read_is_still_utf_8(write: Write) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
-def test_a_byte_order_mark_names_the_encoding(write: Write, encoding: str) -> None:
+def test_a_byte_order_mark_determines_the_encoding(write: Write, encoding: str) -> None:
     mark = b"\xfe\xff" if encoding == "utf-16-be" else b""
     text = 'größe\tname\r\n1\t"zwei\r\nZeilen"\r\n\r\n2\t☃\r\n'
     path = write(mark + text.encode(encoding), "a.tsv")
@@ -163,12 +163,12 @@ def test_a_byte_order_mark_names_the_encoding(write: Write, encoding: str) -> No
     assert [row["name"].decode() for row in found] == ["zwei\r\nZeilen", "☃"]
 
 
-def test_half_a_character_of_utf_16_is_damage(write: Write) -> None:
+def test_half_a_utf_16_character_is_a_corruption(write: Write) -> None:
     with pytest.raises(CorruptDataError, match="expected text in utf-16-le, found half a char"):
         CSVSource([write("x\n1\n".encode("utf-16") + b"3")])
 
 
-def test_files_of_different_forms_follow_the_laws_of_a_record_source(
+def test_files_of_different_formats_satisfy_the_record_source_contract(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(index_rows, "__defaults__", (16, 16))
@@ -185,7 +185,9 @@ def test_files_of_different_forms_follow_the_laws_of_a_record_source(
     check_record_source(source, expected)
 
 
-def test_an_index_has_the_form_of_the_files(write: Write, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_index_stores_the_format_of_the_files(
+    write: Write, caplog: pytest.LogCaptureFixture
+) -> None:
     path = write(gzip.compress("1,5;4\n2;2,75\n".encode("latin-1")), "a.csv.gz")
     source = CSVSource([path])
     assert "without a header" in caplog.text
@@ -198,7 +200,9 @@ def test_an_index_has_the_form_of_the_files(write: Write, caplog: pytest.LogCapt
     assert not caplog.messages
 
 
-def test_a_first_line_of_numbers_is_a_row(write: Write, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_first_line_of_numbers_is_not_a_header(
+    write: Write, caplog: pytest.LogCaptureFixture
+) -> None:
     path = write("\n5.1,3.5,0\n4.9,3.0,1\n")
 
     assert rows(path) == [
@@ -208,13 +212,13 @@ def test_a_first_line_of_numbers_is_a_row(write: Write, caplog: pytest.LogCaptur
     assert "has only numbers. The columns are named column_1 to column_3" in caplog.text
 
 
-def test_a_column_without_a_name_is_named_by_its_place(write: Write) -> None:
+def test_an_unnamed_column_is_named_by_its_position(write: Write) -> None:
     # As pandas writes an index.
     assert rows(write(",x,\n0,1.5,a\n")) == [{"column_1": 0, "x": 1.5, "column_3": b"a"}]
 
 
 @pytest.mark.parametrize("word", ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "<NA>"])
-def test_words_for_a_missing_number_leave_a_column_of_numbers(write: Write, word: str) -> None:
+def test_placeholders_for_missing_numbers_keep_a_column_numeric(write: Write, word: str) -> None:
     path = write(f"x,y\n1.5,a\n{word},b\n2,c\n")
 
     source = CSVSource([path])

@@ -16,14 +16,14 @@ INDEX = DataIndex(
 )
 
 
-def test_an_index_comes_out_as_it_went_in() -> None:
+def test_an_index_survives_a_round_trip() -> None:
     assert decode(encode(INDEX), "here") == INDEX
     assert decode(encode(DataIndex("csv", ())), "here") == DataIndex("csv", ())
     typed = DataIndex("csv", (), (("x", "int64"), ("y", "binary")))
     assert decode(encode(typed), "here") == typed
 
 
-def test_every_damaged_byte_is_found() -> None:
+def test_every_damaged_byte_is_detected() -> None:
     data = encode(INDEX)
     for offset in range(len(data)):
         damaged = bytearray(data)
@@ -32,7 +32,7 @@ def test_every_damaged_byte_is_found() -> None:
             decode(bytes(damaged), "here")
 
 
-def test_every_truncation_is_found() -> None:
+def test_every_truncation_is_detected() -> None:
     data = encode(INDEX)
     for length in range(len(data)):
         with pytest.raises(CorruptDataError, match="^here: damaged at byte"):
@@ -62,12 +62,12 @@ def whole(body: bytes, body_bytes: int | None = None) -> bytes:
         + b'{"format": "csv", "uris": [], "versions": [], "types": [[1,2]]}'[:62],
     ],
 )
-def test_a_body_that_makes_no_sense_is_refused(body: bytes) -> None:
+def test_an_invalid_body_is_refused(body: bytes) -> None:
     with pytest.raises(CorruptDataError, match="^here: damaged"):
         decode(whole(body), "here")
 
 
-def test_a_small_file_cannot_claim_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_file_cannot_allocate_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_index, "_FREE_BYTES", 1000)
 
     with pytest.raises(CorruptDataError, match="at most"):
@@ -76,7 +76,7 @@ def test_a_small_file_cannot_claim_much_memory(monkeypatch: pytest.MonkeyPatch) 
         decode(whole(bytes(100_000), 900), "here")
 
 
-def test_what_compresses_beyond_all_bounds_is_stored_as_it_is(
+def test_an_extremely_compressible_index_can_be_decoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(data_index, "_FREE_BYTES", 1000)

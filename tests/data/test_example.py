@@ -90,12 +90,12 @@ def assert_same(decoded, expected):
 
 # Implementations of protobuf disagree where one name starts with another.
 @given(st.dictionaries(st.text(min_size=2, max_size=2), values_of_one_kind(), max_size=4))
-def test_encoding_gives_the_bytes_of_protobufs_deterministic_serialization(features):
+def test_encoding_matches_deterministic_protobuf_serialization(features):
     assert example.encode(features) == as_message(features).SerializeToString(deterministic=True)
 
 
 @given(st.lists(examples, max_size=8))
-def test_a_batch_of_unlike_records_is_read_as_protobuf_reads_them(batch):
+def test_a_batch_of_varied_records_is_read_as_by_protobuf(batch):
     records = [example.encode(features) for features in batch]
 
     decoded = example.decode_batch_schemaless(records, str)
@@ -105,7 +105,7 @@ def test_a_batch_of_unlike_records_is_read_as_protobuf_reads_them(batch):
 
 
 @given(batches_of_one_layout())
-def test_a_batch_of_like_records_is_read_as_protobuf_reads_them(batch):
+def test_a_batch_of_similar_records_is_read_as_by_protobuf(batch):
     records = [example.encode(features) for features in batch]
 
     decoded = example.decode_batch_schemaless(records, str)
@@ -118,9 +118,7 @@ def test_a_batch_of_like_records_is_read_as_protobuf_reads_them(batch):
 @pytest.mark.parametrize("num_whole", [4, 2])
 @given(examples, st.data())
 @settings(max_examples=200)
-def test_a_damaged_record_is_read_as_protobuf_reads_it_or_refused_as_it_refuses(
-    num_whole, features, data
-):
+def test_a_damaged_record_is_read_or_refused_as_by_protobuf(num_whole, features, data):
     original = example.encode(features)
     damaged = bytearray(original)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -141,7 +139,7 @@ def test_a_damaged_record_is_read_as_protobuf_reads_it_or_refused_as_it_refuses(
     assert_same(decoded[-1], read_by_protobuf(original))
 
 
-def test_numbers_that_are_not_packed_are_read():
+def test_unpacked_numbers_are_read():
     # Features{ x: float 1.0, 2.0 }, each number with a tag of its own (0x0d), as old writers do.
     numbers = b"\x0d\x00\x00\x80\x3f\x0d\x00\x00\x00\x40"
     feature = b"\x12" + bytes([len(numbers)]) + numbers
@@ -154,7 +152,7 @@ def test_numbers_that_are_not_packed_are_read():
     np.testing.assert_array_equal(decoded["x"], np.float32([1, 2]))
 
 
-def test_the_last_of_two_fields_of_one_name_counts():
+def test_the_last_of_two_fields_with_one_name_wins():
     first = example.encode({"x": np.int64([1])})
     second = example.encode({"x": np.int64([2])})
     # Two serialized messages, joined, are one message with all their fields.
@@ -163,7 +161,7 @@ def test_the_last_of_two_fields_of_one_name_counts():
     np.testing.assert_array_equal(decoded["x"], [2])
 
 
-def test_a_field_said_again_without_values_is_not_there():
+def test_a_field_repeated_without_values_is_missing():
     with_values = example.encode({"x": np.int64([1])})[2:]
     without = b"\x0a\x05\x0a\x01x\x12\x00"
     record = b"\x0a" + bytes([len(with_values + without)]) + with_values + without
@@ -172,7 +170,7 @@ def test_a_field_said_again_without_values_is_not_there():
     assert example.decode_batch_schemaless([record], str) == [{}]
 
 
-def test_a_number_that_is_cut_off_is_found_among_whole_ones():
+def test_a_truncated_number_is_found_among_complete_ones():
     records = [example.encode({"x": np.int64([1, 2])}) for _ in range(8)]
     records[5] = records[5][:-1] + b"\x82"
 
@@ -180,7 +178,7 @@ def test_a_number_that_is_cut_off_is_found_among_whole_ones():
         example.decode_batch_schemaless(records, lambda i: f"record {i}")
 
 
-def test_records_in_another_order_of_fields_are_read_in_one_batch():
+def test_records_with_different_field_orders_are_read_in_one_batch():
     one_way = example_pb2.Example()
     entries = [example.encode({name: np.float32([i])})[2:] for i, name in enumerate("ab")]
     records = []
@@ -194,7 +192,7 @@ def test_records_in_another_order_of_fields_are_read_in_one_batch():
     assert [(record["a"].item(), record["b"].item()) for record in decoded] == [(0, 1)] * 12
 
 
-def test_a_decoded_array_may_be_changed_and_changes_no_other():
+def test_decoded_arrays_are_writable_and_independent():
     records = [example.encode({"x": np.float32([i])}) for i in range(8)]
     first = example.decode_batch_schemaless(records, str)
 
@@ -206,7 +204,7 @@ def test_a_decoded_array_may_be_changed_and_changes_no_other():
     np.testing.assert_array_equal([record["x"][0] for record in first], np.arange(8) / 2)
 
 
-def test_bytes_keep_the_zeros_at_their_end():
+def test_bytes_keep_trailing_zeros():
     records = [example.encode({"x": [b"a\0"]})] * 8
 
     decoded = example.decode_batch_schemaless(records, str)
@@ -214,17 +212,17 @@ def test_bytes_keep_the_zeros_at_their_end():
     assert [record["x"].tolist() for record in decoded] == [[b"a\0"]] * 8
 
 
-def test_what_is_no_example_is_refused_with_its_place():
+def test_a_record_that_is_not_an_example_is_refused_with_its_place():
     with pytest.raises(SchemaError, match=r"file a, record 1: its 4 bytes \(ff ff ff ff\) are not"):
         example.decode_batch_schemaless([b"", b"\xff" * 4], lambda i: f"file a, record {i}")
 
 
-def test_a_dtype_an_example_cannot_hold_is_refused():
+def test_an_unsupported_dtype_is_refused():
     with pytest.raises(TypeError, match="'x' is float64"):
         example.encode({"x": np.zeros(1)})
 
 
-def test_like_records_are_decoded_together():
+def test_similar_records_are_decoded_together():
     records = [
         example.encode({"x": np.full(64, i, np.float32), "label": np.int64([i])}) for i in range(64)
     ]
@@ -234,7 +232,7 @@ def test_like_records_are_decoded_together():
     assert list(group.rows) == list(range(64))
 
 
-def test_tensorflow_reads_what_is_written_and_its_records_are_read():
+def test_records_are_exchanged_with_tensorflow():
     tf = pytest.importorskip("tensorflow")
     features = {
         "image": np.arange(6, dtype=np.float32),

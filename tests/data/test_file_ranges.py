@@ -14,7 +14,7 @@ def files_of(*counts: int) -> list[RecordFile]:
     return [RecordFile(f"file-{index}", count) for index, count in enumerate(counts)]
 
 
-def test_range_over_a_border_is_split_there() -> None:
+def test_range_across_files_is_split_at_the_boundary() -> None:
     assert Numbering(files_of(2, 3)).split(1, 4) == [FileRange(0, 1, 2), FileRange(1, 0, 2)]
 
 

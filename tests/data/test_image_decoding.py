@@ -37,11 +37,11 @@ def test_without_a_schema_an_image_has_its_own_size_and_colours(kind, options):
     assert pixels.flags.writeable
 
 
-def test_the_kind_of_an_image_is_what_it_contains_not_what_its_name_says():
+def test_image_format_is_detected_from_content():
     assert decoded(encoded(RAMP, "JPEG")).shape == (6, 4, 3)
 
 
-def test_an_animation_is_its_first_frame():
+def test_an_animation_is_read_as_its_first_frame():
     frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
 
     pixels = decoded(encoded(frames[0], "GIF", save_all=True, append_images=frames[1:]))
@@ -50,7 +50,7 @@ def test_an_animation_is_its_first_frame():
 
 
 @pytest.mark.parametrize("shape", [(9, 7, 3), (3, 2, 3), (6, 2, 3), (13, 4, 3), (6, 4, 3)])
-def test_an_image_is_resized_like_tensorflow_resizes_it(shape):
+def test_an_image_is_resized_as_in_tensorflow(shape):
     import tensorflow as tf
 
     pixels = decoded(encoded(RAMP), shape, "float32")
@@ -76,13 +76,13 @@ def test_whole_numbers_are_rounded():
         ((3, 1, 2), [[[255, 255]], [[0, 0]], [[0, 0]]]),
     ],
 )
-def test_the_shape_decides_the_channels_and_where_they_are(shape, expected):
+def test_the_shape_determines_channels_and_their_axis(shape, expected):
     red = Image.new("RGBA", (1, 1), (255, 0, 0, 9))
 
     assert decoded(encoded(red), shape).tolist() == expected
 
 
-def test_the_palette_of_an_image_and_its_transparency_are_resolved():
+def test_palettes_and_transparency_are_resolved():
     picture = Image.new("P", (1, 1))
     picture.putpalette([10, 20, 30])
 
@@ -92,19 +92,19 @@ def test_the_palette_of_an_image_and_its_transparency_are_resolved():
     assert decoded(data, (1, 1, 4)).tolist() == [[[10, 20, 30, 7]]]
 
 
-def test_sixteen_bits_of_grey_are_scaled():
+def test_sixteen_bit_grey_is_scaled():
     deep = np.uint16([[0, 256, 65535]])
 
     assert decoded(encoded(deep), (1, 3)).tolist() == [[0, 1, 255]]
 
 
-def test_the_colours_of_print_are_converted():
+def test_cmyk_colours_are_converted():
     white = Image.new("CMYK", (8, 8), (0, 0, 0, 0))
 
     assert decoded(encoded(white, "JPEG"), (8, 8)).min() > 250
 
 
-def test_the_orientation_in_metadata_is_ignored_as_keras_and_torchvision_do():
+def test_orientation_metadata_is_ignored_as_in_keras_and_torchvision():
     exif = Image.Exif()
     exif[0x0112] = 6
 
@@ -124,7 +124,7 @@ def test_the_size_is_read_from_the_header():
         (lambda data: data[:45] + b"\xff" + data[46:], "damaged or cut off: it cannot"),
     ],
 )
-def test_a_file_that_is_no_image_is_named(damage, found):
+def test_a_file_that_is_not_an_image_is_named(damage, found):
     with pytest.raises(CorruptDataError, match=rf"^a\.png: .*{found}.* Replace or remove"):
         decoded(damage(encoded(RAMP)))
 

@@ -38,7 +38,7 @@ def labels(source, schema=SCHEMA):
 # --- folders and classes -------------------------------------------------------------------------
 
 
-def test_a_class_is_the_first_folder_and_its_number_is_that_of_its_sorted_name(folder):
+def test_classes_are_numbered_by_sorted_folder_names(folder):
     draw("p/dog/1.png", "p/10/2.jpg", "p/9/deep/er/3.webp", "p/cat/4.JPEG")
 
     source = open_source("p")
@@ -50,7 +50,7 @@ def test_a_class_is_the_first_folder_and_its_number_is_that_of_its_sorted_name(f
     assert labels(source) == [0, 1, 2, 3]
 
 
-def test_classes_and_pixels_are_those_of_keras(folder):
+def test_classes_and_pixels_match_keras(folder):
     import keras
 
     draw("p/b/1.png", colour=10)
@@ -81,7 +81,7 @@ def test_classes_do_not_depend_on_how_the_folder_is_named(folder, name):
     assert open_source(name.format(folder)).classes == ("a", "b")
 
 
-def test_several_folders_have_their_classes_in_common(folder):
+def test_several_folders_share_their_classes(folder):
     draw("p/a/1.png", "p/c/2.png", "q/b/3.png", "q/c/4.png")
 
     source = open_source("p,q")
@@ -89,7 +89,7 @@ def test_several_folders_have_their_classes_in_common(folder):
     assert labels(source) == [0, 2, 1, 2]
 
 
-def test_a_flat_folder_and_files_have_no_classes(folder):
+def test_flat_folders_and_files_have_no_classes(folder):
     draw("p/a/1.png", "p/a/2.png", "p/b/3.png")
 
     assert open_source("p/a").classes == ()
@@ -104,7 +104,7 @@ def test_data_files_of_a_folder_come_before_its_images(folder):
     assert find_files("p") == ["p/table.csv"]
 
 
-def test_what_is_hidden_or_no_image_is_skipped(folder):
+def test_hidden_files_and_other_files_are_skipped(folder):
     draw("p/a/1.png", "p/b/_DSC0001.JPG", "p/a/.2.png", "p/.git/3.png", "p/__MACOSX/4.png")
     for name in ("p/.DS_Store", "p/a/Thumbs.db", "p/a/notes.txt", "p/README.md"):
         (folder / name).write_text("x")
@@ -160,7 +160,7 @@ def test_images_beside_class_folders_are_refused(folder):
 
 
 @pytest.mark.parametrize("place", ["p", "p/a"])
-def test_images_in_a_format_that_is_not_read_are_not_left_out_silently(folder, place):
+def test_images_in_an_unsupported_format_are_not_skipped_silently(folder, place):
     draw("p/a/1.png", "p/b/2.png")
     (folder / "p/a/3.HEIC").write_text("x")
 
@@ -169,7 +169,7 @@ def test_images_in_a_format_that_is_not_read_are_not_left_out_silently(folder, p
 
 
 @pytest.mark.parametrize("place", ["p", "p/yes"])
-def test_of_other_files_the_error_says_how_they_become_records(folder, place):
+def test_the_error_on_other_files_suggests_preparing_records(folder, place):
     for name in ("p/yes/1.wav", "p/no/2.wav"):
         (folder / name).parent.mkdir(parents=True)
         (folder / name).write_text("x")
@@ -208,14 +208,14 @@ def test_a_label_has_the_shape_and_dtype_of_its_field(folder, dtype):
         ([IMAGE, {"name": "t", "shape": [], "dtype": "string"}], "t: .* is neither an image nor"),
     ],
 )
-def test_fields_that_cannot_be_told_apart_are_refused(folder, fields, message):
+def test_ambiguous_fields_are_refused(folder, fields, message):
     draw("p/a/1.png")
 
     with pytest.raises(SchemaError, match=message):
         open_source("p").read_records(0, 1, Schema.from_user(fields))
 
 
-def test_a_label_is_missing_where_there_are_no_classes(folder):
+def test_a_label_is_missing_without_classes(folder):
     draw("p/1.png")
 
     with pytest.raises(MissingFieldError, match=r"^p/1\.png is in no class folder, so .*'kind'"):
@@ -234,7 +234,7 @@ def test_a_damaged_image_is_named(folder):
 
 @pytest.mark.parametrize("name", ["1.jpg", "1.png", "1.webp", "1.gif"])
 @pytest.mark.parametrize("share", [0.04, 0.7])
-def test_an_image_that_is_cut_off_is_not_taken_for_another_format(folder, name, share):
+def test_a_truncated_image_is_not_mistaken_for_another_format(folder, name, share):
     draw(f"p/a/{name}")
     content = (folder / "p/a" / name).read_bytes()
     (folder / "p/a" / name).write_bytes(content[: max(16, int(share * len(content)))])
@@ -246,7 +246,7 @@ def test_an_image_that_is_cut_off_is_not_taken_for_another_format(folder, name, 
     assert "byte 0" not in str(caught.value)
 
 
-def test_opening_reads_no_file(folder):
+def test_opening_a_folder_reads_no_file(folder):
     draw("p/a/1.png", "p/b/2.png")
     source = open_source("p")
     (folder / "p/a/1.png").write_bytes(b"")
@@ -256,7 +256,7 @@ def test_opening_reads_no_file(folder):
         source.read_bytes(0, 1)
 
 
-def test_the_memory_of_decoded_images_is_known_before_they_are_decoded(folder):
+def test_memory_of_decoded_images_is_known_before_decoding(folder):
     draw("p/a/1.png", "p/b/2.png")
     source = open_source("p")
 
@@ -267,7 +267,7 @@ def test_the_memory_of_decoded_images_is_known_before_they_are_decoded(folder):
 # --- numbers of classes --------------------------------------------------------------------------
 
 
-def test_other_data_are_numbered_by_the_classes_of_a_model(folder):
+def test_other_data_use_the_class_numbers_of_a_model(folder):
     draw("p/b/1.png", "p/d/2.png")
 
     source = open_source("p").numbered_by(["a", "b", "c", "d"])
@@ -278,7 +278,7 @@ def test_other_data_are_numbered_by_the_classes_of_a_model(folder):
         source.numbered_by(["a", "b"])
 
 
-def test_names_for_people_do_not_change_the_numbers(folder):
+def test_display_names_do_not_change_class_numbers(folder):
     draw("p/0/1.png", "p/1/2.png")
 
     assert labels(open_source("p").numbered_by(["zero", "one"])) == [0, 1]
@@ -292,7 +292,7 @@ def test_names_for_people_do_not_change_the_numbers(folder):
         (["p/train/a/1.png", "p/val/a/2.png"], "'train', 'val' would be classes, but are named"),
     ],
 )
-def test_labels_that_cannot_be_learned_are_refused(folder, paths, message):
+def test_folders_unfit_as_labels_are_refused(folder, paths, message):
     draw(*paths)
 
     with pytest.raises(DataError, match=message):
@@ -313,7 +313,7 @@ def test_an_index_has_the_classes(folder):
     assert labels(source) == [0, 1]
 
 
-def test_with_an_index_file_the_named_folder_decides_the_classes(folder):
+def test_with_an_index_the_named_folder_determines_the_classes(folder):
     draw("p/a/1.png", "p/b/x/2.png", "p/b/y/3.png")
     write_index_files(index_data("p", lambda *_: None))
 

@@ -50,14 +50,14 @@ def test_tables_keep_their_columns_and_missing_values(make):
     assert plain(make(TABLE)) == TABLE
 
 
-def test_a_named_index_is_a_column_and_another_one_is_not():
+def test_only_a_named_index_becomes_a_column():
     frame = pd.DataFrame({"age": [30, 40]}, index=[7, 8])
 
     assert plain(frame) == {"age": [30, 40]}
     assert plain(frame.rename_axis("id")) == {"age": [30, 40], "id": [7, 8]}
 
 
-def test_an_index_that_is_a_column_too_is_stored_once():
+def test_an_index_that_is_also_a_column_is_stored_once():
     frame = pd.DataFrame({"id": [7, 8], "age": [30, 40]})
 
     assert plain(frame.set_index("id", drop=False)) == {"id": [7, 8], "age": [30, 40]}
@@ -71,7 +71,7 @@ def test_a_list_of_dicts_is_a_list_of_rows():
     assert plain(rows) == {"age": [30, 40], "x": [[1, 2], None], "name": [None, "b"]}
 
 
-def test_missing_values_of_pandas_are_missing_in_rows_and_columns_too():
+def test_missing_pandas_values_are_missing_in_rows_and_columns():
     frame = pd.DataFrame(
         {
             "word": ["a", None, "b"],
@@ -101,7 +101,7 @@ def test_the_shape_of_a_row_is_kept(tmp_path):
 @pytest.mark.parametrize(
     ("shape", "fits"), [([3, 2], True), ([3, 2, 1], True), ([6], True), ([2, 3], False)]
 )
-def test_another_shape_of_the_schema_is_refused(tmp_path, shape, fits):
+def test_a_shape_that_differs_from_the_schema_is_refused(tmp_path, shape, fits):
     uri = store((X, Y), str(tmp_path), tmp_path, lambda _: None)
     schema = Schema.from_user([{"name": "x", "shape": shape, "dtype": "float32"}], "here")
 
@@ -115,7 +115,7 @@ def test_another_shape_of_the_schema_is_refused(tmp_path, shape, fits):
             open_source(uri).read_records(2, 3, schema)
 
 
-def test_categories_are_their_values():
+def test_categories_are_stored_as_their_values():
     frame = pd.DataFrame({"kind": pd.Categorical(["b", "a", "b"], categories=["b", "a"])})
 
     assert plain(frame) == {"kind": ["b", "a", "b"]}
@@ -129,14 +129,14 @@ def test_categories_are_their_values():
         ("datasets", "DatasetDict", r'data\["train"\]'),
     ],
 )
-def test_what_has_no_rows_of_its_own_is_refused_by_name(package, kind, message):
+def test_a_collection_without_rows_is_refused_by_name(package, kind, message):
     data = type(kind, (dict,), {"__module__": f"{package}.frame"})(train=1)
 
     with pytest.raises(UsageError, match=f"data is a {package}.{kind}, which .*{message}"):
         arrow_rows(data)
 
 
-def test_views_of_text_as_polars_has_them_are_text():
+def test_string_views_as_in_polars_are_text():
     views = pa.array(["a", None, "b"], pa.string_view())
     kinds = pa.DictionaryArray.from_arrays(
         pa.array([1, 0, None], pa.uint32()), pa.array(["b", "a"], pa.string_view())
@@ -218,7 +218,7 @@ def test_many_rows_are_stored_in_batches_of_bounded_size(monkeypatch, tmp_path):
     assert counts == [3, 4, 3, 4]
 
 
-def test_the_same_data_is_the_same_file_and_other_data_is_another_one(tmp_path):
+def test_equal_data_are_stored_in_the_same_file(tmp_path):
     def stored(data):
         return store(data, str(tmp_path / "out"), tmp_path, lambda _: None)
 
@@ -232,7 +232,7 @@ def test_the_same_data_is_the_same_file_and_other_data_is_another_one(tmp_path):
     assert not list(tmp_path.glob("*.parquet"))
 
 
-def test_an_array_alone_is_x():
+def test_a_single_array_is_named_x():
     torch = pytest.importorskip("torch")
     alone = [
         X,
@@ -273,7 +273,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_cannot_be_stored_is_refused(what, tmp_path):
+def test_unsupported_data_are_refused(what, tmp_path):
     data, error, message = REFUSED[what]
 
     with pytest.raises(error, match=message):
@@ -295,12 +295,12 @@ def test_random_elements_are_refused_because_they_would_be_frozen():
         arrow_rows(Augmented())
 
 
-def test_a_dataset_without_end_is_refused():
+def test_an_infinite_dataset_is_refused():
     with pytest.raises(UsageError, match=r"infinite. Remove repeat\(\).*assert_cardinality"):
         arrow_rows(of_tensorflow().repeat())
 
 
-def test_a_stream_is_refused_with_the_way_out():
+def test_a_stream_is_refused_with_an_alternative():
     torch = pytest.importorskip("torch")
 
     class Stream(torch.utils.data.IterableDataset):
@@ -311,7 +311,7 @@ def test_a_stream_is_refused_with_the_way_out():
         arrow_rows(Stream())
 
 
-def test_a_part_of_a_dataset_is_that_part():
+def test_a_subset_of_a_dataset_keeps_its_items():
     torch = pytest.importorskip("torch")
 
     assert plain(torch.utils.data.Subset(of_torch(), [1, 3]))["y"] == [1, 0]
@@ -343,13 +343,13 @@ def test_a_frame_as_x_keeps_its_columns():
         arrow_rows((frame, [3]))
 
 
-def test_a_frame_with_a_name_twice_is_refused():
+def test_a_frame_with_duplicate_column_names_is_refused():
     with pytest.raises(DataError, match="Two columns are called 'a'"):
         arrow_rows(pd.DataFrame([[1, 2]], columns=["a", "a"]))
 
 
 @pytest.mark.parametrize("seeded", [False, True])
-def test_random_steps_of_a_pipeline_are_refused_whatever_seed_is_set(seeded):
+def test_random_pipeline_steps_are_refused_despite_a_seed(seeded):
     tf = pytest.importorskip("tensorflow")
     if seeded:
         tf.random.set_seed(1)
@@ -366,7 +366,7 @@ def test_random_steps_of_a_pipeline_are_refused_whatever_seed_is_set(seeded):
             arrow_rows(dataset)
 
 
-def test_elements_with_weights_are_refused_with_the_way_to_give_them():
+def test_elements_with_weights_are_refused_with_an_alternative():
     tf = pytest.importorskip("tensorflow")
     dataset = tf.data.Dataset.from_tensor_slices((X, Y, Y))
 
@@ -374,7 +374,7 @@ def test_elements_with_weights_are_refused_with_the_way_to_give_them():
         arrow_rows(dataset)
 
 
-def test_a_shuffle_that_repeats_its_order_is_taken_if_it_has_a_seed():
+def test_a_seeded_shuffle_with_a_fixed_order_is_accepted():
     tf = pytest.importorskip("tensorflow")
     tf.random.set_seed(None)
     once = of_tensorflow().shuffle(9, seed=3, reshuffle_each_iteration=False)
@@ -387,7 +387,7 @@ def test_a_shuffle_that_repeats_its_order_is_taken_if_it_has_a_seed():
         arrow_rows(of_tensorflow().shuffle(9, reshuffle_each_iteration=False))
 
 
-def test_batches_of_one_size_are_taken_apart():
+def test_batches_of_one_size_are_unbatched():
     data = of_tensorflow().batch(2, drop_remainder=True).prefetch(1)
 
     assert plain(data)["y"] == Y.tolist()
@@ -401,7 +401,7 @@ def of_hugging_face(**columns):
     return datasets.Dataset.from_dict(columns)
 
 
-def test_a_transform_of_hugging_face_makes_the_rows():
+def test_a_hugging_face_transform_is_applied_to_rows():
     data = of_hugging_face(x=[[1.0, 2.0], [3.0, 4.0]], y=[0, 1])
 
     table = rows_of(data.with_transform(lambda rows: {"z": [10 * y for y in rows["y"]]}))
@@ -409,7 +409,7 @@ def test_a_transform_of_hugging_face_makes_the_rows():
     assert table.to_pydict() == {"z": [0, 10]}
 
 
-def test_a_random_transform_of_hugging_face_is_refused():
+def test_a_random_hugging_face_transform_is_refused():
     rng = np.random.default_rng(0)
     data = of_hugging_face(y=[0, 1]).with_transform(lambda rows: {"y": rng.normal(size=2)})
 
@@ -417,7 +417,7 @@ def test_a_random_transform_of_hugging_face_is_refused():
         arrow_rows(data)
 
 
-def test_columns_that_a_format_of_hugging_face_hides_are_left_out():
+def test_columns_hidden_by_a_hugging_face_format_are_omitted():
     data = of_hugging_face(a=[1.0, 2.0], b=[3, 4], c=["x", "y"])
 
     assert rows_of(data.with_format("numpy", columns=["a", "c"])).column_names == ["a", "c"]
@@ -425,7 +425,7 @@ def test_columns_that_a_format_of_hugging_face_hides_are_left_out():
     assert rows_of(shown).column_names == ["a", "b", "c"]
 
 
-def test_arrays_and_images_of_hugging_face_keep_their_shapes():
+def test_hugging_face_arrays_and_images_keep_their_shapes():
     import datasets
 
     arrays = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
@@ -444,7 +444,7 @@ def test_arrays_and_images_of_hugging_face_keep_their_shapes():
     assert table["image"].to_pylist() == pixels.reshape(2, -1).tolist()
 
 
-def test_a_stream_of_hugging_face_is_refused_with_the_way_to_store_it():
+def test_a_hugging_face_stream_is_refused_with_an_alternative():
     stream = of_hugging_face(a=[1.0, 2.0]).to_iterable_dataset()
 
     with pytest.raises(UsageError, match=r"datasets\.Dataset\.from_list\(list\(data\)\)"):

@@ -67,7 +67,7 @@ def look_no_more(monkeypatch):
 
 @pytest.mark.parametrize("data", ["d", "d/", "./d", "d/*", "d/*.recordio", "d/a.recordio,d/[bc]*"])
 @pytest.mark.usefixtures("folder")
-def test_nothing_is_looked_into_where_there_is_an_index(data, look_no_more, caplog):
+def test_with_an_index_no_data_file_is_opened(data, look_no_more, caplog):
     look_no_more()
 
     assert values(data) == [1, 2, 3, 4]
@@ -76,13 +76,13 @@ def test_nothing_is_looked_into_where_there_is_an_index(data, look_no_more, capl
 
 @pytest.mark.parametrize(("data", "expected"), [("d/[bc]*", [3, 4]), ("d/b.recordio", [3])])
 @pytest.mark.usefixtures("folder")
-def test_a_part_of_the_files_is_found_in_it(data, expected, look_no_more):
+def test_some_files_of_an_index_can_be_opened(data, expected, look_no_more):
     look_no_more()
 
     assert values(data) == expected
 
 
-def test_the_working_folder_has_an_index_of_its_own(folder, monkeypatch, look_no_more):
+def test_the_working_folder_may_have_an_index(folder, monkeypatch, look_no_more):
     monkeypatch.chdir(folder)
     look_no_more()
 
@@ -97,7 +97,7 @@ def test_an_index_moves_with_its_folder(folder, look_no_more):
 
 
 @pytest.mark.usefixtures("folder")
-def test_folders_have_an_index_each(look_no_more):
+def test_each_folder_has_its_own_index(look_no_more):
     write("e/f.recordio", 5)
     write_index("d,e")
     assert Path("e", INDEX_FILE).exists()
@@ -106,7 +106,7 @@ def test_folders_have_an_index_each(look_no_more):
     assert values("d,e") == [1, 2, 3, 4, 5]
 
 
-def test_files_are_in_the_same_order_with_indexes_as_without(tmp_path, monkeypatch, look_no_more):
+def test_the_order_of_files_does_not_depend_on_indexes(tmp_path, monkeypatch, look_no_more):
     monkeypatch.chdir(tmp_path)
     for value, name in enumerate(("d/a", "d/e/x", "d/z")):
         write(f"{name}.recordio", value)
@@ -117,7 +117,7 @@ def test_files_are_in_the_same_order_with_indexes_as_without(tmp_path, monkeypat
     assert values("d/*.recordio,d/e") == before == [0, 1, 2]
 
 
-def test_what_has_no_index_is_looked_into(folder, monkeypatch):
+def test_files_without_an_index_are_opened(folder, monkeypatch):
     write("e/f.recordio", 5)
     looked_into, open_one = [], recordio._open
     monkeypatch.setattr(recordio, "_open", lambda uri: looked_into.append(uri) or open_one(uri))
@@ -126,7 +126,7 @@ def test_what_has_no_index_is_looked_into(folder, monkeypatch):
     assert looked_into == ["e/f.recordio"]
 
 
-def test_an_index_of_other_files_says_nothing(folder, caplog):
+def test_an_index_of_other_files_is_ignored(folder, caplog):
     write("d/other.rec", 9)
     (folder / INDEX_FILE).unlink()
     write_index("d/[abc].recordio")
@@ -144,7 +144,7 @@ def test_an_index_of_other_files_says_nothing(folder, caplog):
         (lambda: os.utime("d/b.recordio"), [1, 2, 3, 4], "b.recordio has changed"),
     ],
 )
-def test_an_index_that_is_not_true_any_more_is_not_used(folder, change, expected, reason, caplog):
+def test_an_outdated_index_is_not_used(folder, change, expected, reason, caplog):
     change()
 
     assert values("d") == expected
@@ -172,7 +172,7 @@ def test_a_damaged_index_is_named(folder):
         (lambda path: path.symlink_to("/dev/zero"), "a device"),
     ],
 )
-def test_what_is_no_file_is_no_index_and_is_never_opened(folder, make, found):
+def test_an_index_that_is_not_a_regular_file_is_never_opened(folder, make, found):
     (folder / INDEX_FILE).unlink()
     make(folder / INDEX_FILE)
 
@@ -182,7 +182,7 @@ def test_what_is_no_file_is_no_index_and_is_never_opened(folder, make, found):
         open_source("d")
 
 
-def test_an_index_may_be_a_link_to_one(folder, look_no_more):
+def test_an_index_may_be_a_symbolic_link(folder, look_no_more):
     (folder / INDEX_FILE).rename(folder.parent / "index")
     (folder / INDEX_FILE).symlink_to(folder.parent / "index")
     look_no_more()
@@ -198,7 +198,7 @@ def test_a_copy_of_recordio_files_with_other_times_is_read(folder):
     assert len(RecordIOSource(index.uris, index).read_bytes(0, 4)) == 4
 
 
-def test_the_same_time_and_size_do_not_hide_another_chunk(folder):
+def test_a_changed_chunk_is_detected_despite_equal_time_and_size(folder):
     index = index_of(open_source("d"))
     before = Path("d/b.recordio").stat()
     write("d/b.recordio", 9)
@@ -252,7 +252,7 @@ def test_an_index_on_s3_is_used_until_a_file_changes(bucket, caplog):
     assert f"Ignoring {bucket}/{INDEX_FILE}: b.recordio has changed." in caplog.messages[0]
 
 
-def test_a_file_on_s3_that_changed_after_it_was_listed_is_found(bucket):
+def test_a_file_changed_on_s3_after_listing_is_detected(bucket):
     path = f"{bucket}/a.csv"
     fsspec.filesystem("s3").pipe(path, b"x\n1\n2\n")
     forget_listings()
@@ -264,7 +264,7 @@ def test_a_file_on_s3_that_changed_after_it_was_listed_is_found(bucket):
         source.read_bytes(0, 1)
 
 
-def test_an_index_is_copied_with_its_times(folder, caplog):
+def test_an_index_stays_valid_when_copied_with_its_times(folder, caplog):
     shutil.copytree("d", "with_times")
     shutil.copytree("d", "without", copy_function=shutil.copyfile)
 
@@ -281,7 +281,7 @@ def replaced(path: Path, content: bytes) -> None:
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def test_a_header_that_changed_at_the_same_size_and_time_is_found(tmp_path) -> None:
+def test_a_changed_header_is_detected_despite_equal_size_and_time(tmp_path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(b"a,b\n11,21\n12,22\n")
     write_index(str(path))
@@ -291,7 +291,7 @@ def test_a_header_that_changed_at_the_same_size_and_time_is_found(tmp_path) -> N
         open_source(str(path)).read_bytes(0, 2)
 
 
-def test_rows_of_another_parquet_file_of_the_same_size_and_time_are_not_left_out(tmp_path) -> None:
+def test_a_replaced_parquet_file_of_equal_size_and_time_is_read(tmp_path) -> None:
     path = str(tmp_path / "t.parquet")
     pq.write_table(pa.table({"x": range(40)}), path, row_group_size=20)
     before = ParquetSource([path]).index()
@@ -306,7 +306,7 @@ def test_rows_of_another_parquet_file_of_the_same_size_and_time_are_not_left_out
         source.read_bytes(0, 40)
 
 
-def test_an_index_of_any_size_is_not_read_into_memory(folder) -> None:
+def test_a_huge_index_is_refused_without_reading_it(folder) -> None:
     os.truncate(folder / INDEX_FILE, 20 << 30)
 
     with pytest.raises(DataError, match=r"found 21,474,836,480.* data index d"):

@@ -55,7 +55,7 @@ PLAIN = random.Random(0).randbytes(3000) + bytes(3000)
 )
 @settings(max_examples=50, deadline=None)
 @given(ranges=st.lists(st.tuples(st.integers(0, 6100), st.integers(0, 6100)), max_size=5))
-def test_ranges_in_any_order_are_those_of_the_decompressed_data(
+def test_ranges_in_any_order_match_the_decompressed_data(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, ranges: list[tuple[int, int]]
 ) -> None:
     file = InflatedFile(stored(tmp_path_factory.mktemp("ranges") / "x", content))
@@ -66,7 +66,7 @@ def test_ranges_in_any_order_are_those_of_the_decompressed_data(
     assert file.size_bytes == len(PLAIN)
 
 
-def test_reading_late_in_the_file_a_second_time_does_not_read_what_lies_before(
+def test_reading_near_the_end_again_skips_the_beginning(
     tmp_path: Path,
 ) -> None:
     content = gzip.compress(PLAIN)
@@ -78,14 +78,14 @@ def test_reading_late_in_the_file_a_second_time_does_not_read_what_lies_before(
     assert file.read(2500, 2510) == PLAIN[2500:2510]
 
 
-def test_states_are_made_again_in_another_process(tmp_path: Path) -> None:
+def test_pickled_file_can_be_read_in_another_process(tmp_path: Path) -> None:
     file = InflatedFile(stored(tmp_path / "x", gzip.compress(PLAIN)))
     assert file.size_bytes == len(PLAIN)
 
     assert pickle.loads(pickle.dumps(file)).read(2500, 2510) == PLAIN[2500:2510]
 
 
-def test_threads_read_different_places_at_once(
+def test_threads_read_different_places_concurrently(
     tmp_path: Path, often_switching_threads: None
 ) -> None:
     compressed = stored(tmp_path / "x", gzip.compress(PLAIN))
@@ -105,7 +105,7 @@ def test_threads_read_different_places_at_once(
             assert list(threads.map(wrong, range(4))) == [[], [], [], []]
 
 
-def test_damage_is_named_by_the_block_it_lies_in(tmp_path: Path) -> None:
+def test_damage_is_reported_with_its_block(tmp_path: Path) -> None:
     content = bytearray(zlib.compress(PLAIN))
     # The very last bytes are the checksum.
     content[-1] ^= 1

@@ -43,7 +43,7 @@ def read_all(path, schema=None):
     return source.read_records(0, source.num_records, schema)
 
 
-def test_the_laws_of_a_record_source_hold(write):
+def test_a_parquet_source_satisfies_the_record_source_contract(write):
     columns = {"n": list(range(7)), "text": list("abcdefg"), "x": [[i, i / 2] for i in range(7)]}
     paths = [
         write(columns, "a.parquet", row_group_size=3),
@@ -58,13 +58,13 @@ def test_the_laws_of_a_record_source_hold(write):
     check_decoding(ParquetSource(paths))
 
 
-def test_records_decoded_with_a_schema_are_those_that_are_read_as_bytes(write):
+def test_records_decoded_with_a_schema_match_those_read_as_bytes(write):
     path = write({"x": pa.array([[1.5, 2], [3, 4]], pa.list_(pa.float32())), "y": [1, 2]})
 
     check_decoding(ParquetSource([path]), schema_of(y=([1], "int64"), x=([2, 1], "float32")))
 
 
-def test_without_a_schema_a_column_is_what_its_type_is(write):
+def test_without_a_schema_columns_keep_their_types(write):
     path = write(
         {
             "int": pa.array([1], pa.int8()),
@@ -103,14 +103,14 @@ def test_without_a_schema_a_column_is_what_its_type_is(write):
     assert record["int"].dtype == record["bool"].dtype == record["list"].dtype == np.int64
 
 
-def test_lists_may_differ_in_length_where_there_is_no_schema(write):
+def test_without_a_schema_lists_may_differ_in_length(write):
     records = read_all(write({"x": [[], [1], [2, 3], []], "y": [[[]], [[1], []], [], [[2, 3]]]}))
 
     assert [record["x"].tolist() for record in records] == [[], [1], [2, 3], []]
     assert [record["y"].tolist() for record in records] == [[], [1], [], [2, 3]]
 
 
-def test_lists_have_the_shape_the_schema_says(write):
+def test_lists_have_the_shape_of_the_schema(write):
     images = np.arange(8, dtype=np.float32).reshape(2, 2, 2)
     path = write(
         {
@@ -143,7 +143,7 @@ def test_a_field_of_several_values_is_made_of_numbered_columns(write):
     assert [record["x"].tolist() for record in records] == [[1.5, 3], [2.5, 4]]
 
 
-def test_numbers_are_taken_as_the_dtype_of_the_schema_if_they_stay_what_they_are(write):
+def test_numbers_are_converted_to_the_schemas_dtype_if_lossless(write):
     path = write({"whole": [1.0, 2.0], "int": [1, 0], "big": [2**53, 1]})
 
     first, _ = read_all(
@@ -155,7 +155,7 @@ def test_numbers_are_taken_as_the_dtype_of_the_schema_if_they_stay_what_they_are
     assert first["big"] == 2**53
 
 
-def test_a_decoded_array_may_be_changed_and_changes_no_other(write):
+def test_decoded_arrays_are_writable_and_independent(write):
     source = ParquetSource([write({"x": [1, 2], "y": [[1.0], [2.0]]})])
 
     for record in source.read_records(0, 2, None):
@@ -165,9 +165,7 @@ def test_a_decoded_array_may_be_changed_and_changes_no_other(write):
     assert [record["x"].item() for record in source.read_records(0, 2, None)] == [1, 2]
 
 
-def test_only_the_columns_of_the_schema_and_the_row_groups_of_the_range_are_read(
-    write, monkeypatch
-):
+def test_only_needed_columns_and_row_groups_are_read(write, monkeypatch):
     columns = {"x": list(range(10)), "y_0": list(range(10)), "z": list(range(10))}
     source = ParquetSource([write(columns, row_group_size=2)])
     read = []
@@ -195,7 +193,7 @@ def test_one_source_may_be_read_with_several_schemas(write):
     assert [list(record) for record in read] == [["x"], ["x", "y"], ["y"], ["x", "y"]]
 
 
-def test_row_groups_say_how_they_are_stored(write):
+def test_row_groups_report_how_they_are_stored(write):
     path = write({"x": list(range(5))}, row_group_size=3, compression="zstd")
 
     groups = ParquetSource([path]).row_groups(0)
@@ -290,14 +288,14 @@ def test_files_in_memory_are_read():
         ),
     ],
 )
-def test_a_row_that_does_not_fit_is_named_with_its_column(write, columns, schema, message):
+def test_an_unsuitable_row_is_named_with_its_column(write, columns, schema, message):
     path = write(columns)
 
     with pytest.raises(SchemaError, match=rf"a\.parquet, {message}"):
         read_all(path, schema)
 
 
-def test_two_columns_of_one_name_are_refused(write):
+def test_columns_with_the_same_name_are_refused(write):
     path = write(pa.table([[1], [2]], names=["a", "a"]))
 
     with pytest.raises(SchemaError, match=r"a\.parquet: two of its columns are named 'a'"):
@@ -305,7 +303,7 @@ def test_two_columns_of_one_name_are_refused(write):
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"x" * 100, b"PAR1" + b"\xff" * 40 + b"PAR1"])
-def test_what_is_no_parquet_file_is_refused(tmp_path, content):
+def test_a_file_that_is_not_parquet_is_refused(tmp_path, content):
     path = tmp_path / "a.parquet"
     path.write_bytes(content)
 
@@ -313,12 +311,12 @@ def test_what_is_no_parquet_file_is_refused(tmp_path, content):
         ParquetSource([str(path)])
 
 
-def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path):
+def test_a_missing_file_is_reported(tmp_path):
     with pytest.raises(NoDataError, match="there is no such file"):
         ParquetSource([str(tmp_path / "a.parquet")])
 
 
-def test_a_file_that_was_cut_off_is_refused(write):
+def test_a_truncated_file_is_refused(write):
     path = write({"x": list(range(1000))})
     Path(path).write_bytes(Path(path).read_bytes()[:-20])
 
@@ -326,7 +324,7 @@ def test_a_file_that_was_cut_off_is_refused(write):
         ParquetSource([path])
 
 
-def test_a_damaged_page_is_found_where_checksums_were_stored(write, tmp_path):
+def test_a_damaged_page_is_detected_if_checksums_are_stored(write, tmp_path):
     path = write({"x": list(range(40))}, write_page_checksum=True, compression="none")
     content = Path(path).read_bytes()
     source = ParquetSource([path])
@@ -405,7 +403,7 @@ def nullable(**fields):
         ([["a", "b"], None], [2], "string", [[b"a", b"b"], [None, None]]),
     ],
 )
-def test_what_is_missing_is_nan_or_none(write, values, shape, dtype, expected):
+def test_missing_values_are_nan_or_none(write, values, shape, dtype, expected):
     schema = nullable(x=(shape, dtype))
     source = ParquetSource([write({"x": values})])
 
@@ -418,7 +416,7 @@ def test_what_is_missing_is_nan_or_none(write, values, shape, dtype, expected):
             np.testing.assert_array_equal(record["x"], np.array(value, record["x"].dtype))
 
 
-def test_columns_of_one_field_may_lack_values_each_on_its_own(write):
+def test_columns_of_one_field_may_miss_values_independently(write):
     path = write({"x_0": [1, None], "x_1": [None, 4]})
 
     records = read_all(path, nullable(x=([2], "float32")))
@@ -426,7 +424,7 @@ def test_columns_of_one_field_may_lack_values_each_on_its_own(write):
     np.testing.assert_array_equal([r["x"] for r in records], [[1, np.nan], [np.nan, 4]])
 
 
-def test_a_column_that_is_not_there_is_not_a_missing_value(write):
+def test_a_missing_column_is_not_a_missing_value(write):
     with pytest.raises(SchemaError, match=r"field 'xs' is missing \(it has 'x'\)"):
         read_all(write({"x": [1.0]}), nullable(xs=([], "float32")))
 

@@ -40,7 +40,7 @@ def examples(create_dataset):
     ],
     ids=["prefetch", "cache", "take all", "unbatch", "flat_map", "zip", "generator"],
 )
-def test_what_is_made_of_each_record_is_made_of_parts(create_dataset):
+def test_steps_over_single_records_can_be_applied_to_parts(create_dataset):
     whole = example_batches(RECORDS, create_dataset, 4, "m.py")
 
     assert examples(create_dataset) == np.concatenate([b.features for b in whole]).tolist()
@@ -76,7 +76,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_looks_at_other_records_is_refused_by_name(what, tmp_path, monkeypatch):
+def test_steps_across_records_are_refused_by_name(what, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     with pytest.raises(DefinitionError, match=rf"^zoo/m.py:3: feed\(\): the pipeline .*{what}"):

@@ -179,7 +179,7 @@ def test_processes_write_the_same_bytes_as_one(numbers, tmp_path):
     assert content(tmp_path / "one") == content(tmp_path / "two")
 
 
-def test_shuffled_records_are_in_the_order_the_seed_gives(numbers, tmp_path):
+def test_the_seed_determines_the_order_of_shuffled_records(numbers, tmp_path):
     for name, seed in {"a": 0, "b": 0, "c": 1}.items():
         prepare(numbers, tmp_path / name, seed=seed)
 
@@ -188,7 +188,7 @@ def test_shuffled_records_are_in_the_order_the_seed_gives(numbers, tmp_path):
     assert sorted(orders[2]) == list(range(40)) != orders[2]
 
 
-def test_shuffled_records_of_one_input_are_not_in_its_order(tmp_path):
+def test_shuffling_changes_the_order_within_one_input(tmp_path):
     (tmp_path / "in" / "a").mkdir(parents=True)
     (tmp_path / "in" / "a" / "b.txt").write_text("100")
 
@@ -204,7 +204,7 @@ def test_unshuffled_records_are_in_the_order_of_the_file_names(numbers, tmp_path
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_a_file_has_no_more_records_than_it_may(numbers, tmp_path, shuffle):
+def test_a_file_has_at_most_the_allowed_number_of_records(numbers, tmp_path, shuffle):
     prepared = prepare(
         numbers, tmp_path / "out", several_records, records_per_file=8, shuffle=shuffle
     )
@@ -226,20 +226,20 @@ def test_a_file_is_closed_before_its_records_fill_the_memory(numbers, tmp_path, 
 
 
 @pytest.mark.parametrize("function", [by_file_object, by_file_object_turned_round])
-def test_a_function_of_a_file_object_gets_one(numbers, tmp_path, function):
+def test_a_function_can_receive_a_file_object(numbers, tmp_path, function):
     prepare(numbers, tmp_path / "out", function)
 
     assert sorted(values(tmp_path / "out")) == list(range(40))
 
 
-def test_records_may_come_serialized(numbers, tmp_path):
+def test_functions_may_return_serialized_records(numbers, tmp_path):
     prepare(numbers, tmp_path / "out", serialized)
 
     assert sorted(values(tmp_path / "out")) == sorted([*range(40), *range(40)])
 
 
 @pytest.mark.parametrize("compressor", ["none", "snappy", "gzip"])
-def test_files_are_compressed_as_asked(numbers, tmp_path, compressor):
+def test_files_are_compressed_as_requested(numbers, tmp_path, compressor):
     prepared = prepare(numbers, tmp_path / "out", compressor=compressor)
 
     source = open_source(str(tmp_path / "out"))
@@ -247,7 +247,7 @@ def test_files_are_compressed_as_asked(numbers, tmp_path, compressor):
     assert {chunk.compressor for chunk in chunks} == {compressor}
 
 
-def test_a_folder_means_all_files_in_it(numbers, tmp_path):
+def test_a_folder_stands_for_all_its_files(numbers, tmp_path):
     (numbers / ".hidden").write_text("41")
 
     prepare_data(partial(preparation, one_record), str(numbers), f"{tmp_path}/out", num_processes=1)
@@ -265,7 +265,7 @@ def test_progress_counts_input_files(numbers, tmp_path):
     assert [progress.num_done for progress in seen] == sorted(p.num_done for p in seen)
 
 
-def test_a_remote_input_is_copied_into_folders_of_the_same_names(tmp_path):
+def test_a_remote_input_is_copied_into_folders_with_the_same_names(tmp_path):
     system = fsspec.filesystem("memory")
     for i in range(3):
         system.pipe(f"/bucket/in/class{i}/{i}.txt", str(i).encode())
@@ -294,7 +294,7 @@ def test_a_remote_input_is_copied_into_folders_of_the_same_names(tmp_path):
     assert (again.num_kept_parts, again.num_made_parts) == (3, 0)
 
 
-def test_what_is_prepared_is_opened_without_a_look_into_it(numbers, tmp_path, monkeypatch):
+def test_prepared_files_are_opened_from_their_index(numbers, tmp_path, monkeypatch):
     prepare(numbers, tmp_path / "out")
     monkeypatch.setattr(recordio, "_open", None)
 
@@ -304,7 +304,7 @@ def test_what_is_prepared_is_opened_without_a_look_into_it(numbers, tmp_path, mo
 # --- again ---------------------------------------------------------------------------------------
 
 
-def test_the_same_command_again_makes_nothing(numbers, tmp_path):
+def test_repeating_the_command_makes_nothing(numbers, tmp_path):
     first = prepare(numbers, tmp_path / "out")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*")}
 
@@ -315,7 +315,7 @@ def test_the_same_command_again_makes_nothing(numbers, tmp_path):
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
 
-def test_only_the_part_of_a_changed_input_is_made_again(numbers, tmp_path):
+def test_only_the_part_of_a_changed_input_is_rebuilt(numbers, tmp_path):
     prepare(numbers, tmp_path / "out")
     (numbers / "class1" / "07.txt").write_text("700")
 
@@ -326,7 +326,7 @@ def test_only_the_part_of_a_changed_input_is_made_again(numbers, tmp_path):
     assert find_index(find_files(str(tmp_path / "out"))).num_records == 40
 
 
-def test_an_index_that_is_missing_is_written(numbers, tmp_path):
+def test_a_missing_index_is_written(numbers, tmp_path):
     prepare(numbers, tmp_path / "out")
     (tmp_path / "out" / INDEX_FILE).unlink()
 
@@ -336,7 +336,7 @@ def test_an_index_that_is_missing_is_written(numbers, tmp_path):
     assert find_index(find_files(str(tmp_path / "out"))).num_records == 40
 
 
-def test_a_lost_or_shortened_file_is_made_again(numbers, tmp_path):
+def test_a_missing_or_truncated_file_is_rebuilt(numbers, tmp_path):
     prepare(numbers, tmp_path / "out")
     before = content(tmp_path / "out")
     lost, short, *_ = sorted((tmp_path / "out").glob("part-*"))
@@ -352,7 +352,7 @@ def test_a_lost_or_shortened_file_is_made_again(numbers, tmp_path):
 @pytest.mark.parametrize(
     "change", [{"seed": 1}, {"shuffle": False}, {"records_per_file": 2}, {"compressor": "none"}]
 )
-def test_another_setting_leaves_nothing_of_the_old_files(numbers, tmp_path, change):
+def test_another_setting_replaces_all_files(numbers, tmp_path, change):
     prepare(numbers, tmp_path / "out")
     prepare(numbers, tmp_path / "fresh", **change)
 
@@ -361,13 +361,13 @@ def test_another_setting_leaves_nothing_of_the_old_files(numbers, tmp_path, chan
     assert content(tmp_path / "out") == content(tmp_path / "fresh")
 
 
-def test_another_model_file_makes_everything_again(numbers, tmp_path):
+def test_another_model_file_rebuilds_everything(numbers, tmp_path):
     prepare(numbers, tmp_path / "out")
 
     assert prepare(numbers, tmp_path / "out", model="other").num_kept_parts == 0
 
 
-def test_files_of_inputs_that_are_gone_are_removed(numbers, tmp_path):
+def test_files_of_deleted_inputs_are_removed(numbers, tmp_path):
     prepare(numbers, tmp_path / "out", records_per_file=1)
     for path in (numbers / "class0").iterdir():
         path.unlink()
@@ -379,7 +379,7 @@ def test_files_of_inputs_that_are_gone_are_removed(numbers, tmp_path):
     assert len(list((tmp_path / "out" / ".prepare").glob("part-*"))) == 20
 
 
-def test_parts_of_other_code_are_kept_and_counted_unless_told_otherwise(numbers, tmp_path):
+def test_parts_of_other_code_are_kept_unless_overwritten(numbers, tmp_path):
     first = prepare(numbers, tmp_path / "out", code="1")
 
     kept = prepare(numbers, tmp_path / "out", code="2")
@@ -393,9 +393,7 @@ def test_parts_of_other_code_are_kept_and_counted_unless_told_otherwise(numbers,
 
 
 @pytest.mark.parametrize("num_processes", [1, 2])
-def test_a_function_that_raises_is_quoted_with_its_file_and_finished_parts_stay(
-    numbers, tmp_path, num_processes
-):
+def test_an_error_names_its_file_and_keeps_finished_parts(numbers, tmp_path, num_processes):
     message = (
         r"(?s)^\S*test_prepare\.py:\d+: prepare_data_for_a_single_file\(\) raised for the file "
         r".*class1/07\.txt"
@@ -417,7 +415,7 @@ def test_a_function_that_raises_is_quoted_with_its_file_and_finished_parts_stay(
     assert sorted(values(tmp_path / "out")) == list(range(40))
 
 
-def test_other_processes_stop_after_the_file_they_are_at(numbers, tmp_path):
+def test_other_processes_stop_after_their_current_file(numbers, tmp_path):
     with pytest.raises(UserCodeError, match="ValueError: First"):
         prepare(
             numbers,
@@ -441,19 +439,19 @@ def test_other_processes_stop_after_the_file_they_are_at(numbers, tmp_path):
         (none_at_all, NoDataError, "returned no records for any of the 40 files"),
     ],
 )
-def test_what_is_no_record_is_refused_with_the_file(numbers, tmp_path, function, error, message):
+def test_an_invalid_record_is_refused_with_its_file(numbers, tmp_path, function, error, message):
     with pytest.raises(error, match=message):
         prepare(numbers, tmp_path / "out", function, shuffle=False)
 
     assert content(tmp_path / "out") == {} or function is none_at_all
 
 
-def test_a_process_that_dies_is_an_error_and_not_a_hang(numbers, tmp_path):
+def test_a_process_that_dies_raises_instead_of_hanging(numbers, tmp_path):
     with pytest.raises(UserCodeError, match="died without an error message: .*--num_processes=1"):
         prepare(numbers, tmp_path / "out", dies, num_processes=2)
 
 
-def test_input_that_is_not_there_is_refused_before_anything_is_made(tmp_path):
+def test_missing_input_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(NoDataError, match="there is no folder|has no 'nothing'"):
         prepare(tmp_path / "nothing", tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -477,12 +475,12 @@ def test_a_folder_with_other_files_is_left_alone(numbers, tmp_path):
         ({"compressor": "zip"}, "--compressor=zip: expected one of none, snappy, gzip"),
     ],
 )
-def test_an_impossible_option_is_refused(numbers, tmp_path, options, message):
+def test_an_invalid_option_is_refused(numbers, tmp_path, options, message):
     with pytest.raises(UsageError, match=message):
         prepare(numbers, tmp_path / "out", **options)
 
 
-def test_a_killed_run_leaves_whole_files_and_no_process_and_is_taken_up_again(numbers, tmp_path):
+def test_a_killed_run_leaves_only_complete_files_and_can_be_resumed(numbers, tmp_path):
     code = (
         "import sys; sys.path.insert(0, {!r})\n"
         "if __name__ == '__main__':\n"
@@ -525,14 +523,14 @@ def test_a_killed_run_leaves_whole_files_and_no_process_and_is_taken_up_again(nu
         (lambda filename, size=3, *, mode=1, **more: 0, ("filename",)),
     ],
 )
-def test_what_a_function_takes_is_told_by_its_names(function, expected):
+def test_argument_names_determine_what_a_function_gets(function, expected):
     assert arguments_of(preparation(function)) == expected
 
 
 @pytest.mark.parametrize(
     "function", [lambda: 0, lambda a, b: 0, lambda filename, label: 0, lambda a, b, c: 0]
 )
-def test_a_function_that_takes_something_else_is_refused(function):
+def test_a_function_with_unknown_arguments_is_refused(function):
     with pytest.raises(
         DefinitionError, match=r"model\.py:7: .*expected \(filename\), or \(file_obj"
     ):
@@ -543,9 +541,7 @@ def test_a_function_that_takes_something_else_is_refused(function):
     ("num_inputs", "records_per_file", "sizes"),
     [(1, 4096, [1]), (5, 4096, [1] * 5), (40, 4096, [3] * 13 + [1]), (40, 2, [2] * 20)],
 )
-def test_parts_are_enough_for_many_processes_and_not_larger_than_a_file(
-    num_inputs, records_per_file, sizes
-):
+def test_parts_suit_many_processes_and_fit_into_a_file(num_inputs, records_per_file, sizes):
     inputs = [Input(str(i), "1") for i in range(num_inputs)]
 
     parts = plan_parts(inputs, Settings("", "f", records_per_file, True, 0, "none"))

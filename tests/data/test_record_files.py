@@ -29,7 +29,7 @@ def written(request, tmp_path):
     return tmp_path / request.param, writer.schema
 
 
-def test_records_are_read_as_they_were_written(written):
+def test_records_are_read_back_as_written(written):
     path, schema = written
 
     for number, each in enumerate(data.Records(path, schema)):
@@ -74,7 +74,7 @@ def test_the_folder_is_created(tmp_path):
     assert len(data.Records(tmp_path / "a" / "b")) == 1
 
 
-def test_a_folder_that_cannot_be_created_is_an_error(tmp_path):
+def test_a_folder_that_cannot_be_created_raises(tmp_path):
     (tmp_path / "a").write_text("a file")
 
     with pytest.raises(OutputError, match="x.recordio cannot be written"):
@@ -110,7 +110,7 @@ def test_a_first_record_that_cannot_be_stored_is_refused(tmp_path, value, compla
     assert list(tmp_path.iterdir()) == []
 
 
-def test_other_endings_are_refused(tmp_path):
+def test_other_extensions_are_refused(tmp_path):
     with pytest.raises(UsageError, match=r"x.csv: expected a name that ends with .recordio"):
         data.RecordWriter(tmp_path / "x.csv")
 
@@ -123,6 +123,6 @@ def test_an_empty_file_has_no_records(tmp_path):
         data.Records(tmp_path / "x.recordio")
 
 
-def test_an_unknown_name_of_the_package_is_one():
+def test_an_unknown_name_of_the_package_raises_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'Recordz'"):
         data.Recordz  # noqa: B018

@@ -135,13 +135,13 @@ def test_every_historical_layout_is_read(tmp_path: Path, content: bytes) -> None
 @pytest.mark.parametrize(
     ("compressor", "golden"), [("snappy", FEW_FRAMES), ("none", NOT_COMPRESSED)]
 )
-def test_the_same_bytes_are_written_as_by_the_first_writer(
+def test_the_same_bytes_are_written_as_by_the_original_writer(
     tmp_path: Path, compressor: Compressor, golden: bytes
 ) -> None:
     assert written(tmp_path / "x", GREETINGS, compressor) == golden
 
 
-def test_another_snappy_reads_what_is_written(tmp_path: Path) -> None:
+def test_another_snappy_implementation_reads_written_files(tmp_path: Path) -> None:
     text = b"compresses well " * 10_000
     noise = np.random.default_rng(0).bytes(100_000)
 
@@ -152,7 +152,7 @@ def test_another_snappy_reads_what_is_written(tmp_path: Path) -> None:
     assert len(content) < 120_000
 
 
-def test_gzip_is_written_without_a_time_so_that_equal_records_give_equal_files(
+def test_gzip_is_written_without_a_timestamp(
     tmp_path: Path,
 ) -> None:
     content = written(tmp_path / "x", GREETINGS, "gzip")
@@ -177,7 +177,7 @@ def test_chunk_may_be_exactly_as_large_as_is_allowed(tmp_path: Path) -> None:
     assert [chunk.num_records for chunk in chunks] == [2, 1]
 
 
-def test_record_larger_than_a_chunk_has_one_of_its_own(tmp_path: Path) -> None:
+def test_record_larger_than_a_chunk_has_its_own_chunk(tmp_path: Path) -> None:
     written(tmp_path / "x", [b"a", b"b" * 11, b"c"], max_chunk_bytes=10)
 
     source = RecordIOSource([str(tmp_path / "x")])
@@ -186,7 +186,7 @@ def test_record_larger_than_a_chunk_has_one_of_its_own(tmp_path: Path) -> None:
     assert all_of(source) == [b"a", b"b" * 11, b"c"]
 
 
-def test_chunk_of_empty_records_ends_at_some_time(
+def test_chunk_of_empty_records_has_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recordio, "_MAX_CHUNK_RECORDS", 3)
@@ -198,7 +198,7 @@ def test_chunk_of_empty_records_ends_at_some_time(
     assert all_of(source) == [b""] * 7
 
 
-def test_file_of_no_bytes_holds_no_record(tmp_path: Path) -> None:
+def test_empty_file_has_no_records(tmp_path: Path) -> None:
     assert written(tmp_path / "x", []) == b""
     assert RecordIOSource([str(tmp_path / "x")]).num_records == 0
 
@@ -213,7 +213,7 @@ def test_file_of_no_bytes_holds_no_record(tmp_path: Path) -> None:
     ),
     st.integers(1, 100_000),
 )
-def test_any_range_of_what_was_written_is_read(
+def test_any_range_of_written_records_is_read(
     tmp_path_factory: pytest.TempPathFactory,
     data: st.DataObject,
     compressor: Compressor,
@@ -230,7 +230,7 @@ def test_any_range_of_what_was_written_is_read(
     assert source.read_bytes(start, stop) == records[start:stop]
 
 
-def test_frames_that_hold_nothing_are_stepped_over(tmp_path: Path) -> None:
+def test_empty_and_padding_frames_are_skipped(tmp_path: Path) -> None:
     payload = framed(b"\5\0\0\0", b"Hello") + b"\xfe\x03\x00\x00abc" + framed(b"\0\0\0\0")
 
     assert all_of(opened(tmp_path / "x", chunk_of(payload, 2, compressor=1))) == [b"Hello", b""]
@@ -239,7 +239,7 @@ def test_frames_that_hold_nothing_are_stepped_over(tmp_path: Path) -> None:
 # --- reading -----------------------------------------------------------------------------------
 
 
-def test_opening_reads_headers_and_reading_reads_only_the_chunks_it_needs(tmp_path: Path) -> None:
+def test_opening_reads_only_headers_and_reading_only_needed_chunks(tmp_path: Path) -> None:
     content = written(tmp_path / "x", [b"a" * 10, b"b" * 10, b"c" * 10], "none", max_chunk_bytes=10)
     # The payloads of the first and the last chunk are damaged; nobody needs them here.
     damaged = bytearray(content)
@@ -261,7 +261,7 @@ def test_small_ranges_of_one_chunk_read_it_once(tmp_path: Path) -> None:
     assert source.read_bytes(1, 3) == GREETINGS[1:]
 
 
-def test_chunk_that_could_not_be_read_does_not_harm_the_one_before(tmp_path: Path) -> None:
+def test_unreadable_chunk_does_not_affect_the_previous_one(tmp_path: Path) -> None:
     content = written(tmp_path / "x", [b"a" * 9, b"b" * 9], "none", max_chunk_bytes=9)
     source = opened(tmp_path / "x", content[:-1] + b"?")
     source.read_bytes(0, 1)
@@ -271,7 +271,7 @@ def test_chunk_that_could_not_be_read_does_not_harm_the_one_before(tmp_path: Pat
     assert source.read_bytes(0, 1) == [b"a" * 9]
 
 
-def test_threads_read_different_chunks_at_once(tmp_path: Path) -> None:
+def test_threads_read_different_chunks_concurrently(tmp_path: Path) -> None:
     records = [bytes([i]) * 1000 for i in range(100)]
     written(tmp_path / "x", records, max_chunk_bytes=5000)
     source = RecordIOSource([str(tmp_path / "x")])
@@ -293,7 +293,7 @@ def test_threads_read_different_chunks_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
-def test_forked_process_does_not_write_into_what_its_parent_has_read(tmp_path: Path) -> None:
+def test_forked_process_does_not_overwrite_its_parents_buffer(tmp_path: Path) -> None:
     written(tmp_path / "x", [b"a" * 9, b"b" * 9], "none", max_chunk_bytes=9)
     source = RecordIOSource([str(tmp_path / "x")])
     source.read_bytes(0, 1)
@@ -307,7 +307,7 @@ def test_forked_process_does_not_write_into_what_its_parent_has_read(tmp_path: P
     assert source.read_bytes(0, 1) == [b"a" * 9]
 
 
-def test_source_that_has_read_can_be_sent_to_another_process(tmp_path: Path) -> None:
+def test_used_source_can_be_sent_to_another_process(tmp_path: Path) -> None:
     written(tmp_path / "x", GREETINGS)
     source = RecordIOSource([str(tmp_path / "x")])
     source.read_bytes(0, 1)
@@ -315,7 +315,7 @@ def test_source_that_has_read_can_be_sent_to_another_process(tmp_path: Path) -> 
     assert all_of(pickle.loads(pickle.dumps(source))) == GREETINGS
 
 
-def test_record_that_is_no_example_is_named_by_file_and_number(tmp_path: Path) -> None:
+def test_record_that_is_not_an_example_is_named_by_file_and_number(tmp_path: Path) -> None:
     good = encode({"x": np.float32([1.0])})
     written(tmp_path / "a", [good])
     written(tmp_path / "b", [good, b"\xff\xff", good])
@@ -342,7 +342,7 @@ def test_uris_are_written_and_read(tmp_path: Path, protocol: str, compressor: Co
 @pytest.mark.parametrize(
     "content", [FEW_FRAMES, FRAME_PER_WRITE, NOT_COMPRESSED, FEW_FRAMES + NOT_COMPRESSED]
 )
-def test_no_damaged_byte_goes_unnoticed(tmp_path: Path, content: bytes) -> None:
+def test_every_damaged_byte_is_detected(tmp_path: Path, content: bytes) -> None:
     expected = GREETINGS * (content.count(b"\x04\x03\x02\x01"))
 
     check_damage_is_found(RecordIOSource, content, expected, tmp_path)
@@ -355,7 +355,7 @@ def test_no_damaged_byte_goes_unnoticed(tmp_path: Path, content: bytes) -> None:
     st.lists(st.binary(max_size=40), min_size=1, max_size=8),
     st.integers(1, 100),
 )
-def test_no_damaged_byte_of_any_file_goes_unnoticed(
+def test_every_damaged_byte_of_any_file_is_detected(
     tmp_path_factory: pytest.TempPathFactory,
     data: st.DataObject,
     compressor: Compressor,
@@ -407,7 +407,7 @@ def refused(path: Path, content: bytes) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("compressor", [0, 1, 2])
-def test_chunk_with_more_records_than_its_bytes_can_be_is_refused_at_opening(
+def test_chunk_with_an_impossible_record_count_is_refused_at_opening(
     tmp_path: Path, compressor: int
 ) -> None:
     """Indices of all records are made before a chunk is read: here they would be 34 GB."""
@@ -420,7 +420,7 @@ def test_chunk_with_more_records_than_its_bytes_can_be_is_refused_at_opening(
 
 
 @pytest.mark.parametrize("compressor", ["gzip", "snappy"])
-def test_chunk_that_decompresses_to_more_than_it_may_is_refused(
+def test_chunk_that_decompresses_beyond_the_limit_is_refused(
     tmp_path: Path, compressor: Compressor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Writer(str(tmp_path / "x"), compressor) as writer:
@@ -435,7 +435,7 @@ def test_chunk_that_decompresses_to_more_than_it_may_is_refused(
 
 
 @pytest.mark.parametrize("padding", [b"", bytes(7)])
-def test_joined_and_padded_streams_of_gzip_are_read(tmp_path: Path, padding: bytes) -> None:
+def test_concatenated_and_padded_gzip_streams_are_read(tmp_path: Path, padding: bytes) -> None:
     one, other = (struct.pack("<I", 3) + each for each in (b"abc", b"def"))
     payload = gzip.compress(one) + gzip.compress(other) + padding
     header = struct.pack("<5I", 0x01020304, zlib.crc32(payload), 2, len(payload), 2)
@@ -457,7 +457,7 @@ def test_unknown_compressor_is_named_with_its_offset(tmp_path: Path) -> None:
     assert "found compressor 3" in message
 
 
-def test_chunk_without_records_is_refused_since_its_damage_would_never_be_read(
+def test_chunk_without_records_is_refused(
     tmp_path: Path,
 ) -> None:
     offset, message = refused(tmp_path / "x", chunk_of(b"", 0))
@@ -505,7 +505,7 @@ def test_record_that_does_not_end_within_its_chunk_is_named_with_its_offset(
     )
 
 
-def test_bytes_behind_the_last_record_of_a_chunk_are_named_with_their_offset(
+def test_bytes_after_the_last_record_of_a_chunk_are_named(
     tmp_path: Path,
 ) -> None:
     offset, message = refused(tmp_path / "x", chunk_of(NOT_COMPRESSED[20:] + b"\0\0", 3))
@@ -514,7 +514,7 @@ def test_bytes_behind_the_last_record_of_a_chunk_are_named_with_their_offset(
     assert "2 bytes too many" in message
 
 
-def test_misfit_in_a_compressed_chunk_counts_bytes_after_decompression(tmp_path: Path) -> None:
+def test_offset_in_a_compressed_chunk_counts_decompressed_bytes(tmp_path: Path) -> None:
     payload = framed(struct.pack("<I", 2) + b"ab" + struct.pack("<I", 9) + b"abc")
 
     offset, message = refused(tmp_path / "x", chunk_of(payload, 2, compressor=1))
@@ -548,7 +548,7 @@ def test_payload_that_does_not_decompress_is_refused(
     assert offset == 20
 
 
-def test_frame_that_claims_to_be_huge_costs_no_memory() -> None:
+def test_frame_that_claims_to_be_huge_allocates_no_memory() -> None:
     frame = b"\x00" + struct.pack("<I", 7)[:3] + bytes(4) + b"\xff\xff\x7f"
 
     assert recordio_chunk._snappy_bytes(memoryview(frame * 10)) == 10 << 16
@@ -568,7 +568,7 @@ def test_file_appears_when_it_is_closed(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
-def test_exception_leaves_no_file_and_keeps_the_one_before(tmp_path: Path) -> None:
+def test_exception_leaves_no_file_and_keeps_the_previous_one(tmp_path: Path) -> None:
     before = written(tmp_path / "x", GREETINGS)
 
     with pytest.raises(OSError, match="half-way"):
@@ -578,7 +578,7 @@ def test_exception_leaves_no_file_and_keeps_the_one_before(tmp_path: Path) -> No
     assert (tmp_path / "x").read_bytes() == before
 
 
-def test_closed_writer_takes_no_record(tmp_path: Path) -> None:
+def test_writing_to_a_closed_writer_is_refused(tmp_path: Path) -> None:
     with Writer(str(tmp_path / "x")) as writer:
         pass
 
@@ -586,7 +586,7 @@ def test_closed_writer_takes_no_record(tmp_path: Path) -> None:
         writer.write(b"a")
 
 
-def test_buffer_may_be_filled_anew_after_it_was_written(tmp_path: Path) -> None:
+def test_buffer_may_be_reused_after_writing(tmp_path: Path) -> None:
     buffer = bytearray(b"first")
     with Writer(str(tmp_path / "x")) as writer:
         writer.write(buffer)
@@ -597,7 +597,7 @@ def test_buffer_may_be_filled_anew_after_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("record", ["text", 5, None])
-def test_what_is_not_bytes_is_no_record(tmp_path: Path, record: object) -> None:
+def test_record_that_is_not_bytes_is_refused(tmp_path: Path, record: object) -> None:
     with pytest.raises(TypeError), Writer(str(tmp_path / "x")) as writer:
         writer.write(record)
 
@@ -607,18 +607,18 @@ def test_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
         Writer(str(tmp_path / "nowhere" / "x"))
 
 
-def test_unknown_compressor_names_the_known_ones(tmp_path: Path) -> None:
+def test_unknown_compressor_is_answered_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="'zip'; choose one of none, snappy, gzip"):
         Writer(str(tmp_path / "x"), "zip")
 
 
 @pytest.mark.parametrize("size", [0, -1, 1 << 32])
-def test_impossible_chunk_size_is_refused(tmp_path: Path, size: int) -> None:
+def test_invalid_chunk_size_is_refused(tmp_path: Path, size: int) -> None:
     with pytest.raises(UsageError, match=f"max_chunk_bytes is {size}"):
         Writer(str(tmp_path / "x"), max_chunk_bytes=size)
 
 
-def test_what_does_not_fit_into_the_format_is_refused_and_leaves_no_file(
+def test_records_beyond_the_limits_of_the_format_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recordio, "UINT32_MAX", 100)
@@ -631,7 +631,7 @@ def test_what_does_not_fit_into_the_format_is_refused_and_leaves_no_file(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_checksum_of_snappy_frames_is_the_masked_one() -> None:
+def test_snappy_frames_have_masked_checksums() -> None:
     # From the framing format: the value is rotated and a constant is added.
     crc = google_crc32c.value(b"Hello")
 

@@ -14,7 +14,7 @@ from elasticdl.data.row_hash import row_hashes
     ],
     ids=str,
 )  # fmt: skip
-def test_a_text_has_one_hash_in_each_of_its_types(kind):
+def test_text_has_the_same_hash_in_every_string_type(kind):
     texts = pa.array(["a", None, "Zürich", "", "a"])
     if pa.types.is_dictionary(kind):
         stored = texts.cast(pa.large_string()).dictionary_encode()

@@ -29,9 +29,7 @@ def read(folder, schema=None):
         ("diabetes", 354, 88, None),
     ],
 )
-def test_a_sample_is_written_in_two_parts_with_every_label_in_both(
-    tmp_path, name, num_train, num_test, classes
-):
+def test_both_parts_of_a_sample_have_every_label(tmp_path, name, num_train, num_test, classes):
     written = write_sample(name, str(tmp_path))
 
     train = read(tmp_path / "train", written.schema)
@@ -44,13 +42,13 @@ def test_a_sample_is_written_in_two_parts_with_every_label_in_both(
     assert [Path(file).exists() for file in written.files] == [True] * 6
 
 
-def test_every_sample_is_tried_above():
+def test_every_sample_is_tested():
     assert sorted(SAMPLES) == sorted(
         ["digits", "patches", "iris", "wine", "breast_cancer", "diabetes"]
     )
 
 
-def test_digits_are_pictures_of_mnists_shape_and_range(tmp_path):
+def test_digits_have_the_shape_and_range_of_mnist(tmp_path):
     schema = write_sample("digits", str(tmp_path)).schema
 
     images = np.array([record["image"] for record in read(tmp_path / "test", schema)])
@@ -64,7 +62,7 @@ def test_digits_are_pictures_of_mnists_shape_and_range(tmp_path):
     assert images[:, 8:20, 8:20].mean() > 100
 
 
-def test_no_patch_of_the_test_shares_a_pixel_with_one_of_the_training(tmp_path):
+def test_test_patches_share_no_pixel_with_training_patches(tmp_path):
     schema = write_sample("patches", str(tmp_path)).schema
     assert str(schema.fields[0]) == "image: float32[32, 32, 3]"
 
@@ -81,7 +79,7 @@ def test_no_patch_of_the_test_shares_a_pixel_with_one_of_the_training(tmp_path):
     assert not corners("train") & corners("test")
 
 
-def test_columns_of_a_table_have_names_that_are_easily_typed(tmp_path):
+def test_column_names_are_easy_to_type(tmp_path):
     schema = write_sample("wine", str(tmp_path)).schema
 
     assert schema.names[-2:] == ("proline", "label")
@@ -106,7 +104,7 @@ def test_every_format_holds_the_same_records(tmp_path, name):
                 assert one[field].dtype == other[field].dtype
 
 
-def test_the_same_seed_gives_the_same_files_and_another_one_others(tmp_path):
+def test_files_depend_only_on_the_seed(tmp_path):
     files = {
         key: write_sample("iris", str(tmp_path / key), seed=seed).files
         for key, seed in {"a": 0, "b": 0, "c": 1}.items()
@@ -134,7 +132,7 @@ def test_another_sample_or_seed_is_not_overwritten(tmp_path, name, seed, found):
     assert [Path(file).read_bytes() for file in files] == before
 
 
-def test_files_of_the_same_names_that_are_no_sample_are_not_overwritten(tmp_path):
+def test_other_files_with_the_names_of_a_sample_are_not_overwritten(tmp_path):
     files = write_sample("iris", str(tmp_path)).files
     (tmp_path / ".sample.json").unlink()
 
@@ -158,12 +156,12 @@ def test_pictures_are_not_written_as_csv(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unknown_sample_is_answered_with_those_there_are(tmp_path):
+def test_an_unknown_sample_is_answered_with_the_known_ones(tmp_path):
     with pytest.raises(UsageError, match="no sample 'irises'; did you mean 'iris'.*breast_cancer"):
         write_sample("irises", str(tmp_path))
 
 
-def test_without_scikit_learn_the_command_to_install_it_is_said(tmp_path, monkeypatch):
+def test_without_scikit_learn_the_error_has_the_install_command(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
 
     with pytest.raises(MissingExtraError, match=r"pip install 'elasticdl\[samples\]'"):

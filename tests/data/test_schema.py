@@ -47,7 +47,7 @@ def test_a_schema_keeps_names_shapes_and_dtypes_in_order():
     )
 
 
-def test_a_tensorflow_dtype_is_understood_without_importing_tensorflow():
+def test_a_tensorflow_dtype_is_accepted_without_importing_tensorflow():
     class DType:
         name = "int32"
         as_numpy_dtype = np.int32
@@ -58,7 +58,7 @@ def test_a_tensorflow_dtype_is_understood_without_importing_tensorflow():
     assert "tensorflow" not in sys.modules or sys.modules["tensorflow"].__name__ == "tensorflow"
 
 
-def test_tensorflows_own_dtypes_and_shapes_are_understood():
+def test_tensorflow_dtypes_and_shapes_are_accepted():
     tf = pytest.importorskip("tensorflow")
 
     schema = schema_of(
@@ -119,12 +119,12 @@ def test_tensorflows_own_dtypes_and_shapes_are_understood():
         ),
     ],
 )
-def test_a_schema_that_cannot_be_used_says_what_is_wrong_with_it(value, message):
+def test_an_invalid_schema_is_reported_with_the_reason(value, message):
     with pytest.raises(DefinitionError, match=message):
         Schema.from_user(value)
 
 
-def test_an_error_of_a_schema_names_where_it_comes_from():
+def test_a_schema_error_names_its_origin():
     with pytest.raises(DefinitionError, match=r"^mnist\.py:4: data_schema\(\), entry 1 is 3;"):
         Schema.from_user(
             [{"name": "x", "shape": [], "dtype": "bool"}, 3], "mnist.py:4: data_schema()"
@@ -150,14 +150,14 @@ def test_flags_and_lists_survive_json():
     assert Schema.from_json(schema.to_json()) == schema
 
 
-def test_a_schema_of_before_still_loads():
+def test_an_old_schema_still_loads():
     (field,) = Schema.from_json('[{"name": "x", "shape": [2], "dtype": "float32"}]').fields
 
     assert (field.shape, field.nullable, field.time) == ((2,), False, False)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "string"])
-def test_an_example_may_lack_a_nullable_field(dtype):
+def test_a_nullable_field_may_be_missing_in_an_example(dtype):
     schema = Schema.from_user([{"name": "x", "shape": [], "dtype": dtype, "nullable": True}])
     value = "a" if dtype == "string" else 1.5
     absent = example.encode({"y": np.float32([1])})
@@ -174,7 +174,7 @@ def test_an_example_may_lack_a_nullable_field(dtype):
     assert all(record["x"].shape == () for record in records)
 
 
-def test_a_whole_number_fits_a_nullable_field():
+def test_an_integer_fits_a_nullable_field():
     schema = Schema.from_user([{"name": "x", "shape": [1], "dtype": "float64", "nullable": True}])
 
     (record,) = schema.decode_batch([example.encode({"x": np.int64([3])})], str)
@@ -182,7 +182,7 @@ def test_a_whole_number_fits_a_nullable_field():
     assert record["x"].tolist() == [3.0]
 
 
-def test_a_list_with_none_in_it_has_a_missing_number():
+def test_none_in_a_list_is_a_missing_number():
     schema = Schema.from_user([{"name": "x", "shape": [2], "dtype": "float32", "nullable": True}])
 
     (record,) = schema.decode_batch([schema.encode({"x": [None, 2]})], str)
@@ -190,14 +190,14 @@ def test_a_list_with_none_in_it_has_a_missing_number():
     np.testing.assert_equal(record["x"], np.float32([np.nan, 2]))
 
 
-def test_some_missing_strings_of_several_cannot_be_stored():
+def test_a_partly_missing_string_field_cannot_be_stored():
     schema = Schema.from_user([{"name": "x", "shape": [2], "dtype": "string", "nullable": True}])
 
     with pytest.raises(SchemaError, match="field 'x': 1 of 2 strings are None"):
         schema.encode({"x": ["a", None]})
 
 
-def test_a_stored_schema_that_is_damaged_is_refused():
+def test_a_damaged_stored_schema_is_refused():
     with pytest.raises(DefinitionError, match="stored data schema is not JSON"):
         Schema.from_json('[{"name"')
 
@@ -209,7 +209,7 @@ def test_a_stored_schema_that_is_damaged_is_refused():
 @pytest.mark.parametrize("shape", [(), (1,), (2, 3)])
 @given(st.data())
 @settings(max_examples=20)
-def test_numbers_come_back_as_they_were(dtype, shape, data):
+def test_numbers_survive_a_round_trip(dtype, shape, data):
     # Hypothesis throws away most of the float16 it draws.
     halves = st.integers(-2048, 2048).map(lambda number: number / 16)
     elements = halves if dtype == "float16" else npst.from_dtype(np.dtype(dtype))
@@ -229,7 +229,7 @@ def test_numbers_come_back_as_they_were(dtype, shape, data):
 
 
 @pytest.mark.parametrize("count", [1, 8])
-def test_text_comes_back_as_bytes_of_the_given_shape(count):
+def test_text_is_decoded_as_bytes_of_the_given_shape(count):
     schema = schema_of(x=([2, 1], "string"), y=([], "string"))
     record = schema.encode({"x": [["ü"], [b"\xff\0"]], "y": "a"})
 
@@ -246,7 +246,7 @@ def test_a_tuple_is_taken_in_the_order_of_the_schema():
     assert schema.encode(([1, 2], 3)) == schema.encode({"label": [3], "image": [1, 2]})
 
 
-def test_decoded_fields_are_in_the_order_of_the_schema_and_others_are_left_out():
+def test_decoded_fields_follow_the_schema():
     wide = schema_of(a=([1], "int64"), b=([1], "float32"), c=([1], "int64"))
     narrow = schema_of(c=([1], "int64"), a=([1], "int64"))
 
@@ -256,7 +256,7 @@ def test_decoded_fields_are_in_the_order_of_the_schema_and_others_are_left_out()
 
 
 @pytest.mark.parametrize("count", [1, 8])
-def test_decoded_arrays_may_be_changed(count):
+def test_decoded_arrays_are_writable(count):
     schema = schema_of(a=([2], "float32"), b=([3], "uint8"), c=([], "int64"), d=([1], "int32"))
     record = schema.encode(([1, 2], [1, 2, 3], 4, 5))
 
@@ -282,7 +282,7 @@ def test_decoded_arrays_may_be_changed(count):
         ("string", [3], "bytes_list"),
     ],
 )
-def test_a_field_is_stored_as_the_kind_its_dtype_says(dtype, shape, kind):
+def test_a_field_is_stored_as_the_kind_of_its_dtype(dtype, shape, kind):
     value = ["a"] * 3 if dtype == "string" else np.ones(shape)
 
     assert stored_kind(schema_of(x=(shape, dtype)).encode((value,)), "x") == kind
@@ -294,7 +294,7 @@ def test_an_image_of_bytes_is_stored_byte_by_byte():
     assert b"\x01\x02\x03\xff" in record
 
 
-def test_tensorflow_parses_what_a_schema_wrote():
+def test_tensorflow_parses_encoded_records():
     tf = pytest.importorskip("tensorflow")
     schema = schema_of(image=([2, 2], "float32"), label=([1], "int64"), raw=([2], "float64"))
     record = schema.encode(([[1, 2], [3, 4]], 5, [0.1, 0.2]))
@@ -337,7 +337,7 @@ def test_raw_bytes_of_the_right_size_are_read_into_any_field_of_numbers(dtype, c
 
 
 @pytest.mark.parametrize("count", [1, 8])
-def test_a_label_may_be_absent_where_it_is_optional(count):
+def test_an_optional_label_may_be_missing(count):
     schema = schema_of(x=([1], "float32"), label=([1], "int64"))
     record = example.encode({"x": np.float32([1])})
 
@@ -345,7 +345,7 @@ def test_a_label_may_be_absent_where_it_is_optional(count):
         assert list(decoded) == ["x"]
 
 
-def test_an_optional_label_is_read_where_it_is_there():
+def test_an_optional_label_is_read_if_present():
     schema = schema_of(x=([1], "float32"), label=([1], "int64"))
     without = example.encode({"x": np.float32([1])})
 
@@ -356,7 +356,7 @@ def test_an_optional_label_is_read_where_it_is_there():
     assert [sorted(record) for record in decoded] == [["x"], ["label", "x"], ["x"]]
 
 
-def test_records_with_and_without_any_known_field_stay_in_their_order():
+def test_records_with_and_without_known_fields_keep_their_order():
     schema = schema_of(label=([1], "int64"))
     without = example.encode({"x": np.float32([1])})
 
@@ -397,7 +397,7 @@ def test_records_with_and_without_any_known_field_stay_in_their_order():
         ("string", 3, r"holds 3; data_schema\(\) says string"),
     ],
 )
-def test_a_value_is_encoded_if_it_stays_what_it_is(dtype, value, message):
+def test_a_value_is_encoded_only_if_it_is_preserved(dtype, value, message):
     schema = schema_of(x=([1], dtype))
     if message is None:
         assert np.isclose(
@@ -430,7 +430,7 @@ def test_a_value_is_encoded_if_it_stays_what_it_is(dtype, value, message):
         (([[1], [2, 3]], 1), "field 'image': .*parts have different lengths"),
     ],
 )
-def test_a_record_that_does_not_fit_is_not_encoded(record, message):
+def test_an_unsuitable_record_is_not_encoded(record, message):
     schema = schema_of(image=([2], "float32"), label=([1], "int64"))
 
     with pytest.raises(SchemaError, match=message):
@@ -465,7 +465,7 @@ GOOD = {"image": np.float32([1, 2]), "label": np.int64([3])}
         ({"image": np.float32([1, 1e30])}, "float16", r"holds 1\.\d+e\+30, which a float16"),
     ],
 )
-def test_a_record_that_does_not_fit_is_named_with_its_field(change, dtype, message, count):
+def test_an_unsuitable_record_is_named_with_its_field(change, dtype, message, count):
     schema = schema_of(image=([2], dtype), label=([1], "int64"))
     good = {"string": [b"a", b"b"], "uint8": [b"\1\2"], "bool": [b"\0\1"]}.get(dtype)
     if good is None:
@@ -480,7 +480,7 @@ def test_a_record_that_does_not_fit_is_named_with_its_field(change, dtype, messa
 
 
 @pytest.mark.parametrize("at", range(8))
-def test_the_record_with_another_number_of_values_is_the_one_that_is_named(at):
+def test_a_record_with_a_different_number_of_values_is_named(at):
     schema = schema_of(x=([2], "int64"))
     records = [example.encode({"x": np.int64([1, 2])})] * 8
     # As long as the others: three numbers of one byte instead of one byte and two.

@@ -22,7 +22,7 @@ def values(source, start, stop, schema=None):
 
 
 @pytest.mark.parametrize("schema", [None, SCHEMA])
-def test_the_chosen_records_come_in_the_order_of_their_numbers(schema):
+def test_selected_records_are_ordered_by_number(schema):
     source = chosen(7, 2, 3, 9)
 
     assert source.num_records == 4
@@ -31,14 +31,14 @@ def test_the_chosen_records_come_in_the_order_of_their_numbers(schema):
     assert source.read_bytes(0, 2) == SOURCE.read_bytes(7, 8) + SOURCE.read_bytes(2, 3)
 
 
-def test_who_changes_a_record_changes_it_for_nobody_else():
+def test_changing_a_record_does_not_affect_later_reads():
     source = chosen(1, 2)
     source.read_records(0, 1, None)[0]["x"][0] = 99
 
     assert values(source, 0, 2) == [1, 2]
 
 
-def test_its_one_file_says_whose_it_is_and_how_many():
+def test_its_only_file_has_the_owner_and_the_record_count():
     (file,) = chosen(1, 2).files
 
     assert (file.uri, file.num_records) == ("memory (p1)", 2)

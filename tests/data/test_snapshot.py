@@ -47,7 +47,7 @@ def test_every_row_is_in_one_of_the_two_files(tmp_path, place) -> None:
     assert read_snapshot(folder) == snapshot
 
 
-def test_the_split_depends_on_the_rows_alone(tmp_path) -> None:
+def test_the_split_depends_only_on_the_rows(tmp_path) -> None:
     table = numbers()
     turned = table.take(np.arange(NUM_ROWS)[::-1])
     first = stored(table, tmp_path / "a", held_out=0.2)
@@ -60,7 +60,7 @@ def test_the_split_depends_on_the_rows_alone(tmp_path) -> None:
     assert held(first) == held(second)
 
 
-def test_columns_are_summed_up_over_all_rows(tmp_path) -> None:
+def test_columns_are_summarized_over_all_rows(tmp_path) -> None:
     table = pa.table({"x": pa.array([None, 1.0, 3.0]), "t": ["a", "b", "b"]})
     x, t = write_snapshot(table.schema, batches(table, 1), str(tmp_path)).columns
 
@@ -68,7 +68,7 @@ def test_columns_are_summed_up_over_all_rows(tmp_path) -> None:
     assert t.values == (("b", 2), ("a", 1))
 
 
-def test_without_its_last_file_a_snapshot_is_not_there(tmp_path) -> None:
+def test_an_incomplete_snapshot_is_not_read(tmp_path) -> None:
     stored(numbers(), tmp_path)
     (tmp_path / "snapshot.json").unlink()
 
@@ -94,7 +94,7 @@ def test_a_table_that_cannot_be_trained_on_is_refused(tmp_path, schema, problem)
         write_snapshot(schema, [], str(tmp_path))
 
 
-def test_rows_to_validate_on_may_be_given(tmp_path) -> None:
+def test_validation_rows_may_be_given(tmp_path) -> None:
     table = numbers()
     held = pa.record_batch({"b": ["t1"], "a": pa.array([5], pa.int32())})
     snapshot = stored(table, tmp_path, validation=[held])
@@ -104,7 +104,7 @@ def test_rows_to_validate_on_may_be_given(tmp_path) -> None:
         stored(table, tmp_path, validation=[held.select(["a"])])
 
 
-def test_equal_rows_have_equal_hashes_whatever_their_batch() -> None:
+def test_equal_rows_have_equal_hashes_in_any_batch() -> None:
     table = pa.table(
         {
             "n": [1, 1, 2, None],
@@ -123,7 +123,7 @@ def test_equal_rows_have_equal_hashes_whatever_their_batch() -> None:
     np.testing.assert_array_equal(hashes[2:], row_hashes(batch.slice(2)))
 
 
-def test_hashes_are_spread_evenly() -> None:
+def test_hashes_are_distributed_evenly() -> None:
     [batch] = pa.table({"a": np.arange(NUM_ROWS)}).to_batches()
     counts, _ = np.histogram(shares(row_hashes(batch)), bins=10, range=(0, 1))
 
@@ -131,7 +131,7 @@ def test_hashes_are_spread_evenly() -> None:
     assert counts.max() < 1.1 * NUM_ROWS / 10
 
 
-def test_a_row_of_zeros_is_not_at_the_edge_of_every_split() -> None:
+def test_a_row_of_zeros_is_not_always_held_out() -> None:
     columns = {"a": [0, 0, 1], "b": [0.0, -0.0, 0.0], "c": [False, False, False]}
     [batch] = pa.table(columns).to_batches()
     first, second, other = shares(row_hashes(batch))

@@ -82,7 +82,7 @@ def write_recordio(path, num_records=1):
         ("d/[b].csv", ["d/b.csv"]),
     ],
 )
-def test_names_stand_for_sorted_files_each_once(folder, data, expected):
+def test_names_expand_to_sorted_unique_files(folder, data, expected):
     touch(folder, "d/a.csv", "d/b.csv", "d/sub/c.csv", "d/notes.txt")
 
     assert find_files(data) == expected
@@ -96,7 +96,7 @@ def test_a_file_uri_a_home_folder_and_an_absolute_path_are_local(folder, monkeyp
     assert find_files("~/d/*.csv") == find_files(f"{folder}/d") == [f"{folder}/d/a.csv"]
 
 
-def test_a_name_with_a_comma_or_a_bracket_is_taken_as_it_is_if_it_exists(folder):
+def test_an_existing_name_with_commas_or_brackets_is_taken_literally(folder):
     touch(folder, "a,b.csv", "c[1].csv", "c1.csv")
 
     assert find_files("a,b.csv") == ["a,b.csv"]
@@ -106,14 +106,14 @@ def test_a_name_with_a_comma_or_a_bracket_is_taken_as_it_is_if_it_exists(folder)
 @pytest.mark.parametrize(
     "hidden", [".a.csv", "_a.csv", "a.csv.tmp", "a.csv~", ".cache/a.csv", "_temporary/0/a.csv"]
 )
-def test_hidden_and_temporary_files_are_no_data(folder, hidden):
+def test_hidden_and_temporary_files_are_not_data(folder, hidden):
     touch(folder, f"d/{hidden}", "d/x.csv")
 
     for data in ("d", "d/*", "d/**", "d/**/*.csv*"):
         assert find_files(data) == ["d/x.csv"], data
 
 
-def test_a_hidden_file_is_data_if_it_is_asked_for(folder):
+def test_a_hidden_file_is_data_if_named_explicitly(folder):
     touch(folder, "d/_a.csv", ".d/a.csv")
 
     assert find_files("d/_a.csv") == find_files("d/_*.csv") == ["d/_a.csv"]
@@ -131,7 +131,7 @@ def test_files_of_other_file_systems_keep_their_protocol(memory):
     assert find_files("memory://bucket/a.csv,memory://bucket/b.csv") == expected
 
 
-def test_of_a_folder_only_the_data_files_are_taken(folder):
+def test_only_data_files_of_a_folder_are_used(folder):
     write_recordio(folder / "d/a.recordio")
     (folder / "d/README.md").write_text("Where this data is from.")
     (folder / "d/sub").mkdir()
@@ -139,7 +139,7 @@ def test_of_a_folder_only_the_data_files_are_taken(folder):
     assert find_files("d") == ["d/a.recordio"]
 
 
-def test_of_a_folder_without_extensions_files_are_taken_by_how_they_start(folder):
+def test_files_without_extensions_are_recognized_by_their_first_bytes(folder):
     write_recordio(folder / "d/train-00000-of-00001")
     (folder / "d/LICENSE").write_text("Free.")
 
@@ -187,7 +187,7 @@ def make_parquet(path):
         ("a.c000", make_parquet, ParquetSource),
     ],
 )
-def test_a_format_is_told_by_the_name_or_the_start(folder, name, make, reader):
+def test_the_format_is_detected_by_name_or_first_bytes(folder, name, make, reader):
     make(folder / name)
 
     source = open_source(name)
@@ -206,7 +206,7 @@ def test_an_unknown_format_is_refused(folder, content):
         open_source("a.dat")
 
 
-def test_an_error_never_shows_what_is_in_a_file_that_is_no_data(folder):
+def test_an_error_never_shows_the_content_of_other_files(folder):
     (folder / "key").write_bytes(b"secret:x:0:0")
 
     with pytest.raises(DataError, match="an unknown format") as raised:
@@ -215,7 +215,7 @@ def test_an_error_never_shows_what_is_in_a_file_that_is_no_data(folder):
     assert "secret" not in str(raised.value)
 
 
-def test_a_csv_in_another_compression_than_gzip_is_refused_with_the_way_out(folder):
+def test_a_csv_not_compressed_with_gzip_is_refused_with_advice(folder):
     (folder / "a.csv.bz2").write_bytes(bz2.compress(b"x\n1\n"))
 
     with pytest.raises(DataError, match="not supported. Decompress it, compress it with gzip, or"):
@@ -260,7 +260,7 @@ def test_files_of_two_formats_are_not_read_together(folder):
         ("train/a.recordio,nothing.csv", r"No file matches 'nothing\.csv'"),
     ],
 )
-def test_what_is_not_there_is_said_with_what_is(folder, data, message):
+def test_a_missing_name_is_reported_with_existing_ones(folder, data, message):
     write_recordio(folder / "train/a.recordio")
     touch(folder, "train/b.txt", "texts/c.txt", "many/train/a.csv", "many/test/a.csv")
     (folder / "empty").mkdir()
@@ -269,7 +269,7 @@ def test_what_is_not_there_is_said_with_what_is(folder, data, message):
         open_source(data)
 
 
-def test_what_is_not_there_in_another_file_system_is_said_with_what_is(memory):
+def test_a_missing_remote_name_is_reported_with_existing_ones(memory):
     memory("/bucket/train/a.csv")
 
     with pytest.raises(NoDataError, match=r"folder /bucket/train exists; it contains a\.csv"):
@@ -277,7 +277,7 @@ def test_what_is_not_there_in_another_file_system_is_said_with_what_is(memory):
 
 
 @pytest.mark.parametrize("num_files", [1, 7])
-def test_files_without_a_record_are_no_data(folder, num_files):
+def test_files_without_a_record_are_refused(folder, num_files):
     for i in range(num_files):
         write_recordio(folder / f"d/{i}.recordio", num_records=0)
 
@@ -286,7 +286,7 @@ def test_files_without_a_record_are_no_data(folder, num_files):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
-def test_a_folder_that_this_user_may_not_read_is_refused_by_name(tmp_path):
+def test_an_unreadable_folder_is_refused_by_name(tmp_path):
     (tmp_path / "closed" / "inner").mkdir(parents=True)
     (tmp_path / "closed").chmod(0o700)
     nobody = 65534
@@ -299,12 +299,12 @@ def test_a_folder_that_this_user_may_not_read_is_refused_by_name(tmp_path):
         os.seteuid(0)
 
 
-def test_a_name_that_no_file_can_have_is_refused(folder):
+def test_an_impossible_file_name_is_refused(folder):
     with pytest.raises(DataError, match="cannot be read: File name too long"):
         find_files("x" * 300)
 
 
-def test_a_list_of_names_may_be_longer_than_the_name_of_a_file(folder):
+def test_a_list_of_names_may_exceed_the_length_of_a_file_name(folder):
     names = [f"{number:0100d}.csv" for number in range(50)]
     for name in names:
         (folder / name).touch()
@@ -317,7 +317,7 @@ def test_an_unknown_protocol_is_refused():
         find_files("nosuch://bucket/x")
 
 
-def test_a_missing_package_for_a_protocol_is_named_with_its_extra(monkeypatch):
+def test_a_missing_protocol_package_is_named_with_its_extra(monkeypatch):
     registry = importlib.import_module("fsspec.registry")
     monkeypatch.setitem(registry.known_implementations, "s3", {"class": "no_s3fs.X", "err": "no"})
     monkeypatch.delitem(registry._registry, "s3", raising=False)
@@ -326,7 +326,7 @@ def test_a_missing_package_for_a_protocol_is_named_with_its_extra(monkeypatch):
         open_source("s3://bucket/*.recordio")
 
 
-def test_a_folder_whose_preparation_is_not_finished_is_refused(folder):
+def test_a_folder_with_unfinished_preparation_is_refused(folder):
     write_recordio(folder / "d/part-00000-of-00002.recordio")
     touch(folder, "d/.incomplete")
 
@@ -348,7 +348,7 @@ def test_opening_recordio_does_not_import_pyarrow(folder, run_python):
 
 
 @pytest.mark.parametrize("file_format", ["recordio", "tfrecord"])
-def test_a_file_that_is_no_record_file_is_refused_without_its_words(tmp_path, file_format):
+def test_refusing_a_file_does_not_quote_its_content(tmp_path, file_format):
     path = tmp_path / f"secret.{file_format}"
     path.write_text("root:x:0:0:the first words of a file of another kind, which are secret\n")
 
@@ -361,7 +361,7 @@ def test_a_file_that_is_no_record_file_is_refused_without_its_words(tmp_path, fi
     assert b"toor".hex() not in said
 
 
-def test_a_server_that_is_not_there_is_an_error_with_its_address():
+def test_an_unreachable_server_is_reported_with_its_address():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -370,7 +370,7 @@ def test_a_server_that_is_not_there_is_an_error_with_its_address():
         find_files(f"http://127.0.0.1:{port}/x.csv")
 
 
-def test_a_server_that_says_nothing_is_not_waited_for_without_end(monkeypatch):
+def test_waiting_for_a_silent_server_times_out(monkeypatch):
     monkeypatch.setattr(stored_file, "SILENCE_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}/x.csv"

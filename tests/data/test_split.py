@@ -22,7 +22,7 @@ def held_out(files, share=0.2):
     return {numbering.name(number) for number in range(numbering.num_records)}
 
 
-def test_each_record_is_on_one_side():
+def test_each_record_is_on_exactly_one_side():
     sides = [SplitNumbering(FILES, 0.2, held_out=out) for out in (True, False)]
 
     numbers = [number for side in sides for number in side.span(0, side.num_records).tolist()]
@@ -37,13 +37,13 @@ def test_the_share_is_held_out():
     assert numbering.num_records / 100_000 == pytest.approx(0.2, abs=0.005)
 
 
-def test_the_split_of_a_version_stays_that_of_all_later_ones():
+def test_the_split_does_not_change_between_versions():
     numbering = SplitNumbering([RecordFile("data/part-0.csv", 40)], 0.2, held_out=True)
 
     assert numbering.span(0, numbering.num_records).tolist() == [1, 6, 7, 9, 20, 26, 27, 34, 35, 36]
 
 
-def test_files_that_are_added_move_no_record():
+def test_adding_files_moves_no_record():
     added = [RecordFile("d/0", 50), *FILES[:2], RecordFile("d/bb", 7), RecordFile("d/c", 1200)]
 
     before, after = held_out(FILES), held_out(added)
@@ -56,13 +56,13 @@ def _is_in(name, files):
     return any(file.uri == uri and int(number) < file.num_records for file in files)
 
 
-def test_the_folder_of_the_data_does_not_count():
+def test_the_split_does_not_depend_on_the_folder():
     moved = [RecordFile(f"s3://bucket/{file.uri}", file.num_records) for file in FILES]
 
     assert {name.removeprefix("s3://bucket/") for name in held_out(moved)} == held_out(FILES)
 
 
-def test_a_smaller_share_is_part_of_a_larger_one():
+def test_a_smaller_share_is_a_subset_of_a_larger_one():
     assert held_out(FILES, 0.1) < held_out(FILES, 0.2)
 
 
@@ -82,14 +82,14 @@ def test_records_are_found_across_blocks(monkeypatch):
     assert numbering.files == one_block.files
 
 
-def test_messages_have_the_number_in_the_file():
+def test_messages_give_record_numbers_within_the_file():
     numbering = SplitNumbering([RecordFile("data/part-0.csv", 40)], 0.2, held_out=True)
 
     assert numbering.name(1) == "data/part-0.csv, record 6"
     assert numbering.name_some([0, 3]) == "data/part-0.csv, records 1 and 9"
 
 
-def test_a_source_without_units_is_split_too():
+def test_a_source_without_units_can_be_split():
     records = [{"x": np.int64([i])} for i in range(40)]
     source = MemorySource(records)
 

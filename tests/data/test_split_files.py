@@ -90,7 +90,7 @@ def test_each_record_is_in_one_part_in_its_order(data, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["csv", "tfrecord"])
-def test_compressed_files_are_divided_into_compressed_files(kind, tmp_path):
+def test_compressed_files_are_split_into_compressed_files(kind, tmp_path):
     (tmp_path / "data").mkdir()
     FORMATS[kind](tmp_path / "plain", ROWS)
     stored = gzip.compress((tmp_path / "plain").read_bytes())
@@ -109,14 +109,14 @@ def test_compressed_files_are_divided_into_compressed_files(kind, tmp_path):
         assert made.read_bytes() == again.read_bytes()
 
 
-def test_classes_are_divided_evenly(data, tmp_path):
+def test_classes_are_distributed_evenly(data, tmp_path):
     split(data, tmp_path / "out", stratify="kind")
 
     kinds = [kind for _, kind in rows_in(tmp_path / "out" / "test")]
     assert (kinds.count("cat"), kinds.count("dog")) == (8, 2)
 
 
-def test_the_same_seed_divides_in_the_same_way(data, tmp_path):
+def test_the_same_seed_gives_the_same_split(data, tmp_path):
     for name, seed in (("one", 3), ("two", 3), ("three", 4)):
         split(data, tmp_path / name, seed=seed)
 
@@ -163,7 +163,7 @@ def test_columns_of_parquet_files_keep_their_types_and_metadata(tmp_path):
     assert written.metadata[b"made by"] == b"me"
 
 
-def test_files_of_one_name_are_numbered(tmp_path):
+def test_files_with_the_same_name_are_numbered(tmp_path):
     for folder, rows in (("x", ROWS[:20]), ("y", ROWS[20:])):
         (tmp_path / folder).mkdir()
         write_csv(tmp_path / folder / "data.csv", rows)
@@ -204,7 +204,7 @@ def test_a_remote_output_is_refused(tmp_path):
         split(tmp_path / "data.csv", "memory://parts")
 
 
-def test_a_label_of_a_number_is_a_class_too(tmp_path):
+def test_a_numeric_label_is_a_class(tmp_path):
     with recordio.Writer(str(tmp_path / "a.recordio")) as writer:
         for number in range(40):
             writer.write(example.encode({"label": np.int64([number % 4]), "x": np.float32([1, 2])}))

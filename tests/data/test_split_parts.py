@@ -29,7 +29,7 @@ def hashes(number):
         ("", "'' is not a part"),
     ],
 )
-def test_a_text_that_names_no_parts_is_refused(text, problem):
+def test_an_invalid_list_of_parts_is_refused(text, problem):
     with pytest.raises(UsageError) as error:
         parse_parts(text)
     assert str(error.value).startswith(f"--parts={text}: {problem}")
@@ -48,7 +48,7 @@ def test_shares_are_exact_to_one_record(number):
     assert np.abs(counts - np.multiply(number, [0.5, 0.3, 0.2])).max() < 1
 
 
-def test_each_class_is_divided_evenly():
+def test_each_class_is_distributed_evenly():
     codes = np.repeat([0, 1, 2], [900, 90, 10])
 
     assigned = assigned_parts(hashes(1000), codes, PARTS)
@@ -58,7 +58,7 @@ def test_each_class_is_divided_evenly():
     assert tests.sum() == 200
 
 
-def test_the_hash_decides_not_the_order():
+def test_the_split_depends_on_hashes_not_on_order():
     values = hashes(100)
     order = np.random.default_rng(1).permutation(100)
 
@@ -72,7 +72,7 @@ def test_a_part_without_records_is_refused():
         assigned_parts(hashes(2), None, PARTS)
 
 
-def test_a_value_that_cannot_be_divided_is_named():
+def test_a_value_that_cannot_be_split_is_named():
     classes = ClassCodes("label")
     codes = np.array([classes.code(value) for value in [b"rare", *[b"cat", b"dog"] * 20]])
 
@@ -80,7 +80,7 @@ def test_a_value_that_cannot_be_divided_is_named():
         classes.check(codes, 2)
 
 
-def test_a_measurement_is_no_class():
+def test_a_measurement_is_not_a_class():
     classes = ClassCodes("size")
     codes = np.array([classes.code(value / 7) for value in range(40)])
 

@@ -28,14 +28,16 @@ def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     ("start", "stop", "expected"),
     [(0, 10, b"0123456789"), (3, 5, b"34"), (4, 4, b""), (8, 20, b"89"), (12, 20, b"")],
 )
-def test_range_ends_where_the_file_does(uri: str, start: int, stop: int, expected: bytes) -> None:
+def test_range_ends_at_the_end_of_the_file(
+    uri: str, start: int, stop: int, expected: bytes
+) -> None:
     file = open_stored(uri)
 
     assert file.size_bytes == 10
     assert file.read(start, stop) == expected
 
 
-def test_reading_into_memory_says_how_much_was_read(uri: str) -> None:
+def test_reading_into_memory_returns_the_number_of_bytes(uri: str) -> None:
     memory = mmap.mmap(-1, 6)
 
     assert open_stored(uri).read_into(memory, 2, 4) == 4
@@ -56,7 +58,7 @@ def test_file_that_does_not_exist_is_named(tmp_path: Path, protocol: str) -> Non
         open_stored(uri)
 
 
-def test_file_that_is_gone_when_it_is_read_is_named(uri: str) -> None:
+def test_file_deleted_before_reading_is_named(uri: str) -> None:
     file = open_stored(uri)
     system, path = fsspec.core.url_to_fs(uri)
     system.rm_file(path)
@@ -75,7 +77,7 @@ def test_unknown_protocol_is_named() -> None:
         open_stored("nonsense://x")
 
 
-def test_missing_package_of_an_object_store_is_answered_with_its_extra(
+def test_missing_object_store_package_is_named_with_its_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def not_installed(uri: str) -> None:
@@ -100,7 +102,7 @@ def test_only_plain_paths_and_file_uris_are_local(uri: str, path: str | None) ->
     assert local_path(uri) == path
 
 
-def test_remote_files_are_opened_several_at_a_time_and_kept_in_order() -> None:
+def test_remote_files_are_opened_concurrently_in_order() -> None:
     both_wait = threading.Barrier(2, timeout=30)
 
     def open_one(uri: str) -> StoredFile:
@@ -112,7 +114,7 @@ def test_remote_files_are_opened_several_at_a_time_and_kept_in_order() -> None:
     assert [file.uri for file in opened] == ["memory://b", "memory://a"]
 
 
-def test_error_of_a_store_of_its_own_kind_is_told_in_our_words(
+def test_store_specific_error_is_translated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class NoCredentialsError(Exception):

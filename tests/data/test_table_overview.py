@@ -73,7 +73,7 @@ def test_a_column_without_a_value_in_the_first_rows_is_shown(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
-def test_of_a_large_compressed_csv_file_the_beginning_is_shown(
+def test_only_the_beginning_of_a_large_compressed_csv_file_is_shown(
     tmp_path: Path, encoding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(overview, "_WHOLE_BYTES", 100)
@@ -88,7 +88,7 @@ def test_of_a_large_compressed_csv_file_the_beginning_is_shown(
     assert [field.name for field in found.fields] == ["größe", "y"]
 
 
-def test_a_column_that_cannot_be_a_field_does_not_keep_the_others_from_being_read(
+def test_other_columns_are_read_beside_an_unsupported_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     table._note_left_out.cache_clear()

@@ -68,7 +68,7 @@ def test_a_text_column_with_numbers_and_few_other_values_is_named(
 
 
 @pytest.mark.parametrize("block_bytes", [1, 1000])
-def test_the_columns_of_a_csv_file_have_the_kind_of_all_their_cells(
+def test_the_kind_of_a_csv_column_fits_all_its_cells(
     folder: Path, block_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(index_rows, "__defaults__", (block_bytes, 1000))
@@ -99,7 +99,9 @@ def test_the_columns_of_a_csv_file_have_the_kind_of_all_their_cells(
         (["5/6/2024", "7/8/2024", "12/31/2024"], "text"),
     ],
 )
-def test_dates_with_a_clear_order_are_times(folder: Path, cells: list[str], kind: str) -> None:
+def test_dates_with_an_unambiguous_order_are_times(
+    folder: Path, cells: list[str], kind: str
+) -> None:
     (folder / "a.csv").write_text("\n".join(["at;x", *(f"{cell};1" for cell in cells)]))
 
     assert summaries("a.csv")["at"].kind == kind
@@ -143,7 +145,7 @@ def test_a_column_has_a_type_that_fits_all_files(folder: Path) -> None:
         ({"x": ["a"]}, "have different types in one column: .*x"),
     ],
 )
-def test_files_that_do_not_fit_together_are_refused(
+def test_incompatible_files_are_refused(
     folder: Path, other: dict[str, list[object]], problem: str
 ) -> None:
     pq.write_table(pa.table({"x": [1]}), "a.parquet")

@@ -83,7 +83,7 @@ def tiny_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("compressor", COMPRESSORS)
-def test_what_tensorflow_wrote_is_read(tmp_path: Path, compressor: Compressor) -> None:
+def test_files_written_by_tensorflow_are_read(tmp_path: Path, compressor: Compressor) -> None:
     assert all_of(opened(tmp_path / "x", GOLDEN[compressor])) == RECORDS
 
 
@@ -91,17 +91,17 @@ def test_the_same_bytes_are_written_as_by_tensorflow(tmp_path: Path) -> None:
     assert written(tmp_path / "x", RECORDS) == GOLDEN["none"]
 
 
-def test_compressed_files_hold_the_same_bytes_as_those_of_tensorflow(tmp_path: Path) -> None:
+def test_compressed_files_match_those_of_tensorflow(tmp_path: Path) -> None:
     assert gzip.decompress(written(tmp_path / "x", RECORDS, "gzip")) == GOLDEN["none"]
     assert zlib.decompress(written(tmp_path / "x", RECORDS, "zlib")) == GOLDEN["none"]
 
 
-def test_joined_gzip_files_are_one(tmp_path: Path) -> None:
+def test_concatenated_gzip_files_are_read_as_one(tmp_path: Path) -> None:
     assert all_of(opened(tmp_path / "x", GOLDEN["gzip"] * 3)) == RECORDS * 3
 
 
 @pytest.mark.parametrize("length", [0x088B1F, 0x9C78])
-def test_file_whose_first_length_looks_like_a_compressed_one_is_read(
+def test_file_that_looks_compressed_by_its_first_length_is_read(
     tmp_path: Path, length: int
 ) -> None:
     content = written(tmp_path / "x", [bytes(length), b"a"])
@@ -110,12 +110,12 @@ def test_file_whose_first_length_looks_like_a_compressed_one_is_read(
     assert TFRecordSource([str(tmp_path / "x")]).read_bytes(1, 2) == [b"a"]
 
 
-def test_file_of_no_bytes_holds_no_record(tmp_path: Path) -> None:
+def test_empty_file_has_no_records(tmp_path: Path) -> None:
     assert written(tmp_path / "x", []) == b""
     assert TFRecordSource([str(tmp_path / "x")]).num_records == 0
 
 
-def test_compressed_file_of_no_records_holds_none(tmp_path: Path) -> None:
+def test_compressed_file_without_records_is_empty(tmp_path: Path) -> None:
     assert opened(tmp_path / "x", gzip.compress(b"")).num_records == 0
 
 
@@ -126,7 +126,7 @@ def test_compressed_file_of_no_records_holds_none(tmp_path: Path) -> None:
     st.sampled_from(COMPRESSORS),
     st.lists(st.one_of(st.binary(max_size=60), st.integers(0, 5000).map(bytes)), max_size=12),
 )
-def test_any_range_of_what_was_written_is_read(
+def test_any_range_of_written_records_is_read(
     tmp_path_factory: pytest.TempPathFactory,
     data: st.DataObject,
     compressor: Compressor,
@@ -145,7 +145,7 @@ def test_any_range_of_what_was_written_is_read(
 # --- reading -----------------------------------------------------------------------------------
 
 
-def test_opening_skips_what_long_records_hold(
+def test_opening_skips_the_content_of_long_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written(tmp_path / "x", [bytes(1 << 20)] * 5)
@@ -177,7 +177,7 @@ def test_range_reads_only_the_records_it_needs(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("tiny_blocks")
 @pytest.mark.parametrize("compressor", ["gzip", "zlib"])
-def test_compressed_source_goes_on_in_another_process_where_it_is_asked(
+def test_pickled_compressed_source_reads_at_any_position(
     tmp_path: Path, compressor: Compressor
 ) -> None:
     records = [np.random.default_rng(i).bytes(20) for i in range(30)]
@@ -201,7 +201,7 @@ def test_compressed_and_other_files_may_be_mixed(tmp_path: Path) -> None:
     assert all_of(TFRecordSource(uris)) == RECORDS * 3
 
 
-def test_record_that_is_no_example_is_named_by_file_and_number(tmp_path: Path) -> None:
+def test_record_that_is_not_an_example_is_named_by_file_and_number(tmp_path: Path) -> None:
     good = encode({"x": np.float32([1.0])})
     written(tmp_path / "a", [good])
     written(tmp_path / "b", [good, b"\xff\xff", good])
@@ -226,7 +226,7 @@ def test_uris_are_written_and_read(tmp_path: Path, protocol: str, compressor: Co
 
 
 @pytest.mark.parametrize("compressor", COMPRESSORS)
-def test_no_damaged_byte_goes_unnoticed(tmp_path: Path, compressor: Compressor) -> None:
+def test_every_damaged_byte_is_detected(tmp_path: Path, compressor: Compressor) -> None:
     check_damage_is_found(TFRecordSource, GOLDEN[compressor], RECORDS, tmp_path)
 
 
@@ -257,12 +257,12 @@ def test_compressed_file_that_ends_too_early_is_refused_at_opening(
             opened(tmp_path / "x", content[:stop])
 
 
-def test_compressed_file_with_a_rest_behind_it_is_refused(tmp_path: Path) -> None:
+def test_compressed_file_with_trailing_bytes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CorruptDataError, match="compressed data"):
         opened(tmp_path / "x", GOLDEN["gzip"] + b"rest")
 
 
-def test_compressed_file_whose_last_record_is_cut_says_what_its_offset_counts(
+def test_truncated_record_in_a_compressed_file_explains_its_offset(
     tmp_path: Path,
 ) -> None:
     offset, message = refused(tmp_path / "x", gzip.compress(GOLDEN["none"][:-1]))
@@ -298,7 +298,7 @@ def test_file_that_became_shorter_after_opening_is_refused_when_read(tmp_path: P
 
 
 @pytest.mark.parametrize("num_bytes", [1 << 62, 1 << 63, (1 << 64) - 1])
-def test_length_that_is_right_by_its_checksum_and_beyond_the_file_is_refused(
+def test_length_beyond_the_file_is_refused_despite_its_checksum(
     tmp_path: Path, num_bytes: int
 ) -> None:
     length = struct.pack("<Q", num_bytes)
@@ -314,7 +314,7 @@ def test_length_that_is_right_by_its_checksum_and_beyond_the_file_is_refused(
 
 
 @pytest.mark.parametrize("compressor", COMPRESSORS)
-def test_exception_leaves_no_file_and_keeps_the_one_before(
+def test_exception_leaves_no_file_and_keeps_the_previous_one(
     tmp_path: Path, compressor: Compressor
 ) -> None:
     before = written(tmp_path / "x", RECORDS, compressor)
@@ -337,7 +337,7 @@ def test_file_appears_when_it_is_closed(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
-def test_closed_writer_takes_no_record(tmp_path: Path) -> None:
+def test_writing_to_a_closed_writer_is_refused(tmp_path: Path) -> None:
     with TFRecordWriter(str(tmp_path / "x")) as writer:
         pass
 
@@ -345,6 +345,6 @@ def test_closed_writer_takes_no_record(tmp_path: Path) -> None:
         writer.write(b"a")
 
 
-def test_unknown_compressor_names_the_known_ones(tmp_path: Path) -> None:
+def test_unknown_compressor_is_answered_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="'snappy'; choose one of none, gzip, zlib"):
         TFRecordWriter(str(tmp_path / "x"), "snappy")

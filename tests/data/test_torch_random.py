@@ -28,7 +28,7 @@ DRAWS = {
 
 
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
-def test_a_draw_is_a_function_of_the_seed(draw):
+def test_draws_depend_only_on_the_seed(draw):
     with seeded(1):
         first, second = draw(), draw()
     torch.rand(5)
@@ -43,7 +43,7 @@ def test_a_draw_is_a_function_of_the_seed(draw):
 
 
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
-def test_a_draw_leaves_the_generator_of_the_model_alone(draw):
+def test_a_draw_does_not_advance_the_generator_of_the_model(draw):
     before = torch.get_rng_state()
 
     with seeded(1):
@@ -52,7 +52,7 @@ def test_a_draw_leaves_the_generator_of_the_model_alone(draw):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_generator_that_is_given_is_used():
+def test_a_given_generator_is_used():
     mine = torch.Generator().manual_seed(3)
     expected = torch.rand(4, generator=torch.Generator().manual_seed(3))
 
@@ -60,7 +60,7 @@ def test_a_generator_that_is_given_is_used():
         assert torch.equal(torch.rand(4, generator=mine), expected)
 
 
-def test_a_stream_goes_on_where_it_was():
+def test_a_stream_continues_where_it_stopped():
     def numbers():
         while True:
             yield torch.rand(1).item()
@@ -78,7 +78,7 @@ def test_a_stream_goes_on_where_it_was():
     assert got == expected
 
 
-def test_threads_that_draw_at_the_same_time_do_not_disturb_each_other():
+def test_concurrent_draws_in_threads_do_not_interfere():
     def of_the_model(seed):
         torch.manual_seed(seed)
         return [torch.rand(50).sum().item() for _ in range(20)]

@@ -138,7 +138,7 @@ def test_a_session_becomes_a_definition(reference_of):
     assert definition.params["batch_size"] == 4
 
 
-def test_batches_are_preprocessed_examples_with_their_weights(components):
+def test_batches_hold_preprocessed_examples_with_weights(components):
     batches = epoch_of(components())
 
     assert [batch.num_examples for batch in batches] == [4, 4, 2]
@@ -166,7 +166,7 @@ class Taking(Loader):
         ("config, *, verbose=False", "config.data_dir, verbose", ("folder", False)),
     ],
 )
-def test_a_loader_is_told_the_folder_in_the_way_it_asks(components, signature, names, took):
+def test_a_loader_gets_the_folder_through_its_signature(components, signature, names, took):
     made = components(
         LOADER_TAKES.format(signature=signature, names=names), "data_loader_class: parts.Taking"
     )
@@ -174,13 +174,11 @@ def test_a_loader_is_told_the_folder_in_the_way_it_asks(components, signature, n
     assert made.loader("folder").took == took
 
 
-def test_a_loader_of_the_base_class_is_told_the_folder(components):
+def test_a_loader_of_the_base_class_gets_the_folder(components):
     assert components().loader("folder").data_dir == Path("folder")
 
 
-def test_a_type_error_within_a_constructor_is_the_users_and_no_second_try_is_made(
-    components, tmp_path
-):
+def test_a_type_error_in_a_constructor_is_reported_without_retry(components, tmp_path):
     made = components(
         """
         class Broken(Loader):
@@ -209,7 +207,7 @@ def test_a_type_error_within_a_constructor_is_the_users_and_no_second_try_is_mad
         ("class E:\n    def __init__(self): self.config = None", False),
     ],
 )
-def test_an_evaluator_gets_the_config_where_it_takes_one(components, head, gets_it):
+def test_an_evaluator_gets_the_config_if_it_accepts_one(components, head, gets_it):
     code = f"{head}\n    def get_eval_funcs(self): return {{}}"
 
     made = components(code, "evaluator_class: parts.E")
@@ -217,7 +215,7 @@ def test_an_evaluator_gets_the_config_where_it_takes_one(components, head, gets_
     assert (getattr(made.evaluator, "config", None) == made.config) == gets_it
 
 
-def test_a_session_need_not_have_augmentor_or_evaluator(components):
+def test_augmentor_and_evaluator_are_optional(components):
     made = components()
 
     assert (made.augmentor, made.evaluator) == (None, None)
@@ -248,7 +246,7 @@ preprocessor_class: parts.DuckPreprocessor
 """
 
 
-def test_classes_that_descend_from_nothing_are_as_good(components):
+def test_classes_without_our_base_classes_work(components):
     made = components(DUCKS, DUCKS_CONFIG)
 
     assert firsts(epoch_of(made)) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
@@ -262,7 +260,7 @@ def test_classes_that_descend_from_nothing_are_as_good(components):
 # --- what is missing ------------------------------------------------------------------------
 
 
-def test_a_method_that_is_missing_is_said_with_class_file_and_config(refused):
+def test_a_missing_method_is_reported_with_class_file_and_config(refused):
     message = refused(
         """
         class Forgetful:
@@ -279,7 +277,7 @@ def test_a_method_that_is_missing_is_said_with_class_file_and_config(refused):
     )
 
 
-def test_methods_that_a_base_class_asks_for_count_as_missing(refused):
+def test_unimplemented_abstract_methods_count_as_missing(refused):
     message = refused(
         "class Bare(PreprocessorBase):\n    def add_image_preprocess(self, gen): ...",
         "preprocessor_class: parts.Bare",
@@ -289,7 +287,7 @@ def test_methods_that_a_base_class_asks_for_count_as_missing(refused):
     assert "Add them" in message
 
 
-def test_what_is_no_class_is_refused_with_the_configs_line(refused):
+def test_an_object_that_is_not_a_class_is_refused_with_its_line(refused):
     message = refused("def make(config): ...", "evaluator_class: parts.make")
 
     assert message.startswith(
@@ -299,7 +297,7 @@ def test_what_is_no_class_is_refused_with_the_configs_line(refused):
 
 
 @pytest.mark.parametrize("key", ["model_builder_class", *KEYS])
-def test_a_class_that_does_not_exist_is_said_with_the_configs_line(refused, key):
+def test_an_unknown_class_is_reported_with_the_configs_line(refused, key):
     message = refused(config=f"{key}: parts.Missing", kind=UsageError)
 
     assert message.startswith(f"{line_of(key, 'config.yaml')}: {key}")
@@ -308,11 +306,11 @@ def test_a_class_that_does_not_exist_is_said_with_the_configs_line(refused, key)
 
 
 @pytest.mark.parametrize("key", ["data_loader_class", "preprocessor_class"])
-def test_a_class_that_is_not_named_is_asked_for(refused, key):
+def test_a_missing_class_key_is_reported(refused, key):
     assert f"config.yaml: there is no {key}" in refused(config=f"{key}:")
 
 
-def test_a_key_that_a_component_asks_for_in_vain_is_said_with_the_nearest(refused):
+def test_a_missing_key_is_reported_with_a_similar_one(refused):
     message = refused(
         """
         class Asking(Builder):
@@ -328,7 +326,7 @@ def test_a_key_that_a_component_asks_for_in_vain_is_said_with_the_nearest(refuse
     )
 
 
-def test_an_error_of_a_constructor_names_the_class_and_the_users_line(refused):
+def test_a_constructor_error_names_the_class_and_the_users_line(refused):
     message = refused(
         """
         class Broken(Builder):
@@ -344,13 +342,13 @@ def test_an_error_of_a_constructor_names_the_class_and_the_users_line(refused):
 
 
 @pytest.mark.parametrize("key", OPTIONAL_KEYS)
-def test_a_config_may_leave_out_what_no_component_needs(components, key):
+def test_a_config_may_omit_unused_keys(components, key):
     config = components(config=f"{key}:" if key == "data_dir" else "").config
 
     assert getattr(config, key) is None
 
 
-def test_more_epochs_are_what_components_see(reference_of):
+def test_components_see_the_requested_number_of_epochs(reference_of):
     reference = load(reference_of(config="epochs: 3"), {"num_epochs": 5})
 
     assert Components(reference).config.epochs == 5
@@ -359,7 +357,7 @@ def test_more_epochs_are_what_components_see(reference_of):
 # --- the model ------------------------------------------------------------------------------
 
 
-def test_callbacks_that_we_do_the_work_of_are_left_out(components):
+def test_callbacks_replaced_by_our_features_are_omitted(components):
     callbacks = components(
         """
         import keras
@@ -381,7 +379,7 @@ def test_callbacks_that_we_do_the_work_of_are_left_out(components):
     assert type(callbacks[0]).__name__ == "EarlyStopping"
 
 
-def test_no_callbacks_may_be_said_by_none(components):
+def test_get_callbacks_may_return_none(components):
     made = components(
         "class Quiet(Builder):\n    def get_callbacks(self): return None",
         "model_builder_class: parts.Quiet",
@@ -391,7 +389,7 @@ def test_no_callbacks_may_be_said_by_none(components):
 
 
 @pytest.mark.parametrize("returned", ["[1, 2]", "{'cat': 1.0}", "{0: 'much'}"])
-def test_class_weights_that_are_none_are_refused(components, returned):
+def test_invalid_class_weights_are_refused(components, returned):
     made = components(
         f"class Weighing(Builder):\n    def get_class_weight(self): return {returned}",
         "model_builder_class: parts.Weighing",
@@ -411,14 +409,14 @@ ONE_HOT = np.eye(3)[[0, 1, 2, 1]]
     [np.int64([0, 1, 2, 1]), np.float32([[0], [1], [2], [1]]), ONE_HOT],
     ids=["numbers", "column", "one-hot"],
 )
-def test_the_weight_of_a_class_multiplies_that_of_each_of_its_examples(labels):
+def test_class_weights_multiply_example_weights(labels):
     found = weighted(labels, np.float32([1, 1, 1, 10]), {0: 2.0, 1: 3.0})
 
     assert found.tolist() == [2, 3, 1, 30]
     assert found.dtype == np.float32
 
 
-def test_weights_with_further_axes_are_multiplied_by_example():
+def test_weights_with_additional_axes_are_multiplied_per_example():
     found = weighted(np.int64([0, 1]), np.ones((2, 2, 1), np.float32), {1: 3.0})
 
     assert found[..., 0].tolist() == [[1, 1], [3, 3]]
@@ -427,7 +425,7 @@ def test_weights_with_further_axes_are_multiplied_by_example():
 WEIGHING = "class Weighing(Builder):\n    def get_class_weight(self): return {2: 5.0}"
 
 
-def test_class_weights_are_in_the_batches_that_are_trained_on(components):
+def test_class_weights_are_applied_to_training_batches(components):
     (batch, *_) = epoch_of(components(WEIGHING, "model_builder_class: parts.Weighing"))
 
     assert batch.labels[0].tolist() == [1, 2, 3, 1]
@@ -442,7 +440,7 @@ def test_the_validation_loss_is_not_weighted_by_class(components):
 
 
 @pytest.mark.parametrize("labels", ["{'a': y, 'b': y}", "np.zeros((len(y), 2, 2))"])
-def test_class_weights_are_refused_where_labels_are_no_classes(components, labels):
+def test_class_weights_are_refused_if_labels_are_not_classes(components, labels):
     made = components(
         WEIGHING
         + f"""
@@ -501,7 +499,7 @@ SHORT_LAST = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     ],
 )
 @pytest.mark.parametrize("epoch", [0, 3])
-def test_an_epoch_is_each_example_once_however_batches_are_made(components, batches, epoch):
+def test_an_epoch_has_each_example_once_for_any_batching(components, batches, epoch):
     made = components(
         BATCHIFY.format(batches=batches, number="-(-n // 4)"), "preprocessor_class: parts.Batching"
     )
@@ -509,7 +507,7 @@ def test_an_epoch_is_each_example_once_however_batches_are_made(components, batc
     assert firsts(epoch_of(made, epoch)) == SHORT_LAST
 
 
-def test_as_many_batches_as_were_said_are_an_epoch(components):
+def test_an_epoch_has_the_declared_number_of_batches(components):
     made = components(
         BATCHIFY.format(batches="in_batches(itertools.cycle(gen))", number="n // 4"),
         "preprocessor_class: parts.Batching",
@@ -518,7 +516,7 @@ def test_as_many_batches_as_were_said_are_an_epoch(components):
     assert firsts(epoch_of(made)) == SHORT_LAST[:2]
 
 
-def test_a_batchify_that_takes_more_than_there_is_ends_before(components):
+def test_a_batchify_that_exhausts_its_input_ends_the_epoch(components):
     made = components(
         BATCHIFY.format(batches="greedy(gen)", number="3"), "preprocessor_class: parts.Batching"
     )
@@ -548,7 +546,7 @@ class Batching(Preprocessor):
 """
 
 
-def test_a_py_dataset_is_entered_anywhere_and_shuffles_from_the_second_epoch_on(components):
+def test_a_py_dataset_starts_anywhere_and_shuffles_after_epoch_one(components):
     made = components(PY_DATASET, "preprocessor_class: parts.Batching")
     epochs = made.open_epochs("folder", Mode.TRAINING)
 
@@ -567,7 +565,7 @@ def test_a_py_dataset_is_entered_anywhere_and_shuffles_from_the_second_epoch_on(
     assert rest(2) == whole(2)[2:]
 
 
-def test_a_py_dataset_has_ended_as_many_epochs_as_there_were(components):
+def test_a_py_dataset_gets_on_epoch_end_once_per_epoch(components):
     counting = PY_DATASET.replace(
         "np.random.shuffle(self.order)", "self.order.append(self.order.pop(0))"
     )
@@ -577,7 +575,7 @@ def test_a_py_dataset_has_ended_as_many_epochs_as_there_were(components):
     assert [firsts(epochs.begin(epoch, 0))[0][0] for epoch in range(3)] == [0, 1, 2]
 
 
-def test_a_py_dataset_may_have_a_number_of_batches_instead_of_a_length(components):
+def test_a_py_dataset_may_have_num_batches_instead_of_a_length(components):
     text = PY_DATASET.replace("def __len__(self)", "@property\n    def num_batches(self)")
     made = components(text, "preprocessor_class: parts.Batching")
     epochs = made.open_epochs("folder", Mode.TRAINING)
@@ -586,7 +584,7 @@ def test_a_py_dataset_may_have_a_number_of_batches_instead_of_a_length(component
     assert firsts(epochs.begin(0, 1)) == SHORT_LAST[1:]
 
 
-def test_a_py_dataset_without_an_end_is_read_in_order(components):
+def test_an_infinite_py_dataset_is_read_in_order(components):
     text = PY_DATASET.replace("def __len__(self)", "@property\n    def num_batches(self)")
     text = text.replace("return 3\n", "return None\n").replace("4 * i", "4 * (i % 3)")
     made = components(text, "preprocessor_class: parts.Batching")
@@ -617,7 +615,7 @@ def test_a_py_dataset_that_changes_its_length_is_refused(components):
         ("tf_batches(gen, lambda ds: ds.batch(4))", False, True),
     ],
 )
-def test_the_kind_of_generator_says_where_batches_can_be_made(
+def test_the_kind_of_generator_determines_where_it_can_run(
     components, batches, indexed, reproducible
 ):
     made = components(
@@ -668,7 +666,7 @@ def test_a_loader_that_shuffles_its_own_list_gives_the_same_epoch_each_time(comp
         ("(x, y, w[0])", r"sample weights of the shape \[\] for 4 examples"),
     ],
 )
-def test_what_is_no_batch_is_said_with_the_generators_name(components, batch, problem):
+def test_an_invalid_batch_is_reported_with_the_generators_name(components, batch, problem):
     made = components(
         BATCHIFY.format(batches=f"({batch} for x, y, w in in_batches(gen))", number=3),
         "preprocessor_class: parts.Batching",
@@ -708,14 +706,14 @@ def test_examples_without_a_weight_count_once_each(components, batch):
         ),
     ],
 )
-def test_what_is_not_a_generator_with_its_number_is_refused(components, method, code):
+def test_a_result_without_generator_and_number_is_refused(components, method, code):
     made = components(code, f"{method}: parts.P")
 
     with pytest.raises(DefinitionError, match="expected a pair: the generator, and the number"):
         made.open_epochs("folder", Mode.TRAINING)
 
 
-def test_an_error_of_a_method_is_told_with_the_users_line(components):
+def test_an_error_in_a_method_is_reported_with_the_users_line(components):
     made = components(
         """
         class Broken(Loader):
@@ -734,7 +732,7 @@ def test_an_error_of_a_method_is_told_with_the_users_line(components):
     assert 'return open("nowhere.csv"), 3' in str(caught.value)
 
 
-def test_a_key_that_a_method_asks_for_in_vain_is_said_as_it_is(components):
+def test_a_missing_key_in_a_method_is_reported(components):
     made = components(
         """
         class Asking(Builder):
@@ -748,7 +746,7 @@ def test_a_key_that_a_method_asks_for_in_vain_is_said_as_it_is(components):
         made.create_model()
 
 
-def test_an_error_within_an_epoch_is_told_with_the_users_line(components):
+def test_an_error_within_an_epoch_is_reported_with_the_users_line(components):
     made = components(
         """
         class Broken(Preprocessor):
@@ -788,7 +786,9 @@ OWN_VALIDATION = """
         ("do_validation_augmentation: false", 200, 0),
     ],
 )
-def test_the_config_says_whether_examples_are_augmented(components, switches, training, validation):
+def test_the_config_determines_whether_examples_are_augmented(
+    components, switches, training, validation
+):
     made = components(AUGMENTOR + OWN_VALIDATION, f"augmentor_class: parts.Augmentor\n{switches}")
 
     assert epoch_of(made)[0].features[0, 0] == training / 2
@@ -796,7 +796,7 @@ def test_the_config_says_whether_examples_are_augmented(components, switches, tr
 
 
 @pytest.mark.parametrize("base", ["NoParams, AugmentorBase", "Duck"])
-def test_an_augmentor_without_a_way_for_validation_has_one_way(components, base):
+def test_an_augmentor_without_a_validation_method_uses_one_for_both(components, base):
     made = components(
         "class Duck:\n    pass\n" + AUGMENTOR.replace("NoParams, AugmentorBase", base),
         "augmentor_class: parts.Augmentor\ndo_validation_augmentation: true",
@@ -805,7 +805,7 @@ def test_an_augmentor_without_a_way_for_validation_has_one_way(components, base)
     assert epoch_of(made, mode=Mode.EVALUATION)[0].features[0, 0] == 100
 
 
-def test_asking_for_augmentation_without_an_augmentor_is_refused(refused):
+def test_augmentation_without_an_augmentor_is_refused(refused):
     message = refused(config="do_train_augmentation: true")
 
     assert message.startswith(line_of("do_train_augmentation", "config.yaml"))
@@ -826,7 +826,7 @@ def test_a_split_has_raw_and_preprocessed_examples_side_by_side(components, name
     assert [(2 * x[0], y - 1) for x, y, _ in preprocessed] == [(i, i % 3) for i in range(10)]
 
 
-def test_the_ids_of_a_test_split_reach_the_end_untouched(components):
+def test_ids_of_a_test_split_are_passed_through_unchanged(components):
     split = components(
         """
         class Weighing(Preprocessor):
@@ -848,7 +848,7 @@ def test_a_split_can_be_read_again(components):
     assert len(list(split.preprocessed())) == len(list(split.preprocessed())) == 10
 
 
-def test_a_preprocessor_that_replaces_the_whole_yields_its_own_batches(components):
+def test_a_preprocessor_may_override_all_of_preprocessing(components):
     made = components(
         """
         class Whole:
@@ -866,7 +866,7 @@ def test_a_preprocessor_that_replaces_the_whole_yields_its_own_batches(component
     assert [batch.num_examples for batch in epoch_of(made)] == [4, 4, 2]
 
 
-def test_a_preprocessor_may_inherit_the_whole(components):
+def test_a_preprocessor_may_inherit_add_preprocess(components):
     made = components(
         """
         class Parent:
@@ -886,7 +886,7 @@ def test_a_preprocessor_may_inherit_the_whole(components):
     ("returned", "expected"),
     [("['a', 'b']", ["a", "b"]), ("np.array([3, 5])", [3, 5]), ("None", None)],
 )
-def test_validation_ids_are_those_of_the_loader(components, returned, expected):
+def test_validation_ids_come_from_the_loader(components, returned, expected):
     made = components(
         f"class Named(Loader):\n    def get_validation_index(self): return {returned}",
         "data_loader_class: parts.Named",

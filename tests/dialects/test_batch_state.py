@@ -200,7 +200,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_batches_that_depend_on_state_are_refused_by_its_name(kind):
+def test_batches_that_depend_on_state_are_refused_with_its_name(kind):
     make, expected = REFUSED[kind]
 
     with pytest.raises(DefinitionError, match=expected):
@@ -261,7 +261,7 @@ def test_a_cache_is_not_refused(kind, caplog):
     assert caplog.records == []
 
 
-def test_global_functions_may_be_drawn_from(caplog):
+def test_drawing_from_global_generators_is_allowed(caplog):
     from_random = random.random  # Of the global generator.
 
     def collate(batch):
@@ -272,7 +272,7 @@ def test_global_functions_may_be_drawn_from(caplog):
     assert caplog.records == []
 
 
-def test_a_counter_that_no_batch_depends_on_is_named_and_not_advanced(caplog):
+def test_an_unused_counter_is_reported_and_not_advanced(caplog):
     caplog.set_level(logging.WARNING, logger="elasticdl")
     dataset = Cropped(10**6)
 

@@ -17,7 +17,7 @@ def rows(**columns):
 
 
 @pytest.mark.parametrize("label", ["y", "label", "labels", "target"])
-def test_one_field_is_the_label_and_the_other_one_the_features(label) -> None:
+def test_one_field_is_the_label_and_the_other_the_feature(label) -> None:
     x, y = INPUT(rows(**{"pixels": np.ones((3, 2, 2)), label: np.int64([0, 1, 2])}), Mode.TRAINING)
 
     assert (x.shape, y.tolist()) == ((3, 2, 2), [0, 1, 2])
@@ -33,7 +33,7 @@ def test_several_features_keep_their_names() -> None:
     ("y", "shape"),
     [(np.int64([0, 1]), (2,)), (np.float32([0, 1]), (2, 1)), (np.eye(2, dtype=np.int64), (2, 2))],
 )
-def test_a_class_is_a_scalar_and_other_labels_have_an_axis(y, shape) -> None:
+def test_class_labels_are_scalars_and_other_labels_have_an_axis(y, shape) -> None:
     assert INPUT(rows(x=np.ones((2, 3)), y=y), Mode.TRAINING)[1].shape == shape
 
 
@@ -54,6 +54,6 @@ def test_records_to_predict_need_no_label(more) -> None:
         ({"x": [np.ones(2), np.ones(3)], "y": np.ones(2)}, "'x' varies in size"),
     ],
 )
-def test_where_there_is_a_choice_the_file_must_say(columns, message) -> None:
+def test_an_ambiguous_choice_must_be_resolved_in_the_file(columns, message) -> None:
     with pytest.raises(SchemaError, match=f"model.py has no input_fn.*{message}.*Write input_fn"):
         INPUT(rows(**columns), Mode.TRAINING)

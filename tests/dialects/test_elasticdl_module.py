@@ -60,7 +60,7 @@ class PredictionOutputsProcessor(BasePredictionOutputsProcessor):
 # --- both generations ----------------------------------------------------------------------------
 
 
-def test_a_first_generation_file_is_read_whole(define) -> None:
+def test_a_first_generation_file_is_read_completely(define) -> None:
     definition = define(FIRST)
 
     assert definition.origin.dialect == "elasticdl_module"
@@ -76,7 +76,7 @@ def test_a_first_generation_file_is_read_whole(define) -> None:
     assert definition.labels_as_numpy
 
 
-def test_a_later_file_is_read_whole(define) -> None:
+def test_a_later_file_is_read_completely(define) -> None:
     definition = define(LATER, "m.custom_model")
 
     assert (definition.origin.line, definition.origin.symbol) == (6, "m.custom_model")
@@ -116,7 +116,7 @@ def test_an_input_fn_may_take_the_mode(define) -> None:
     assert definition.input.input_fn([1], Mode.EVALUATION) == ({"x": [1]}, Mode.EVALUATION)
 
 
-def test_what_an_input_fn_takes_decides_over_its_name(define) -> None:
+def test_the_arguments_of_an_input_fn_take_precedence_over_its_name(define) -> None:
     text = FIRST.replace("def input_fn(records):", "def input_fn(dataset, mode):")
 
     definition = define(text.replace('{"x": records}', "dataset"))
@@ -142,7 +142,7 @@ def test_what_an_input_fn_takes_decides_over_its_name(define) -> None:
 )
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("kind", ["", "*, ", "/"])
-def test_names_tell_the_order_of_a_loss(define, arguments, swapped, kind) -> None:
+def test_argument_names_determine_the_order_of_a_loss(define, arguments, swapped, kind) -> None:
     outputs, labels = arguments.split(", ")
     order = f"{labels}, {outputs}" if swapped else f"{outputs}, {labels}"
     order = f"{order}, /" if kind == "/" else kind + order
@@ -156,7 +156,7 @@ def test_names_tell_the_order_of_a_loss(define, arguments, swapped, kind) -> Non
 @pytest.mark.parametrize(
     "arguments", ["a, b", "outputs, x", "x, labels", "outputs, predictions", "outputs, a, b"]
 )
-def test_names_that_do_not_tell_the_order_are_refused(refused, arguments) -> None:
+def test_ambiguous_argument_names_are_refused(refused, arguments) -> None:
     text = FIRST.replace("def loss(output, labels):", f"def loss({arguments}):")
 
     message = refused(text, DefinitionError)
@@ -176,7 +176,7 @@ def test_a_loss_of_one_argument_is_refused_with_its_line_and_reading(refused) ->
     )
 
 
-def test_a_keras_loss_object_is_called_as_keras_does(define) -> None:
+def test_a_keras_loss_object_is_called_as_by_keras(define) -> None:
     definition = define(
         FIRST.split("def loss", maxsplit=1)[0]
         + """
@@ -190,13 +190,13 @@ def optimizer(): ...
 
 
 @pytest.mark.parametrize("arguments", ["labels, predictions", "predictions, labels"])
-def test_names_tell_the_order_of_a_metric(define, arguments) -> None:
+def test_argument_names_determine_the_order_of_a_metric(define, arguments) -> None:
     definition = define(LATER.replace("lambda labels, predictions:", f"lambda {arguments}:"))
 
     assert definition.create_metrics(Mode.EVALUATION).named[0].metric(1, 10) == 9
 
 
-def test_metrics_of_several_outputs_know_their_output(define) -> None:
+def test_metrics_of_several_outputs_have_their_output(define) -> None:
     definition = define(
         LATER.replace('{"accuracy": ', '{"a": {"acc": ').replace("- labels}", "- labels}}")
     )
@@ -242,18 +242,18 @@ def test_a_file_with_two_input_functions_is_refused(refused) -> None:
     assert "--input_fn=input_fn" in message
 
 
-def test_one_input_function_under_two_names_is_no_question(define) -> None:
+def test_one_input_function_under_two_names_is_unambiguous(define) -> None:
     assert define(FIRST + "feed = input_fn").input.input_fn([1]) == ({"x": [1]}, "labels")
 
 
-def test_a_model_that_is_none_is_refused(refused) -> None:
+def test_an_object_that_is_not_a_model_is_refused(refused) -> None:
     assert "model is a list, not a model" in refused(
         FIRST.replace("model = Model()", "model = [1]"), DefinitionError
     )
 
 
 @pytest.mark.parametrize("function", ["custom_model", "optimizer"])
-def test_a_function_that_returns_nothing_is_told(define, function) -> None:
+def test_a_function_that_returns_nothing_is_reported(define, function) -> None:
     definition = define(LATER + f"\ndef {function}(): pass")
     create = definition.create_model if function == "custom_model" else definition.create_optimizer
 
@@ -271,7 +271,7 @@ def test_a_function_that_returns_nothing_is_told(define, function) -> None:
         ("feed", lambda definition: definition.input.create_dataset(1, Mode.TRAINING)),
     ],
 )
-def test_what_a_function_raises_is_told_with_the_users_lines_only(define, function, create) -> None:
+def test_errors_in_functions_show_only_the_users_lines(define, function, create) -> None:
     arguments = "dataset, mode" if function == "feed" else ""
     definition = define(f"{LATER}\ndef {function}({arguments}):\n    raise OSError('gone')\n")
 
@@ -284,7 +284,7 @@ def test_what_a_function_raises_is_told_with_the_users_lines_only(define, functi
     assert "dialect_reader.py" not in message
 
 
-def test_a_data_schema_that_raises_is_told_at_once(refused) -> None:
+def test_a_data_schema_that_raises_is_reported_immediately(refused) -> None:
     message = refused(FIRST + "def data_schema(): return 1 / 0", UserCodeError)
 
     assert "data_schema() raised" in message
@@ -301,7 +301,7 @@ def test_an_outputs_processor_without_process_is_refused(refused) -> None:
 # --- a model that is made at import --------------------------------------------------------------
 
 
-def test_each_create_model_gives_a_model_of_its_own(define) -> None:
+def test_each_create_model_call_gives_a_new_model(define) -> None:
     definition = define(FIRST)
 
     first, second = definition.create_model(), definition.create_model()
@@ -309,7 +309,7 @@ def test_each_create_model_gives_a_model_of_its_own(define) -> None:
     assert first is not second
 
 
-def test_the_other_functions_are_those_of_the_newest_model(define) -> None:
+def test_other_functions_belong_to_the_newest_model(define) -> None:
     definition = define(FIRST.replace("2 * output - labels", "id(model)"))
 
     for _ in range(2):
@@ -317,14 +317,14 @@ def test_the_other_functions_are_those_of_the_newest_model(define) -> None:
         assert definition.loss(0, 0) == id(model)
 
 
-def test_a_model_made_in_another_file_is_new_as_well(define, write) -> None:
+def test_a_model_made_in_another_file_is_recreated_too(define, write) -> None:
     write("from fake_keras import Model\nnet = Model()", "net.py")
     definition = define(FIRST.replace("model = Model()", "from net import net as model"))
 
     assert definition.create_model() is not definition.create_model()
 
 
-def test_weights_are_a_function_of_the_seed_set_before_create_model(define) -> None:
+def test_weights_depend_only_on_the_seed_set_before_create_model(define) -> None:
     import random
 
     definition = define("import random\n" + FIRST.replace("Model()", "Model(w=random.random())"))
@@ -365,7 +365,7 @@ def test_params_reach_the_model(define) -> None:
     assert definition.create_model().kwargs == {"units": 3}
 
 
-def test_rest_of_the_params_reaches_a_model_that_takes_anything(define) -> None:
+def test_remaining_params_reach_a_model_that_accepts_any(define) -> None:
     text = LATER.replace("def custom_model(units=8)", "def custom_model(units=8, **rest)").replace(
         "Model(units=units)", "Model(units=units, **rest)"
     )
@@ -375,13 +375,13 @@ def test_rest_of_the_params_reaches_a_model_that_takes_anything(define) -> None:
     assert definition.create_model().kwargs == {"units": 8, "depth": 2}
 
 
-def test_a_contract_argument_is_no_param(refused) -> None:
+def test_a_contract_argument_is_not_a_param(refused) -> None:
     message = refused(FIRST, UsageError, params={"labels": 1})
 
     assert "no function of the model has a parameter 'labels'" in message
 
 
-def test_an_unknown_param_is_told_with_a_near_name_and_all_there_are(refused) -> None:
+def test_an_unknown_param_is_reported_with_a_similar_name_and_all_names(refused) -> None:
     message = refused(LATER, UsageError, params={"unit": 1})
 
     assert "no function of the model has a parameter 'unit'. Did you mean 'units'?" in message
@@ -407,7 +407,9 @@ def test_params_are_checked_before_user_code_runs(refused) -> None:
     ],
 )
 @pytest.mark.parametrize("text", [FIRST, LATER])
-def test_a_function_can_be_named_elsewhere(define, write, text, flag, function, observe, expected):
+def test_a_function_can_be_overridden_from_another_file(
+    define, write, text, flag, function, observe, expected
+):
     write(function, "other.py")
 
     definition = define(text, overrides={flag: "other.mine"})
@@ -415,7 +417,7 @@ def test_a_function_can_be_named_elsewhere(define, write, text, flag, function, 
     assert observe(definition) == expected
 
 
-def test_a_missing_function_can_be_named_elsewhere(define, write) -> None:
+def test_a_missing_function_can_be_taken_from_another_file(define, write) -> None:
     write("def mine(records): return 'mine'", "other.py")
 
     definition = define(
@@ -426,7 +428,7 @@ def test_a_missing_function_can_be_named_elsewhere(define, write) -> None:
     assert definition.input.input_fn(1) == "mine"
 
 
-def test_an_override_that_does_not_say_what_it_takes_is_refused(refused, write) -> None:
+def test_an_override_with_ambiguous_arguments_is_refused(refused, write) -> None:
     write("def mine(data): return 'mine'", "other.py")
 
     message = refused(FIRST, DefinitionError, overrides={"input_fn": "other.mine"})
@@ -445,7 +447,7 @@ CLASS = LATER.replace(
 
 
 @pytest.mark.parametrize("model_def", ["m", "m.CustomModel"])
-def test_a_class_without_defaults_in_a_model_file_is_the_files_model(define, model_def) -> None:
+def test_a_class_without_defaults_is_the_model_of_its_file(define, model_def) -> None:
     definition = define(CLASS, model_def, params={"units": 2})
 
     assert definition.origin.dialect == "elasticdl_module"
@@ -480,7 +482,7 @@ def custom_data_reader(data_origin, records_per_task, **kwargs):
 )
 
 
-def test_a_custom_reader_is_a_source_of_numbered_records(define) -> None:
+def test_a_custom_reader_becomes_a_source_of_numbered_records(define) -> None:
     source = define(READER).open_source("somewhere")
 
     assert [(f.uri, f.num_records) for f in source.files] == [("a", 3), ("b", 2)]
@@ -510,7 +512,7 @@ def test_a_custom_reader_of_mappings_gives_decoded_records(define) -> None:
     assert record["x"].tolist() == [11, 12]
 
 
-def test_a_custom_reader_that_yields_too_few_records_is_told(define) -> None:
+def test_a_custom_reader_that_yields_too_few_records_is_reported(define) -> None:
     from elasticdl.errors import DataError
 
     source = define(READER.replace("task.shard.end):", "task.shard.end - 1):")).open_source("x")
@@ -519,7 +521,7 @@ def test_a_custom_reader_that_yields_too_few_records_is_told(define) -> None:
         source.read_bytes(0, 3)
 
 
-def test_an_object_that_is_no_reader_is_refused(define) -> None:
+def test_an_object_that_is_not_a_reader_is_refused(define) -> None:
     definition = define(LATER + "def custom_data_reader(data_origin): return 5")
 
     with pytest.raises(DefinitionError, match=r"returned an int without create_shards\(\)"):

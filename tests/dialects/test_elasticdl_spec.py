@@ -36,7 +36,7 @@ class Mine(ElasticDLSpec):
 """
 
 
-def test_a_spec_is_read_whole(define) -> None:
+def test_a_spec_is_read_completely(define) -> None:
     definition = define(SPEC, "m.Mine")
 
     assert definition.origin.dialect == "elasticdl_spec"
@@ -50,11 +50,11 @@ def test_a_spec_is_read_whole(define) -> None:
     assert not definition.labels_as_numpy
 
 
-def test_the_files_only_spec_needs_no_name(define) -> None:
+def test_the_only_spec_of_a_file_needs_no_name(define) -> None:
     assert define(SPEC, "m").origin.line == 6
 
 
-def test_the_context_says_who_works_on_what(define) -> None:
+def test_the_context_has_worker_world_size_job_and_mode(define) -> None:
     alone = define(SPEC, "m.Mine")
     worker = define(SPEC, "m.Mine", context={"worker_id": 3, "world_size": 8})
 
@@ -74,7 +74,7 @@ def test_all_params_reach_the_constructor_and_lr_the_optimizer(define) -> None:
     assert definition.create_optimizer() == ("SGD", 0.5)
 
 
-def test_a_constructor_that_names_its_params_refuses_others(refused) -> None:
+def test_a_constructor_with_named_params_refuses_others(refused) -> None:
     text = SPEC.replace("**kwargs", "units=8").replace("= kwargs", "= {'units': units}")
 
     message = refused(text, UsageError, model_def="m.Mine", params={"unit": 3})
@@ -82,7 +82,7 @@ def test_a_constructor_that_names_its_params_refuses_others(refused) -> None:
     assert "Did you mean 'units'?" in message
 
 
-def test_metrics_may_take_the_predictions_as_well(define) -> None:
+def test_metrics_may_also_take_the_predictions(define) -> None:
     text = SPEC.replace("labels=None):\n        if", "labels=None, predictions=None):\n        if")
 
     definition = define(text.replace("outputs - labels}", "predictions - labels}"), "m.Mine")
@@ -90,7 +90,7 @@ def test_metrics_may_take_the_predictions_as_well(define) -> None:
     assert definition.create_metrics(Mode.EVALUATION).scalars(10, 1) == {"difference": 9}
 
 
-def test_metrics_that_end_without_return_measure_nothing(define) -> None:
+def test_metrics_without_return_measure_nothing(define) -> None:
     definition = define(SPEC.replace("        return {}\n", ""), "m.Mine")
 
     assert definition.create_metrics(Mode.TRAINING).scalars(10, 1) == {}
@@ -121,7 +121,7 @@ def test_methods_share_the_object_of_their_run(define) -> None:
     assert definition.loss(0, 0) is second is not first
 
 
-def test_a_constructor_that_draws_numbers_draws_them_after_seeding(define) -> None:
+def test_a_constructor_draws_random_numbers_after_seeding(define) -> None:
     import random
 
     definition = define(SPEC.replace("= kwargs", "= {'w': __import__('random').random()}"))
@@ -143,7 +143,7 @@ def test_all_missing_methods_are_named_at_once(refused) -> None:
     assert "(it has create_model, create_metrics, create_dataset)" in message
 
 
-def test_a_missing_method_can_be_named_elsewhere(define, write) -> None:
+def test_a_missing_method_can_be_taken_from_another_file(define, write) -> None:
     write("def mine(y_true, y_pred): return 'mine'", "other.py")
     start, end = SPEC.index("    def create_loss"), SPEC.index("    def create_metrics")
 
@@ -152,7 +152,7 @@ def test_a_missing_method_can_be_named_elsewhere(define, write) -> None:
     assert definition.loss(1, 2) == "mine"
 
 
-def test_a_class_with_the_five_methods_needs_no_ancestor(define) -> None:
+def test_a_class_with_the_five_methods_needs_no_base_class(define) -> None:
     text = SPEC.replace("(ElasticDLSpec)", "").replace(
         "super().__init__(context=context)", "self._context = context"
     )
@@ -160,7 +160,7 @@ def test_a_class_with_the_five_methods_needs_no_ancestor(define) -> None:
     assert define(text, "m.Mine").origin.dialect == "elasticdl_spec"
 
 
-def test_a_constructor_that_raises_is_told_at_once(refused) -> None:
+def test_a_constructor_that_raises_is_reported_immediately(refused) -> None:
     message = refused(
         SPEC.replace("self.model = None\n", "self.model = [][0]\n"),
         UserCodeError,

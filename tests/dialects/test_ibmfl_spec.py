@@ -118,7 +118,7 @@ def test_a_saved_model_trains_evaluates_and_predicts(what, place, tmp_path):
     )
 
 
-def test_training_starts_with_the_weights_of_the_file(place, tmp_path):
+def test_training_starts_from_the_weights_of_the_file(place, tmp_path):
     spec = write_spec(
         place,
         model_definition="legacy.h5",
@@ -141,7 +141,7 @@ def weights_after_a_step(place, spec, output, **options):
     return load_trained_model(str(output)).params
 
 
-def test_params_of_the_section_count_and_those_of_the_command_go_before_them(place, tmp_path):
+def test_params_of_the_command_override_those_of_the_section(place, tmp_path):
     nothing = "  params: {learning_rate: 1.0e-30}"
     spec = write_spec(place, model_definition="legacy.h5", more=nothing)
     still = weights_after_a_step(place, spec, tmp_path / "still")
@@ -153,7 +153,7 @@ def test_params_of_the_section_count_and_those_of_the_command_go_before_them(pla
     assert not all(np.array_equal(still[path], moved[path]) for path in still)
 
 
-def test_the_trained_model_needs_nothing_of_where_it_came_from(place, tmp_path):
+def test_the_trained_model_does_not_depend_on_its_original_files(place, tmp_path):
     moved = tmp_path / "project"
     moved.mkdir()
     (moved / "legacy.h5").write_bytes((place / "legacy.h5").read_bytes())
@@ -190,7 +190,7 @@ def test_a_custom_loss_is_taken_from_the_project(place, tmp_path):
     assert outcome.metrics["loss"] < 2 / 3
 
 
-def test_code_outside_of_the_project_is_refused(place, tmp_path):
+def test_code_outside_the_project_is_refused(place, tmp_path):
     (tmp_path / "loss.py").write_text(LOSS)
     spec = write_spec(
         place,
@@ -211,7 +211,7 @@ def test_loss(labels, predictions):
 
 
 @pytest.mark.parametrize("model", ["legacy.h5", "saved_model", "new.keras"])
-def test_a_custom_loss_of_one_hot_rows_is_given_such(place, tmp_path, model):
+def test_a_custom_loss_for_one_hot_rows_gets_them(place, tmp_path, model):
     (place / "rows.py").write_text(ROWS)
     notes = Notes()
     spec = write_spec(
@@ -229,7 +229,7 @@ def test_a_custom_loss_of_one_hot_rows_is_given_such(place, tmp_path, model):
     assert outcome.metrics == pytest.approx(expected.metrics, rel=1e-5)
 
 
-def test_a_user_may_say_that_labels_stay_numbers(place, tmp_path):
+def test_the_user_can_keep_labels_as_numbers(place, tmp_path):
     (place / "rows.py").write_text(ROWS)
     spec = write_spec(
         place,
@@ -256,7 +256,7 @@ def beside(place, tmp_path, monkeypatch):
     )
 
 
-def test_code_beside_the_spec_is_taken_within_the_working_directory(place, beside, tmp_path):
+def test_code_beside_the_spec_is_used_within_the_working_directory(place, beside, tmp_path):
     outcome = train(place, "federation/model.yml", "out")
 
     assert outcome.metrics["loss"] < 2 / 3
@@ -268,7 +268,7 @@ def test_code_beside_the_spec_is_taken_within_the_working_directory(place, besid
     assert evaluated.metrics["loss"] < 2 / 3
 
 
-def test_code_above_the_working_directory_is_never_taken(place, beside, tmp_path, monkeypatch):
+def test_code_above_the_working_directory_is_never_used(place, beside, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "federation")
     (tmp_path / "loss.py").write_text(f"open({str(tmp_path / 'it ran')!r}, 'w')\n{LOSS}")
 
@@ -289,7 +289,7 @@ def test_a_link_out_of_the_working_directory_is_not_followed(place, beside, tmp_
         train(place, "federation/model.yml", "out")
 
 
-def test_functions_of_python_itself_are_no_custom_objects(place, tmp_path):
+def test_builtin_functions_are_not_custom_objects(place, tmp_path):
     spec = write_spec(
         place,
         model_definition="legacy.h5",
@@ -323,7 +323,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("what", MISTAKES)
-def test_a_mistake_is_told_before_anything_is_trained(what, place, tmp_path):
+def test_a_mistake_is_reported_before_training(what, place, tmp_path):
     spec, said = MISTAKES[what]
 
     with pytest.raises(DefinitionError) as raised:
@@ -333,7 +333,7 @@ def test_a_mistake_is_told_before_anything_is_trained(what, place, tmp_path):
     assert not (tmp_path / "out" / "checkpoints").exists()
 
 
-def test_trust_is_written_into_the_record_of_the_run(place, tmp_path):
+def test_trust_is_recorded_with_the_run(place, tmp_path):
     code = """
         import sys, torch
         class Net(torch.nn.Module):
@@ -372,7 +372,7 @@ def test_trust_is_written_into_the_record_of_the_run(place, tmp_path):
     assert "net.pt" in started[0].trust_used[0]
 
 
-def test_a_spec_names_its_folder_as_the_zoo(place, tmp_path):
+def test_the_folder_of_a_spec_is_its_zoo(place, tmp_path):
     from elasticdl import job_options
 
     spec = write_spec(place, model_definition="legacy.h5")

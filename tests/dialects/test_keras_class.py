@@ -42,7 +42,7 @@ def with_body(loss: str = "", optimizer: str = "", batches: str = "", more: str 
 NAME = "m.MyKerasModel"
 
 
-def test_a_class_is_read_whole(define) -> None:
+def test_a_class_is_read_completely(define) -> None:
     definition = define(CLASS, NAME, params={"hidden_units": [10, 5], "learning_rate": 0.5})
 
     assert definition.origin.dialect == "keras_class"
@@ -56,11 +56,11 @@ def test_a_class_is_read_whole(define) -> None:
     assert not definition.labels_as_numpy
 
 
-def test_the_files_only_class_needs_no_name(define) -> None:
+def test_the_only_class_of_a_file_needs_no_name(define) -> None:
     assert define(CLASS, "m").origin.line == 4
 
 
-def test_methods_are_asked_of_the_newest_model(define) -> None:
+def test_methods_are_called_on_the_newest_model(define) -> None:
     definition = define(CLASS, NAME)
 
     for _ in range(2):
@@ -68,7 +68,7 @@ def test_methods_are_asked_of_the_newest_model(define) -> None:
         assert definition.loss(0, 0)[1] == model.number
 
 
-def test_input_is_asked_of_an_object_that_is_never_trained(define) -> None:
+def test_input_is_created_by_an_object_that_is_never_trained(define) -> None:
     definition = define(CLASS.replace("}, self.rate", "}, self.number"), NAME)
 
     before = definition.input.input_fn([1])[1]
@@ -89,7 +89,7 @@ def test_input_is_asked_of_an_object_that_is_never_trained(define) -> None:
         "def default_loss(self): return lambda labels, outputs: 2 * outputs - labels",
     ],
 )
-def test_a_loss_may_be_written_in_any_way(define, loss) -> None:
+def test_a_loss_may_have_any_form(define, loss) -> None:
     assert define(with_body(loss=loss), NAME).loss(10, 1) == 19
 
 
@@ -102,7 +102,7 @@ def test_a_loss_may_be_written_in_any_way(define, loss) -> None:
         "@property\ndef default_loss(self): return Loss()",
     ],
 )
-def test_a_keras_loss_is_called_as_keras_does(define, loss) -> None:
+def test_a_keras_loss_is_called_as_by_keras(define, loss) -> None:
     definition = define(with_body(loss=loss), NAME)
 
     assert definition.loss("outputs", "labels") == ("y_true", "labels", "y_pred", "outputs")
@@ -148,7 +148,7 @@ def test_an_input_may_be_a_pipeline_or_take_the_mode(define) -> None:
     assert with_mode.input.input_fn(["r"], Mode.TRAINING) == (["r"], Mode.TRAINING)
 
 
-def test_an_input_that_does_not_say_what_it_takes_is_refused(refused) -> None:
+def test_an_input_with_ambiguous_arguments_is_refused(refused) -> None:
     message = refused(
         with_body(batches="def default_input(self, data): ..."), DefinitionError, model_def=NAME
     )
@@ -186,13 +186,13 @@ def test_metrics_may_be_values_of_a_batch(define) -> None:
         "@property\ndef data_schema(self): return {}",
     ],
 )
-def test_a_data_schema_of_the_class_is_honoured(define, form) -> None:
+def test_the_data_schema_of_the_class_is_used(define, form) -> None:
     schema = form.replace("{}", "[{'name': 'x', 'shape': [], 'dtype': 'int64'}]")
 
     assert define(with_body(more=schema), NAME).input.schema.names == ("x",)
 
 
-def test_a_data_schema_of_the_file_is_honoured(define) -> None:
+def test_the_data_schema_of_the_file_is_used(define) -> None:
     text = with_body() + "\ndata_schema = [{'name': 'x', 'shape': [], 'dtype': 'int64'}]"
 
     assert define(text, NAME).input.schema.names == ("x",)
@@ -209,7 +209,7 @@ def test_all_missing_pieces_are_named_with_their_flags(refused) -> None:
     assert "--input_fn=FILE.FUNCTION --optimizer=FILE.FUNCTION" in message
 
 
-def test_flags_replace_what_the_class_says(define, write) -> None:
+def test_flags_override_the_class(define, write) -> None:
     write(
         "def batches(records): return 'mine'\n"
         "def loss(labels, outputs): return 'mine'\n"
@@ -235,7 +235,7 @@ def test_flags_replace_what_the_class_says(define, write) -> None:
     assert definition.create_metrics(Mode.TRAINING).scalars is None
 
 
-def test_flags_alone_are_enough_for_a_plain_class(define, write) -> None:
+def test_flags_alone_suffice_for_a_plain_class(define, write) -> None:
     write(
         "def batches(records): return 'mine'\ndef f(labels, outputs): return 'mine'\n"
         "def g(): ...\n",
@@ -266,7 +266,7 @@ def test_params_are_checked_before_a_property_is_read(refused) -> None:
     refused(text, UsageError, model_def=NAME, params={"n": "x"})
 
 
-def test_a_constructor_that_raises_is_told(refused) -> None:
+def test_a_constructor_that_raises_is_reported(refused) -> None:
     message = refused(
         CLASS.replace("self.rate = learning_rate", "1 / 0"), UserCodeError, model_def=NAME
     )
@@ -274,7 +274,7 @@ def test_a_constructor_that_raises_is_told(refused) -> None:
     assert message.startswith("m.py:7: MyKerasModel() raised:")
 
 
-def test_a_missing_value_of_the_constructor_is_told(refused) -> None:
+def test_a_missing_constructor_argument_is_reported(refused) -> None:
     message = refused(
         CLASS.replace("hidden_units=(8,)", "hidden_units"), UsageError, model_def=NAME
     )
@@ -291,7 +291,7 @@ def test_a_missing_value_of_the_constructor_is_told(refused) -> None:
         "@staticmethod\ndef default_predictions(outputs): return {'twice': 2 * outputs}",
     ],
 )
-def test_a_class_may_say_what_is_written_of_its_outputs(define, more) -> None:
+def test_a_class_may_define_its_predictions(define, more) -> None:
     definition = define(with_body(more=more), NAME)
 
     assert definition.predictions(3) == {"twice": 6}
@@ -314,18 +314,18 @@ def test_classes_that_are_numbers_are_written_as_text(define) -> None:
     assert define(with_body(more="default_classes = [3, 5]"), NAME).classes == ("3", "5")
 
 
-def test_a_class_names_no_classes_otherwise(define) -> None:
+def test_a_class_has_no_class_names_by_default(define) -> None:
     assert define(CLASS, NAME).classes == ()
     assert define(with_body(more="def default_classes(self): pass"), NAME).classes == ()
 
 
 @pytest.mark.parametrize("wrong", ["3", "['one']", "['one', 'one']", "[['a'], ['b']]"])
-def test_names_of_classes_are_different_texts(define, wrong) -> None:
+def test_class_names_must_be_different_strings(define, wrong) -> None:
     with pytest.raises(DefinitionError, match="default_classes is .*\n.*\n.*different names"):
         define(with_body(more=f"default_classes = {wrong}"), NAME)
 
 
-def test_outputs_are_written_as_they_are_otherwise(define) -> None:
+def test_outputs_are_written_unchanged_by_default(define) -> None:
     assert define(CLASS, NAME).predictions is None
 
 

@@ -110,7 +110,7 @@ def train(folder, data, zoo, name="out", **options):
     )
 
 
-def test_it_is_trained_evaluated_and_predicted_with(tmp_path, data):
+def test_a_module_trains_evaluates_and_predicts(tmp_path, data):
     zoo = written(tmp_path)
     records = data / "data.recordio"
 
@@ -122,7 +122,7 @@ def test_it_is_trained_evaluated_and_predicted_with(tmp_path, data):
     assert (tmp_path / "out" / "model.pt2").exists()
 
 
-def test_its_data_module_is_read(tmp_path, data):
+def test_a_data_module_is_read(tmp_path, data):
     zoo = written(tmp_path, data=LOADERS)
 
     first = train(tmp_path, data, zoo, validation_data=str(data), params={"batch_size": 16})
@@ -135,7 +135,7 @@ def test_its_data_module_is_read(tmp_path, data):
     assert first.step == 3 * 48 // 16
 
 
-def test_its_own_loader_is_validated_on_and_predicted_for(tmp_path, data):
+def test_its_own_loaders_are_used_for_validation_and_prediction(tmp_path, data):
     predicting = """
         def predict_step(self, batch, batch_idx):
             x, y = batch
@@ -193,7 +193,7 @@ class Data(""",
 
 
 @pytest.mark.filterwarnings("ignore:Length of IterableDataset")
-def test_an_epoch_ends_at_the_length_of_a_stream_as_with_lightnings_trainer(tmp_path, data):
+def test_an_epoch_ends_at_the_length_of_a_stream_as_in_lightning(tmp_path, data):
     assert train(tmp_path, data, written(tmp_path, data=STREAM)).step == 3 * 48 // 8
 
 
@@ -214,7 +214,7 @@ def test_prepare_data_of_a_module_is_called_once_and_before_setup(tmp_path, data
     assert prepared.read_text() == "x"
 
 
-def test_a_plateau_monitors_what_stands_beside_it(tmp_path, data):
+def test_a_plateau_monitors_the_metric_configured_beside_it(tmp_path, data):
     """As in Lightning, which takes the metric from the dict with the optimizer."""
     records = data / "data.recordio"
     rates = []
@@ -259,7 +259,7 @@ def forward(self, x):
 """
 
 
-def test_layers_keep_the_mode_that_the_module_gave_them(tmp_path, data):
+def test_layers_keep_the_mode_set_by_the_module(tmp_path, data):
     """Lightning's Trainer never calls `train()`, and restores modes after a validation."""
     records = data / "data.recordio"
     zoo = written(tmp_path, methods=FROZEN)
@@ -446,7 +446,7 @@ OF_STEPS = {
 
 
 @pytest.mark.parametrize("what", OF_STEPS)
-def test_what_is_refused_in_a_step_is_named_by_its_line(tmp_path, data, what):
+def test_unsupported_code_in_a_step_is_refused_with_its_line(tmp_path, data, what):
     instead, expected = OF_STEPS[what]
     zoo = written(tmp_path, **instead)
     lines = (zoo / "net.py").read_text().splitlines()
@@ -461,14 +461,14 @@ def test_what_is_refused_in_a_step_is_named_by_its_line(tmp_path, data, what):
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_nothing_here_would_do_is_refused(tmp_path, data, what):
+def test_unsupported_modules_are_refused(tmp_path, data, what):
     instead, expected = REFUSED[what]
 
     with pytest.raises(DefinitionError, match=expected):
         train(tmp_path, data / "data.recordio", written(tmp_path, **instead))
 
 
-def test_a_metric_of_two_metrics_is_one_of_all_batches(tmp_path, data):
+def test_a_composed_metric_is_computed_over_all_batches(tmp_path, data):
     methods = """
         def setup(self, stage):
             from torchmetrics import MeanAbsoluteError, MeanSquaredError
@@ -487,7 +487,7 @@ def test_a_metric_of_two_metrics_is_one_of_all_batches(tmp_path, data):
     assert found == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_metric_of_its_own_goes_on_after_a_resume_and_chooses_the_best(tmp_path, data):
+def test_custom_metrics_resume_and_choose_the_best_model(tmp_path, data):
     methods = """
         def setup(self, stage):
             from torchmetrics import MaxMetric, R2Score
@@ -519,7 +519,7 @@ def test_a_metric_of_its_own_goes_on_after_a_resume_and_chooses_the_best(tmp_pat
     )
 
 
-def test_it_begins_with_a_checkpoint_of_lightnings(tmp_path, data):
+def test_training_can_start_from_a_lightning_checkpoint(tmp_path, data):
     import lightning as L  # noqa: N812 - as its users call it
 
     zoo = written(tmp_path)
@@ -550,7 +550,7 @@ def test_it_begins_with_a_checkpoint_of_lightnings(tmp_path, data):
         train(tmp_path, records, zoo, "other")
 
 
-def test_an_epoch_and_a_step_are_known(tmp_path, data):
+def test_current_epoch_and_global_step_are_available(tmp_path, data):
     lines = "self.log('epoch_and_step', self.current_epoch + self.global_step / 1000)\n"
     trained = train(tmp_path, data / "data.recordio", written(tmp_path, training=lines))
 
@@ -558,14 +558,14 @@ def test_an_epoch_and_a_step_are_known(tmp_path, data):
     assert trained.metrics["epoch_and_step"] == pytest.approx(2 + 0.0195)
 
 
-def test_what_a_step_raises_is_told_with_its_line(tmp_path, data):
+def test_an_error_in_a_step_is_reported_with_its_line(tmp_path, data):
     zoo = written(tmp_path, training="raise ValueError('odd')\n")
 
     with pytest.raises(UserCodeError, match=r"net\.py:\d+: .*training_step|odd"):
         train(tmp_path, data / "data.recordio", zoo)
 
 
-def test_a_loss_that_couples_examples_is_refused_where_sums_are_shared(tmp_path, data):
+def test_a_loss_that_couples_examples_is_refused_in_shared_sums(tmp_path, data):
     lines = "loss = ((self(x) - y).mean() ** 2)\n"
     zoo = written(tmp_path, training=lines)
 
@@ -574,12 +574,12 @@ def test_a_loss_that_couples_examples_is_refused_where_sums_are_shared(tmp_path,
         train(tmp_path, data / "data.recordio", zoo, "shared", global_batch_size=16)
 
 
-def test_without_data_it_says_what_could_be_added(tmp_path, data):
+def test_missing_data_are_reported_with_suggestions(tmp_path, data):
     with pytest.raises(DefinitionError, match="there is no data for it"):
         train(tmp_path, data / "data.recordio", written(tmp_path, data=""))
 
 
-def test_what_a_module_does_by_itself_is_refused_beside_it(tmp_path, data):
+def test_functions_that_a_module_replaces_are_refused_beside_it(tmp_path, data):
     more = INPUT + "\n\ndef eval_metrics_fn():\n    return {}\n"
 
     with pytest.raises(DefinitionError, match="eval_metrics_fn would not be used"):

@@ -31,7 +31,7 @@ def notes_of(define):
         ("def validation_dataloader(data): pass", "validation_dataloader", "val_dataloader"),
     ],
 )
-def test_a_name_that_is_nearly_one_of_the_contract_is_noted(notes_of, text, name, meant):
+def test_a_name_similar_to_one_of_the_contract_is_noted(notes_of, text, name, meant):
     (note,) = notes_of(text)
 
     assert note.endswith(
@@ -54,7 +54,7 @@ def test_a_name_that_is_nearly_one_of_the_contract_is_noted(notes_of, text, name
         "grad_clip = None",
     ],
 )
-def test_a_helper_or_another_thing_of_that_name_is_not(notes_of, text):
+def test_helpers_and_other_objects_are_not_noted(notes_of, text):
     assert notes_of(text) == []
 
 
@@ -76,7 +76,7 @@ def optimizer(): return keras.optimizers.SGD(0.1)
         ("metrics = ['accuracy']", "metrics", "eval_metrics_fn"),
     ],
 )
-def test_names_of_a_keras_file_are_noted_as_well(define, text, name, meant):
+def test_similar_names_in_a_keras_file_are_noted(define, text, name, meant):
     (note,) = define(KERAS_FILE + text).notes()
 
     assert f": {name} is not used" in note
@@ -92,5 +92,5 @@ def test_names_of_a_keras_file_are_noted_as_well(define, text, name, meant):
         "def metrics(): return {}\ndef eval_metrics_fn(): return metrics()",
     ],
 )
-def test_other_names_of_a_keras_file_are_not(define, text):
+def test_other_names_in_a_keras_file_are_not_noted(define, text):
     assert define(KERAS_FILE + text).notes() == []

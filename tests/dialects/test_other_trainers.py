@@ -42,7 +42,7 @@ QUIET = "accelerator='cpu', logger=False, enable_checkpointing=False"
     ],
 )
 @pytest.mark.filterwarnings("ignore")
-def test_a_setting_of_a_trainer_that_changes_numbers_is_refused(refused, text, given, advice):
+def test_trainer_settings_that_change_results_are_refused(refused, text, given, advice):
     line = f"trainer = L.Trainer(max_epochs=3, {given}, {QUIET})\n"
 
     message = refused(text + line, DefinitionError)
@@ -52,7 +52,7 @@ def test_a_setting_of_a_trainer_that_changes_numbers_is_refused(refused, text, g
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_setting_that_the_file_replaces_is_not(define):
+def test_trainer_settings_replaced_by_the_file_are_not_refused(define):
     line = f"trainer = L.Trainer(max_epochs=3, gradient_clip_val=0.5, {QUIET})\n"
 
     (note,) = define(MODULE + "gradient_clipping = 0.5\n" + line).notes()
@@ -64,7 +64,7 @@ def test_a_setting_that_the_file_replaces_is_not(define):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_trainer_with_its_defaults_has_no_settings(define):
+def test_a_trainer_with_defaults_has_no_settings(define):
     line = f"trainer = L.Trainer(max_steps=-1, max_epochs=-1, {QUIET})\n"
 
     (note,) = define(MODULE + line).notes()
@@ -73,7 +73,7 @@ def test_a_trainer_with_its_defaults_has_no_settings(define):
 
 
 @pytest.mark.parametrize("name", ["TRAINER_ARGS", "trainer_kwargs"])
-def test_arguments_in_a_dict_are_refused_or_noted_as_well(define, refused, name):
+def test_arguments_in_a_dict_are_refused_or_noted_too(define, refused, name):
     clipped = f"{name} = {{'max_steps': 9, 'gradient_clip_val': 1.0}}\n"
 
     message = refused(FILE + clipped, DefinitionError)
@@ -95,7 +95,7 @@ def test_arguments_in_a_dict_are_refused_or_noted_as_well(define, refused, name)
         ("Trainer(callbacks=[ModelCheckpoint(), EarlyStopping('a')])", "callbacks=[EarlyStopping]"),
     ],
 )
-def test_a_call_in_code_that_is_not_run_is_noted(define, call, named):
+def test_a_call_in_unexecuted_code_is_noted(define, call, named):
     script = f'\nif __name__ == "__main__":\n    {call}.fit(Net(), Data())\n'
 
     (note,) = define(FILE + "settings = {'accumulate_grad_batches': 2}\n" + script).notes()
@@ -116,7 +116,7 @@ def test_a_call_in_code_that_is_not_run_is_noted(define, call, named):
         "settings = {'max_epochs': 1}",
     ],
 )
-def test_what_changes_no_numbers_or_is_something_else_is_not_noted(define, text):
+def test_harmless_settings_and_other_objects_are_not_noted(define, text):
     assert define(FILE + text).notes() == []
 
 

@@ -89,7 +89,7 @@ def test_a_value_like_the_default_fits(default, value) -> None:
     ("default", "value"),
     [(1, 0.5), (0.1, "x"), (1, True), ("a", 1), ((1, 2), 3), ([10, 5], [10, "a"]), ({}, [1])],
 )
-def test_a_value_unlike_the_default_is_refused_with_the_place(default, value) -> None:
+def test_a_value_unlike_the_default_is_refused_with_its_place(default, value) -> None:
     def f(x=default): ...
 
     with pytest.raises(UsageError) as caught:
@@ -99,7 +99,7 @@ def test_a_value_unlike_the_default_is_refused_with_the_place(default, value) ->
     assert "m.py:7: f(x=" in str(caught.value)
 
 
-def test_an_annotation_says_more_than_the_default() -> None:
+def test_an_annotation_takes_precedence_over_the_default() -> None:
     def f(rate: float = 1): ...
 
     check_params({"rate": 0.5}, [declared(f)])
@@ -113,13 +113,13 @@ def test_an_annotation_for_type_checkers_only_is_understood() -> None:
         check_params({"units": ["a"]}, [declared(f)])
 
 
-def test_an_annotation_nobody_knows_is_let_pass() -> None:
+def test_an_unresolvable_annotation_accepts_any_value() -> None:
     def f(x: NoSuchName = 1): ...  # noqa: F821 - that is what is tested
 
     check_params({"x": "anything"}, [declared(f)])
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     def f(rate=0.1, units=8): ...
 
     with pytest.raises(UsageError) as caught:
@@ -129,6 +129,6 @@ def test_all_problems_are_told_at_once() -> None:
     assert "Did you mean 'units'?" in str(caught.value)
 
 
-def test_without_any_taker_every_param_is_refused() -> None:
+def test_params_are_refused_if_nothing_accepts_them() -> None:
     with pytest.raises(UsageError, match="The model takes no params"):
         Params({"x": 1}).check()

@@ -84,11 +84,11 @@ def test_a_generator_that_ends_is_read_to_its_end(make):
 
 
 @pytest.mark.parametrize("make", [py_dataset, OldSequence, lambda: PAIRS])
-def test_what_is_indexed_is_read_from_any_item_on_and_no_other_is_touched(make):
+def test_an_indexed_generator_reads_only_the_requested_items(make):
     assert [float(x) for x, _ in elements(make(), NAME, 2)] == [3.0]
 
 
-def test_nothing_is_read_before_it_is_asked_for():
+def test_items_are_read_lazily():
     read = []
 
     def reading():
@@ -102,7 +102,7 @@ def test_nothing_is_read_before_it_is_asked_for():
     assert read == [0]
 
 
-def test_names_stay_text_and_nested_parts_stay_nested():
+def test_names_stay_strings_and_nested_parts_stay_nested():
     x, names = next(elements([({"image": 3.5}, ("a.jpg", b"b.jpg"))], NAME))
 
     assert (x["image"].shape, float(x["image"])) == ((), 3.5)
@@ -120,14 +120,14 @@ def test_an_unshuffled_dataset_that_maps_in_parallel_keeps_its_order():
 
 
 @pytest.mark.parametrize("wrong", [None, 3, object()])
-def test_what_is_no_generator_is_refused_by_name(wrong):
+def test_an_object_that_is_not_a_generator_is_refused_by_name(wrong):
     with pytest.raises(DefinitionError) as caught:
         kind_of(wrong, NAME)
 
     assert str(caught.value).startswith(f"{NAME} is of type {type(wrong).__name__}. Expected a tf")
 
 
-def test_an_error_within_comes_after_the_items_before_it_with_the_users_line():
+def test_an_error_is_raised_after_earlier_items_with_the_users_line():
     def breaking():
         yield 1
         raise KeyError("image_7.jpg")
@@ -143,7 +143,7 @@ def test_an_error_within_comes_after_the_items_before_it_with_the_users_line():
     assert "pipelines.py" not in message.replace("test_pipelines.py", "")
 
 
-def test_an_error_within_a_dataset_is_the_users():
+def test_an_error_within_a_dataset_is_a_user_code_error():
     import tensorflow as tf
 
     broken = dataset().map(lambda x, y: tf.debugging.check_numerics(x / 0.0, "not finite"))
@@ -152,7 +152,7 @@ def test_an_error_within_a_dataset_is_the_users():
         list(elements(broken, NAME))
 
 
-def test_an_error_of_an_item_is_the_users():
+def test_an_error_of_an_item_is_a_user_code_error():
     class Broken(OldSequence):
         def __getitem__(self, index):
             raise OSError(f"no file {index}")
@@ -161,7 +161,7 @@ def test_an_error_of_an_item_is_the_users():
         list(elements(Broken(), NAME))
 
 
-def test_a_generator_that_took_more_than_there_is_has_ended():
+def test_a_generator_that_exhausts_its_input_ends():
     def in_pairs(items):
         while True:
             yield next(items), next(items)
@@ -169,7 +169,7 @@ def test_a_generator_that_took_more_than_there_is_has_ended():
     assert list(elements(in_pairs(iter([1, 2, 3])), NAME)) == [(1, 2)]
 
 
-def test_another_runtime_error_is_no_end():
+def test_another_runtime_error_is_not_the_end():
     def breaking():
         yield 1
         raise RuntimeError("out of memory")

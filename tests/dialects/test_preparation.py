@@ -21,7 +21,7 @@ def prepare(write, tmp_path):
 
 
 @pytest.mark.parametrize(("arguments", "takes"), [("name", False), ("file_object, filename", True)])
-def test_the_number_of_arguments_says_the_form(prepare, arguments, takes) -> None:
+def test_the_number_of_arguments_determines_the_form(prepare, arguments, takes) -> None:
     found = prepare(f"{SCHEMA}def prepare_data_for_a_single_file({arguments}, scale=1): return 5,")
 
     assert found.takes_file_object is takes
@@ -29,7 +29,7 @@ def test_the_number_of_arguments_says_the_form(prepare, arguments, takes) -> Non
     assert found.where == "m.py:2"
 
 
-def test_it_may_be_in_the_class_that_is_named(prepare) -> None:
+def test_the_function_may_be_in_the_named_class(prepare) -> None:
     found = prepare(
         f"class Mine:\n    {SCHEMA}    @staticmethod\n"
         "    def prepare_data_for_a_single_file(name): return 5,",
@@ -39,13 +39,13 @@ def test_it_may_be_in_the_class_that_is_named(prepare) -> None:
     assert found.function("x") == (5,)
 
 
-def test_all_that_is_missing_is_named_at_once(prepare) -> None:
+def test_everything_missing_is_named_at_once(prepare) -> None:
     with pytest.raises(DefinitionError) as caught:
         prepare("model = 1")
 
     assert "prepare_data_for_a_single_file() and data_schema() missing" in str(caught.value)
 
 
-def test_a_function_of_no_file_is_refused(prepare) -> None:
+def test_a_function_without_a_file_argument_is_refused(prepare) -> None:
     with pytest.raises(DefinitionError, match="takes 0 arguments; it is called as"):
         prepare(SCHEMA + "def prepare_data_for_a_single_file(): ...")

@@ -18,7 +18,7 @@ def optimizer(): ...
 """
 
 
-def test_a_class_that_can_be_read_in_two_ways_is_refused(refused) -> None:
+def test_an_ambiguous_class_is_refused(refused) -> None:
     message = refused(BOTH, DefinitionError, model_def="m.Mine")
 
     assert message == (
@@ -30,7 +30,7 @@ def test_a_class_that_can_be_read_in_two_ways_is_refused(refused) -> None:
 @pytest.mark.parametrize(
     ("dialect", "loss"), [("keras_class", "of the class"), ("elasticdl_module", "of the file")]
 )
-def test_a_named_dialect_decides(define, dialect, loss) -> None:
+def test_a_named_dialect_resolves_ambiguity(define, dialect, loss) -> None:
     assert define(BOTH, "m.Mine", dialect=dialect).loss(1, 2) == loss
 
 
@@ -40,7 +40,7 @@ def test_a_class_with_defaults_beside_a_lone_function_is_a_keras_class(define) -
     assert define(text, "m.Mine").origin.dialect == "keras_class"
 
 
-def test_what_no_dialect_knows_is_told_with_what_each_needs(refused) -> None:
+def test_an_unmatched_class_is_reported_with_the_needs_of_each_dialect(refused) -> None:
     message = refused("class Mine:\n    def fit(self): ...", DefinitionError, model_def="m.Mine")
 
     assert message.startswith("m.py:1: Mine is a class with fit; this does not match any dialect")
@@ -48,20 +48,20 @@ def test_what_no_dialect_knows_is_told_with_what_each_needs(refused) -> None:
         assert f"    {dialect}: " in message
 
 
-def test_a_file_of_nothing_is_told_what_it_has(refused) -> None:
+def test_an_unmatched_file_is_reported_with_its_names(refused) -> None:
     message = refused("import os\nX = 1\ndef f(): ...", DefinitionError)
 
     assert message.startswith("m.py:1: the file has X, f; this does not match any dialect")
 
 
 @pytest.mark.parametrize("dialect", ["keras_class", "elasticdl_spec"])
-def test_a_named_dialect_says_what_it_misses(refused, dialect) -> None:
+def test_a_named_dialect_reports_what_is_missing(refused, dialect) -> None:
     message = refused("def model(): ...", DefinitionError, model_def="m.model", dialect=dialect)
 
     assert message.startswith("m.py:1: model is a function, not a class.")
 
 
-def test_an_unknown_dialect_is_told_with_a_near_name(refused) -> None:
+def test_an_unknown_dialect_is_reported_with_a_similar_name(refused) -> None:
     message = refused(BOTH, UsageError, model_def="m.Mine", dialect="keras-class")
 
     assert "Did you mean 'keras_class'?" in message

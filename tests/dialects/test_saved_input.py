@@ -22,7 +22,7 @@ def records(num=2, **fields):
     return [{name: np.asarray(value) for name, value in fields.items()} for _ in range(num)]
 
 
-def test_flat_numbers_come_into_the_models_shape_and_dtype():
+def test_flat_numbers_get_the_models_shape_and_dtype():
     features, labels = made(records())
 
     assert features.shape == (2, 2, 3, 1)
@@ -31,36 +31,36 @@ def test_flat_numbers_come_into_the_models_shape_and_dtype():
     assert labels.tolist() == [1, 1]
 
 
-def test_an_open_axis_takes_what_is_left():
+def test_an_unknown_axis_is_inferred():
     features, _ = made(records(), [InputSignature("x", (None, 2))])
 
     assert features.shape == (2, 3, 2)
 
 
-def test_numbers_of_classes_become_rows_where_the_loss_compares_rows():
+def test_class_numbers_become_one_hot_rows_if_the_loss_compares_rows():
     _, labels = made(records(), num_classes=3)
 
     assert labels.tolist() == [[0, 1, 0], [0, 1, 0]]
 
 
 @pytest.mark.parametrize(("rows", "said"), [(False, True), (True, None), (True, True)])
-def test_the_user_may_ask_for_rows(rows, said):
+def test_the_user_can_request_one_hot_rows(rows, said):
     _, labels = made(records(), num_classes=3, rows=rows, one_hot=said)
 
     assert labels.tolist() == [[0, 1, 0], [0, 1, 0]]
 
 
-def test_the_user_may_keep_the_numbers_of_classes():
+def test_the_user_can_keep_class_numbers():
     assert made(records(), num_classes=3, one_hot=False)[1].tolist() == [1, 1]
 
 
-def test_labels_that_are_rows_already_stay():
+def test_one_hot_labels_are_kept():
     rows = records(image=np.arange(6), label=np.float32([0, 1, 0]))
 
     assert made(rows, num_classes=3)[1].tolist() == [[0, 1, 0], [0, 1, 0]]
 
 
-def test_several_fields_are_one_row_of_numbers():
+def test_several_fields_are_joined_into_one_row():
     rows = records(a=[1.0], b=[2.0], y=[3])
 
     features, labels = made(rows, [InputSignature("x", (2,))])
@@ -69,7 +69,7 @@ def test_several_fields_are_one_row_of_numbers():
     assert labels.tolist() == [3, 3]
 
 
-def test_several_inputs_get_the_fields_of_their_names():
+def test_several_inputs_get_the_fields_with_their_names():
     rows = records(left=[1.0], right=[2.0, 3.0], label=[0])
     inputs = [InputSignature("right", (2,)), InputSignature("left", (1,))]
 
@@ -125,7 +125,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("what", MISTAKES)
-def test_records_that_do_not_fit_are_refused_in_words(what):
+def test_mismatched_records_are_refused_with_an_explanation(what):
     rows, given, said = MISTAKES[what]
 
     with pytest.raises(DataError) as raised:

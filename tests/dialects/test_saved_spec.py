@@ -44,20 +44,20 @@ def test_the_documented_keys_are_read_with_paths_beside_the_file(read, tmp_path)
     assert spec.where == "model.yml:1"
 
 
-def test_the_section_may_stand_alone_or_beside_others(read):
+def test_the_section_may_be_alone_or_beside_others(read):
     alone = "\n".join(line[2:] for line in GOOD.splitlines()[1:])
 
     assert read(alone).files == read(GOOD).files == read(f"data: {{uri: x}}\n{GOOD}").files
 
 
-def test_the_path_alone_says_which_model_it_is(read):
+def test_the_path_alone_determines_the_kind_of_model(read):
     spec = read(GOOD.replace("  name: KerasFLModel\n", "").replace("keras_fl", "tensorflow_fl"))
 
     assert spec.library == "keras"
 
 
 @pytest.mark.parametrize("key", ["compile_model_options", "compiled_options"])
-def test_the_options_of_compile_have_two_names(read, key):
+def test_compile_options_have_two_names(read, key):
     spec = read(GOOD.replace("compile_model_options", key))
 
     assert spec.options_key == key
@@ -68,12 +68,12 @@ def test_the_options_of_compile_have_two_names(read, key):
     }
 
 
-def test_a_mistake_in_the_options_is_reported_by_the_name_they_have(read):
+def test_a_mistake_in_the_options_is_reported_with_the_used_name(read):
     with pytest.raises(DefinitionError, match=r"model.yml:12: compiled_options has no key 'metr"):
         read(GOOD.replace("compile_model_options", "compiled_options").replace("metrics", "metric"))
 
 
-def test_architecture_and_weights_take_the_place_of_the_definition(read, tmp_path):
+def test_architecture_and_weights_can_replace_the_definition(read, tmp_path):
     parts = "model_architecture: a.json\n    model_weights: w.h5"
     spec = read(GOOD.replace("model_definition: files/model.h5", parts))
 
@@ -135,7 +135,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("what", MISTAKES)
-def test_a_mistake_is_told_with_its_line_and_the_way_out(what, read):
+def test_a_mistake_is_reported_with_its_line_and_a_remedy(what, read):
     (old, new), problem, way_out = MISTAKES[what]
     assert old in GOOD
 

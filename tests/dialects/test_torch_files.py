@@ -72,7 +72,7 @@ def made_by(definition):
         "from torch.optim import swa_utils as averaged_model",
     ],
 )
-def test_a_module_that_the_file_imports_is_no_function_of_its(define, line) -> None:
+def test_an_imported_module_is_not_a_function_of_the_file(define, line) -> None:
     definition = define(FILE.replace("import torch\n", f"import torch\n{line}\n", 1))
 
     assert definition.create_lr_schedulers is None
@@ -83,7 +83,7 @@ def test_a_module_that_the_file_imports_is_no_function_of_its(define, line) -> N
 # --- whose model it is ---------------------------------------------------------------------------
 
 
-def test_a_file_that_imports_torch_and_no_keras_is_torchs(define) -> None:
+def test_a_file_that_imports_only_torch_is_a_torch_file(define) -> None:
     definition = define(FILE, params={"units": 5, "lr": 0.5})
 
     assert (definition.framework, definition.origin.dialect) == ("torch", "elasticdl_module")
@@ -95,14 +95,14 @@ def test_a_file_that_imports_torch_and_no_keras_is_torchs(define) -> None:
 
 
 @pytest.mark.parametrize("model_def", ["m.custom_model", "m.Net"])
-def test_its_function_or_its_class_may_be_named(define, model_def) -> None:
+def test_its_function_or_class_may_be_named(define, model_def) -> None:
     definition = define(FILE, model_def, params={"units": 4})
 
     assert definition.framework == "torch"
     assert definition.create_model().out.out_features == 4
 
 
-def test_a_model_made_at_import_is_made_anew_for_each_run(define) -> None:
+def test_a_model_made_at_import_is_recreated_for_each_run(define) -> None:
     text = FILE.replace("def custom_model(units=3):\n    return Net(units)", "model = Net()")
 
     definition = define(text)
@@ -120,7 +120,7 @@ def test_a_class_of_another_file_of_the_zoo_counts(define, write) -> None:
     assert define(text).framework == "torch"
 
 
-def test_a_keras_file_stays_keras_s_where_torch_is_loaded(define) -> None:
+def test_a_keras_file_stays_keras_when_torch_is_loaded(define) -> None:
     text = (
         "from fake_keras import Model\n\ndef custom_model" + FILE.partition("def custom_model")[2]
     )
@@ -144,24 +144,24 @@ def test_a_keras_file_stays_keras_s_where_torch_is_loaded(define) -> None:
         ("'hidden.Model'", "keras"),
     ],
 )
-def test_an_annotation_decides_where_a_file_imports_both(define, annotation, framework) -> None:
+def test_an_annotation_decides_if_a_file_imports_both(define, annotation, framework) -> None:
     text = BOTH.replace(f"{MAKER}:", f"{MAKER} -> {annotation}:").partition("def optimizer")[0]
 
     assert define(text + OPTIMIZER).framework == framework
 
 
-def test_what_the_model_is_decides_where_a_file_imports_both(define) -> None:
+def test_the_class_of_the_model_decides_if_a_file_imports_both(define) -> None:
     assert define(BOTH, "m.Net").framework == "torch"
 
 
-def test_a_file_that_imports_both_and_does_not_say_is_refused(refused) -> None:
+def test_an_ambiguous_file_that_imports_both_is_refused(refused) -> None:
     message = refused(BOTH, DefinitionError)
 
     assert "m.py:14: the file imports PyTorch and Keras or TensorFlow" in message
     assert "def custom_model() -> torch.nn.Module, or -> keras.Model" in message
 
 
-def test_a_model_of_another_framework_than_the_file_looks_like_is_told(define) -> None:
+def test_a_model_of_an_unexpected_framework_is_reported(define) -> None:
     hidden = FILE.replace("import torch\nfrom torch import nn\n", "").replace(MODEL, "")
     text = hidden.replace("return Net(units)", "import torch; return torch.nn.Linear(2, units)")
     definition = define(text.partition("def optimizer")[0] + OPTIMIZER)
@@ -172,7 +172,7 @@ def test_a_model_of_another_framework_than_the_file_looks_like_is_told(define) -
         definition.create_model()
 
 
-def test_no_torch_is_imported_for_a_file_that_does_not_import_it(run_python, tmp_path) -> None:
+def test_torch_is_not_imported_for_a_file_that_does_not_import_it(run_python, tmp_path) -> None:
     (tmp_path / "m.py").write_text(
         "def custom_model(): ...\ndef input_fn(records): ...\n"
         "def loss(labels, outputs): ...\ndef optimizer(): ...\n"
@@ -205,7 +205,7 @@ def with_optimizer(text: str) -> str:
         "def optimizer(): return lambda p: torch.optim.Adam(p, 0.5)",
     ],
 )
-def test_an_optimizer_takes_the_parameters_in_any_of_these_ways(define, text) -> None:
+def test_an_optimizer_takes_parameters_in_several_forms(define, text) -> None:
     definition = define(with_optimizer(text))
     given = parameters()
 
@@ -234,7 +234,7 @@ def optimizer(model, parameters, lr=2):
         ("def optimizer(net, /): return torch.optim.SGD(net.parameters(), 3)", [3]),
     ],
 )
-def test_an_optimizer_makes_groups_by_name_or_by_layer(define, text, expected) -> None:
+def test_an_optimizer_may_make_groups_by_name_or_layer(define, text, expected) -> None:
     make = define(with_optimizer(text)).create_optimizer()
     model = torch.nn.Linear(2, 1)
     others = [torch.nn.Parameter(torch.zeros_like(p)) for p in model.parameters()]
@@ -246,7 +246,7 @@ def test_an_optimizer_makes_groups_by_name_or_by_layer(define, text, expected) -
         assert [id(p) for group in groups for p in group["params"]] == [id(p) for p in given]
 
 
-def test_a_model_that_cannot_be_copied_is_named_where_its_optimizer_takes_it(define) -> None:
+def test_a_model_that_cannot_be_copied_is_reported(define) -> None:
     make = define(
         with_optimizer("def optimizer(model): return torch.optim.SGD(model.parameters(), 1)")
     ).create_optimizer()
@@ -279,7 +279,7 @@ def test_params_reach_an_optimizer(define, text) -> None:
     assert made_by(definition).param_groups[0]["lr"] == 0.25
 
 
-def test_a_param_of_an_optimizer_that_is_missing_or_unknown_is_told(refused) -> None:
+def test_missing_and_unknown_params_of_an_optimizer_are_reported(refused) -> None:
     text = with_optimizer("def optimizer(parameters, lr): ...")
 
     assert "lr missing" in refused(text, UsageError)
@@ -303,7 +303,7 @@ def test_an_optimizer_without_the_models_parameters_is_refused(refused, text, pr
     assert "Accept the model's parameters: def optimizer(parameters, lr=0.001)." in message
 
 
-def test_an_optimizer_that_is_made_without_the_parameters_is_refused(define) -> None:
+def test_an_optimizer_created_without_the_parameters_is_refused(define) -> None:
     definition = define(
         with_optimizer("def optimizer(): return torch.optim.Adam(Net().parameters())")
     )
@@ -340,7 +340,7 @@ def with_loss(text: str) -> str:
         LOSS_MODULE,
     ],
 )
-def test_a_loss_gets_outputs_and_labels_in_its_own_order(define, text) -> None:
+def test_a_loss_gets_outputs_and_labels_in_its_order(define, text) -> None:
     outputs, labels = torch.tensor([[0.0, 2.0], [1.0, 0.0]]), torch.tensor([1, 1])
 
     loss = define(with_loss(text)).loss(outputs, labels)
@@ -367,12 +367,12 @@ def test_a_partial_that_sets_the_labels_is_refused(refused) -> None:
 
 
 @pytest.mark.parametrize("text", ["loss = 'mse'", "loss = nn.CrossEntropyLoss"])
-def test_a_loss_that_is_none_is_refused(refused, text) -> None:
+def test_an_object_that_is_not_a_loss_is_refused(refused, text) -> None:
     assert "or a loss of PyTorch such as" in refused(with_loss(text), DefinitionError)
 
 
 @pytest.mark.parametrize("metric", ["'accuracy'", "Metric()"])
-def test_a_metric_of_keras_is_refused(define, metric) -> None:
+def test_a_keras_metric_is_refused(define, metric) -> None:
     text = BOTH.replace(f"{MAKER}:", f"{MAKER} -> nn.Module:").partition("def eval_metrics_fn")[0]
     definition = define(
         f"{text}from fake_keras import Metric\ndef eval_metrics_fn(): return {{'a': {metric}}}\n"
@@ -386,7 +386,7 @@ def test_a_metric_of_keras_is_refused(define, metric) -> None:
 
 
 @pytest.mark.parametrize("arguments", ["labels, predictions", "predictions, labels"])
-def test_a_definition_trains_to_the_losss_own_minimum(define, arguments) -> None:
+def test_a_definition_trains_to_the_minimum_of_its_loss(define, arguments) -> None:
     from elasticdl.training.torch import TorchTrainer
 
     definition = define(
@@ -414,13 +414,13 @@ def test_a_definition_trains_to_the_losss_own_minimum(define, arguments) -> None
         ("import numpy as np\ngradient_clipping = np.float32(0.5)", ("norm", 0.5)),
     ],
 )
-def test_a_bound_on_gradients(define, code, expected):
+def test_gradient_clipping_has_several_forms(define, code, expected):
     clipping = define(f"{FILE}\n{code}\n").gradient_clipping
 
     assert (clipping.by, clipping.limit) == expected
 
 
-def test_functions_of_updates_are_given_params(define):
+def test_update_functions_get_params(define):
     definition = define(
         FILE + "\ndef gradient_clipping(parameters, limit=1.0):\n    return parameters, limit\n"
         "\ndef lr_scheduler(optimizer, warm_up=10):\n    return optimizer, warm_up\n",
@@ -444,7 +444,7 @@ def test_functions_of_updates_are_given_params(define):
         ("precision = torch.float64", "precision is torch.float64"),
     ],
 )
-def test_what_says_nothing_of_an_update_is_refused(refused, code, expected):
+def test_invalid_update_settings_are_refused(refused, code, expected):
     assert expected in refused(f"{FILE}\n{code}\n", DefinitionError)
 
 
@@ -464,11 +464,11 @@ def test_what_says_nothing_of_an_update_is_refused(refused, code, expected):
         ("def precision(labels, predictions): return 1.0", ""),
     ],
 )
-def test_precision_has_the_names_that_others_give_it(define, code, expected):
+def test_precision_has_the_names_used_by_other_tools(define, code, expected):
     assert define(f"{FILE}\n{code}\n").precision == expected
 
 
-def test_nothing_is_said_by_none(define):
+def test_update_functions_may_be_none(define):
     definition = define(FILE + "\nlr_scheduler = averaged_model = gradient_clipping = None\n")
 
     assert definition.create_lr_schedulers is None
@@ -476,7 +476,7 @@ def test_nothing_is_said_by_none(define):
     assert definition.gradient_clipping is None
 
 
-def test_callbacks_that_are_no_list_are_refused_and_those_of_the_file_are_copied(define):
+def test_callbacks_must_be_a_list_and_are_copied(define):
     one = define(FILE + "def callbacks():\n    return Net()\n")
     with pytest.raises(DefinitionError, match=r"m.py:\d+: callbacks returned a Net"):
         one.create_callbacks()

@@ -82,7 +82,7 @@ def weights(folder, name):
     return dict(load_trained_model(str(folder / name)).params)
 
 
-def test_it_is_trained_on_and_evaluated(tmp_path, data):
+def test_a_loader_is_used_for_training_and_evaluation(tmp_path, data):
     zoo = written(tmp_path)
 
     trained = train(tmp_path, data, zoo, validation_data=str(data), params={"batch_size": 16})
@@ -101,7 +101,7 @@ def test_it_is_trained_on_and_evaluated(tmp_path, data):
     )
 
 
-def test_data_in_memory_that_a_loader_would_not_see_is_refused(tmp_path, data):
+def test_in_memory_data_that_a_loader_would_ignore_are_refused(tmp_path, data):
     zoo = written(tmp_path)
     train(tmp_path, data, zoo)
     in_memory = (np.ones((3, 2), np.float32), np.ones((3, 1), np.float32))
@@ -116,7 +116,7 @@ def test_data_in_memory_that_a_loader_would_not_see_is_refused(tmp_path, data):
     assert not (tmp_path / "other" / "in_memory_data").exists()
 
 
-def test_it_is_validated_on_its_own_loader_unless_another_place_is_named(tmp_path, data):
+def test_its_validation_loader_is_used_unless_other_data_are_named(tmp_path, data):
     zoo, other = written(tmp_path), tmp_path / "other.npy"
     np.save(other, np.load(data) * 10)
 
@@ -126,7 +126,7 @@ def test_it_is_validated_on_its_own_loader_unless_another_place_is_named(tmp_pat
     assert train(tmp_path, data, zoo, "other", validation_data=str(other)).metrics["val_loss"] > own
 
 
-def test_other_data_than_before_is_reported_by_its_number_of_batches(tmp_path, data):
+def test_changed_data_are_reported_by_their_number_of_batches(tmp_path, data):
     zoo, own = written(tmp_path), tmp_path / "own.npy"
     shutil.copyfile(data, own)
     train(tmp_path, own, zoo, num_epochs=1)
@@ -166,7 +166,7 @@ def test_predictions_are_made_for_the_examples_of_a_loader(tmp_path, data, more,
     )
 
 
-def test_a_loader_that_shuffles_is_not_predicted_for(tmp_path, data):
+def test_prediction_with_a_shuffling_loader_is_refused(tmp_path, data):
     zoo = written(tmp_path)
     (zoo / "rows.py").write_text(FILE + PREDICTED.replace("4)", "4, shuffle=True)"))
     train(tmp_path, data, zoo)
@@ -184,9 +184,7 @@ def test_a_loader_that_shuffles_is_not_predicted_for(tmp_path, data):
         ("DataLoader(np.load(data)[:10], 4, drop_last=True)", "the last 2 examples would have no"),
     ],
 )
-def test_examples_that_could_not_be_told_or_are_dropped_are_not_predicted_for(
-    tmp_path, data, loader, expected
-):
+def test_prediction_with_drawn_or_dropped_examples_is_refused(tmp_path, data, loader, expected):
     zoo = written(tmp_path)
     drawn = """
 
@@ -209,7 +207,7 @@ def predict_dataloader(data):
         )
 
 
-def test_a_generator_that_two_loaders_share_is_refused(tmp_path, data):
+def test_a_generator_shared_by_two_loaders_is_refused(tmp_path, data):
     zoo = written(tmp_path)
     text = FILE.replace("shuffle=True, num_workers=2", "shuffle=True, generator=shared()")
     text = text.replace(
@@ -222,7 +220,7 @@ def test_a_generator_that_two_loaders_share_is_refused(tmp_path, data):
         train(tmp_path, data, zoo)
 
 
-def test_a_model_of_a_loader_is_loaded(tmp_path, data):
+def test_a_model_trained_with_a_loader_is_loaded(tmp_path, data):
     here, elsewhere = tmp_path / "here.npy", tmp_path / "elsewhere.npy"
     shutil.copyfile(data, here)
     train(tmp_path, here, written(tmp_path))
@@ -259,7 +257,7 @@ def eval_metrics_fn():
 """
 
 
-def test_a_maximum_is_one_of_all_batches_in_an_evaluation_too(tmp_path, data):
+def test_a_maximum_covers_all_batches_in_an_evaluation(tmp_path, data):
     zoo = written(tmp_path)
     (zoo / "rows.py").write_text(FILE + MAXIMUM)
 
@@ -269,7 +267,7 @@ def test_a_maximum_is_one_of_all_batches_in_an_evaluation_too(tmp_path, data):
     assert evaluated.metrics["farthest"] == pytest.approx(trained.metrics["val_farthest"])
 
 
-def test_an_update_is_made_of_batches_of_the_loader(tmp_path, data):
+def test_an_update_sums_batches_of_the_loader(tmp_path, data):
     zoo = written(tmp_path)
 
     # 60 examples: eight batches of 8, or four updates of 16, an epoch.
@@ -294,7 +292,7 @@ def test_a_resumed_training_sees_the_same_batches(tmp_path, data):
     assert all(np.array_equal(whole[name], resumed[name]) for name in whole)
 
 
-def test_a_generator_of_the_loader_goes_on_from_epoch_to_epoch_as_in_a_plain_loop():
+def test_a_loaders_generator_continues_across_epochs():
     rows = torch.utils.data.TensorDataset(torch.arange(60.0)[:, None], torch.zeros(60, 1))
     made = torch.utils.data.DataLoader(
         rows, 8, shuffle=True, generator=torch.Generator().manual_seed(1)
@@ -379,7 +377,7 @@ WITH_STATE = {
 
 
 @pytest.mark.parametrize("kind", WITH_STATE)
-def test_state_of_a_sampler_goes_on_from_epoch_to_epoch_as_in_a_plain_loop(kind):
+def test_sampler_state_continues_across_epochs(kind):
     made = torch.utils.data.DataLoader(ROWS, **WITH_STATE[kind]())
     plain = [[int(x) for batch, _ in made for x in batch[:, 0]] for _ in range(3)]
     made = torch.utils.data.DataLoader(ROWS, **WITH_STATE[kind]())
@@ -412,7 +410,7 @@ class Paced(Wrapped):
     ("num_of", "actual"),
     [(lambda epoch: 16 * (epoch + 1), 4), (lambda epoch: 16 // (epoch + 1), 1)],
 )
-def test_an_epoch_of_another_length_than_the_first_is_refused(num_of, actual):
+def test_an_epoch_with_another_length_than_the_first_is_refused(num_of, actual):
     made = torch.utils.data.DataLoader(ROWS, 8, sampler=Paced(num_of))
     epochs = torch_loaders.epochs_of(made, SYMBOL, Reading(), torch_loaders.as_module)
 
@@ -496,7 +494,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("kind", CHANGES)
-def test_a_change_of_a_sampler_that_would_have_no_effect_is_refused(kind):
+def test_a_sampler_change_without_effect_is_refused(kind):
     make, change, named = CHANGES[kind]
     made = make()
     epochs = torch_loaders.epochs_of(made, SYMBOL, Reading(), torch_loaders.as_module)
@@ -525,7 +523,7 @@ def test_a_change_of_a_sampler_that_would_have_no_effect_is_refused(kind):
         ),
     ],
 )
-def test_set_epoch_with_the_current_epoch_is_no_change(make, set_epoch):
+def test_set_epoch_with_the_current_epoch_is_not_a_change(make, set_epoch):
     plain, made = make(), make()
     epochs = torch_loaders.epochs_of(made, SYMBOL, Reading(), torch_loaders.as_module)
 
@@ -538,7 +536,7 @@ def test_set_epoch_with_the_current_epoch_is_no_change(make, set_epoch):
 
 
 @pytest.mark.parametrize("kind", WITH_STATE)
-def test_drawing_epochs_in_advance_is_no_change(kind):
+def test_drawing_epochs_in_advance_is_not_a_change(kind):
     made = torch.utils.data.DataLoader(ROWS, **WITH_STATE[kind]())
     epochs = torch_loaders.epochs_of(made, SYMBOL, Reading(), torch_loaders.as_module)
 
@@ -558,7 +556,7 @@ class Cached(Wrapped):
         return {"sampler": self.sampler}
 
 
-def test_what_a_sampler_leaves_out_of_its_copies_is_no_change():
+def test_state_that_a_sampler_does_not_copy_is_ignored():
     sampler = Cached(range(60))
     sampler.cache, sampler.sizes = [1], {object(): 1}
     made = torch.utils.data.DataLoader(ROWS, 8, sampler=sampler)
@@ -608,7 +606,7 @@ def test_a_callback_that_sets_the_epoch_of_the_sampler_is_accepted(
     assert "sampler" not in caplog.text
 
 
-def test_an_order_that_cannot_be_drawn_again_is_refused():
+def test_an_irreproducible_order_is_refused():
     unseeded = Drawn(lambda _: random.SystemRandom().sample(range(60), 60))
     made = torch.utils.data.DataLoader(ROWS, 8, sampler=unseeded)
 
@@ -616,7 +614,7 @@ def test_an_order_that_cannot_be_drawn_again_is_refused():
         torch_loaders.epochs_of(made, SYMBOL, Reading(), torch_loaders.as_module)
 
 
-def test_opening_a_loader_leaves_the_generators_of_the_process_alone():
+def test_opening_a_loader_does_not_advance_global_generators():
     made = torch.utils.data.DataLoader(
         ROWS, 8, sampler=Drawn(lambda _: torch.randperm(60).tolist())
     )
@@ -664,7 +662,7 @@ def test_a_dataset_that_draws_from_its_own_generator_is_refused(kind, is_subset)
         next(epochs.begin(0, 0))
 
 
-def test_a_generator_that_a_dataset_does_not_use_is_no_matter():
+def test_an_unused_generator_of_a_dataset_is_ignored():
     made = torch.utils.data.DataLoader(Noisy(seeded(), lambda _: 0.0), 8)
     epochs = torch_loaders.epochs_of(made, SYMBOL, Reading(), torch_loaders.as_module)
 
@@ -700,7 +698,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_cannot_be_read_is_refused(tmp_path, data, what):
+def test_unsupported_loaders_are_refused(tmp_path, data, what):
     lines, expected = REFUSED[what]
 
     with pytest.raises(DefinitionError, match=expected):

@@ -46,7 +46,7 @@ optimizer = keras.optimizers.SGD(0.1)
 """
 
 
-def test_names_of_keras_stand_for_its_objects(define) -> None:
+def test_keras_names_resolve_to_its_objects(define) -> None:
     definition = define(CLASS, "m.Mine")
 
     assert isinstance(definition.create_optimizer(), keras.optimizers.SGD)
@@ -69,7 +69,7 @@ def test_names_of_keras_stand_for_its_objects(define) -> None:
         ([[1], [0]], [[0.9], [0.8]]),
     ],
 )
-def test_accuracy_compares_as_the_shapes_say(define, labels, outputs) -> None:
+def test_accuracy_depends_on_the_shapes(define, labels, outputs) -> None:
     accuracy = define(CLASS, "m.Mine").create_metrics(Mode.TRAINING).named[0].metric
 
     values = accuracy(np.array(labels), np.float32(outputs))
@@ -80,7 +80,7 @@ def test_accuracy_compares_as_the_shapes_say(define, labels, outputs) -> None:
 @pytest.mark.parametrize(
     ("piece", "name", "near"), [("loss", "mce", "mse"), ("optimizer", "sgdd", "SGD")]
 )
-def test_an_unknown_name_is_told_with_a_near_one(refused, piece, name, near) -> None:
+def test_an_unknown_name_is_reported_with_a_similar_one(refused, piece, name, near) -> None:
     good = {"loss": "mse", "optimizer": "sgd"}[piece]
     text = CLASS.replace(f'default_{piece} = "{good}"', f'default_{piece} = "{name}"')
 
@@ -100,7 +100,7 @@ def test_params_of_a_keras_class_are_those_of_its_constructor(define, refused) -
 
 
 @pytest.mark.parametrize("arguments", ["labels, outputs", "outputs, labels"])
-def test_a_definition_trains_to_the_losss_own_minimum(define, arguments) -> None:
+def test_a_definition_trains_to_the_minimum_of_its_loss(define, arguments) -> None:
     from elasticdl.training.keras.trainer import KerasTrainer
 
     definition = define(MODULE.replace("{arguments}", arguments))
@@ -114,7 +114,7 @@ def test_a_definition_trains_to_the_losss_own_minimum(define, arguments) -> None
     np.testing.assert_allclose(trainer.model.get_weights()[0], [[2.0], [2.0]], atol=1e-2)
 
 
-def test_two_runs_of_one_definition_start_and_end_alike(define) -> None:
+def test_two_runs_of_one_definition_are_identical(define) -> None:
     from elasticdl.training.keras.trainer import KerasTrainer
 
     definition = define(MODULE.replace("{arguments}", "outputs, labels"))
@@ -131,7 +131,7 @@ def test_two_runs_of_one_definition_start_and_end_alike(define) -> None:
         np.testing.assert_array_equal(first[path], second[path])
 
 
-def test_a_loss_of_keras_gets_labels_in_the_shape_that_compile_gives_it(define) -> None:
+def test_a_keras_loss_gets_labels_in_the_same_shape_as_with_compile(define) -> None:
     text = CLASS.replace('"mse"', '"binary_crossentropy"')
     outputs, labels = np.float32([[0.5], [0.5]]), np.int64([0, 1])
 
@@ -164,7 +164,7 @@ def batch_of(definition, mode):
     "written",
     ["class_weight = {1: 5.0}", "def class_weight(rare: float = 5.0):\n    return {1: rare}"],
 )
-def test_class_weights_multiply_sample_weights_in_training_alone(define, written) -> None:
+def test_class_weights_multiply_sample_weights_only_in_training(define, written) -> None:
     definition = define(WEIGHTED.format(class_weight=written))
 
     trained, evaluated = (batch_of(definition, m) for m in (Mode.TRAINING, Mode.EVALUATION))
@@ -173,12 +173,12 @@ def test_class_weights_multiply_sample_weights_in_training_alone(define, written
     np.testing.assert_array_equal(evaluated.weights, [1, 1, 2])
 
 
-def test_class_weights_for_names_are_refused_with_their_place(define) -> None:
+def test_class_weights_keyed_by_names_are_refused_with_their_line(define) -> None:
     with pytest.raises(DefinitionError, match=r"m.py:\d+: class_weight has the key 'rare'"):
         define(WEIGHTED.format(class_weight='class_weight = {"rare": 5.0}'))
 
 
-def test_weighted_metrics_are_those_in_which_weights_count(define) -> None:
+def test_weighted_metrics_use_sample_weights(define) -> None:
     definition = define(WEIGHTED.format(class_weight=""))
 
     (mae,) = definition.create_metrics(Mode.EVALUATION).named
@@ -186,7 +186,7 @@ def test_weighted_metrics_are_those_in_which_weights_count(define) -> None:
     assert not definition.create_metrics(Mode.TRAINING).named
 
 
-def test_a_keras_class_says_its_class_weights_and_weighted_metrics(define) -> None:
+def test_a_keras_class_may_define_class_weights_and_weighted_metrics(define) -> None:
     more = """    default_weighted_metrics = ["mae"]
 
     def default_class_weight(self):

@@ -22,5 +22,5 @@ from elasticdl.engines.best_metric import direction_by_name
         ("spread", None),
     ],
 )
-def test_a_name_says_which_values_are_better_or_nothing(name, direction):
+def test_a_metric_name_may_imply_its_direction(name, direction):
     assert direction_by_name(name) == direction

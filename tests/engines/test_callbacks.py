@@ -50,7 +50,7 @@ def test_averages_are_published_and_the_checkpoint_keeps_the_trained_weights(tra
     assert np.abs(state[f"model/{kernel}"] - average).max() > 1e-4
 
 
-def test_a_job_with_averages_trains_on_as_one_longer_run(train, zoo, tmp_path):
+def test_a_job_with_averages_resumes_as_one_longer_run(train, zoo, tmp_path):
     zoo(AVERAGES)
     train(num_epochs=1)
     train(num_epochs=2)
@@ -61,9 +61,7 @@ def test_a_job_with_averages_trains_on_as_one_longer_run(train, zoo, tmp_path):
 
 
 @pytest.mark.parametrize("swaps", [False, True])
-def test_the_best_model_is_made_of_the_weights_that_were_measured(
-    train, zoo, data, tmp_path, swaps
-):
+def test_the_best_model_has_the_evaluated_weights(train, zoo, data, tmp_path, swaps):
     callbacks = "\ndef callbacks():\n    return [keras.callbacks.SwapEMAWeights()]\n"
     zoo(AVERAGES + callbacks * swaps)
 
@@ -90,9 +88,7 @@ class Halve(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize("callback", ["Swap", "Halve"])
-def test_the_best_model_is_what_was_measured_whatever_callbacks_make_of_it(
-    train, zoo, data, callback
-):
+def test_the_best_model_has_the_evaluated_weights_despite_callbacks(train, zoo, data, callback):
     zoo(f"{SWAPPING}\ndef callbacks():\n    return [{callback}()]\n")
 
     outcome = train(num_epochs=2, validation_data=str(data), restore_best_weights=True)
@@ -103,7 +99,7 @@ def test_the_best_model_is_what_was_measured_whatever_callbacks_make_of_it(
     assert found["loss"] == pytest.approx(outcome.metrics["val_loss"], rel=1e-5)
 
 
-def test_the_number_of_a_batch_counts_through_the_epoch_also_after_a_resume(train, zoo, tmp_path):
+def test_batch_numbers_continue_through_the_epoch_after_a_resume(train, zoo, tmp_path):
     zoo(noting(tmp_path / "seen", "on_train_batch_begin", "number"))
 
     # Three shards of 32 batches or fewer.
@@ -114,7 +110,7 @@ def test_the_number_of_a_batch_counts_through_the_epoch_also_after_a_resume(trai
     assert seen == [*range(75), *range(75)]
 
 
-def test_a_batch_of_several_minibatches_is_one_batch_to_callbacks(train, zoo, tmp_path):
+def test_callbacks_see_several_minibatches_as_one_batch(train, zoo, tmp_path):
     zoo(noting(tmp_path / "seen", "on_train_batch_end", "number"))
 
     train(minibatch_size=10, global_batch_size=40)
@@ -122,7 +118,7 @@ def test_a_batch_of_several_minibatches_is_one_batch_to_callbacks(train, zoo, tm
     assert (tmp_path / "seen").read_text().split() == ["0", "1", "2", "3"]
 
 
-def test_the_logs_of_a_batch_are_those_of_the_epoch_so_far(train, zoo, tmp_path):
+def test_batch_logs_cover_the_epoch_so_far(train, zoo, tmp_path):
     zoo(noting(tmp_path / "seen", "on_train_batch_end", "logs['loss']"))
 
     train(minibatch_size=50)
@@ -149,9 +145,7 @@ def test_a_callback_that_stops_before_a_batch_ends_the_training_after_it(train, 
     assert train(num_epochs=3).step == 1
 
 
-def test_an_epoch_that_is_cut_short_ends_once_and_counts_only_what_was_trained_on(
-    train, zoo, data, tmp_path
-):
+def test_a_shortened_epoch_ends_once_and_counts_trained_records(train, zoo, data, tmp_path):
     zoo(
         f"""
         class Stop(keras.callbacks.Callback):
@@ -188,7 +182,7 @@ def test_an_epoch_that_is_cut_short_ends_once_and_counts_only_what_was_trained_o
         ("on_epoch_end(self, epoch, logs=None)", 1, None),
     ],
 )
-def test_a_training_that_a_callback_ended_reports_it(train, zoo, tmp_path, moment, epochs, note):
+def test_a_training_ended_by_a_callback_reports_it(train, zoo, tmp_path, moment, epochs, note):
     zoo(
         f"""
         class Stop(keras.callbacks.Callback):
@@ -226,9 +220,7 @@ def test_callbacks_see_the_batches_of_an_evaluation(train, zoo, data, tmp_path):
     assert float(seen[-1][1]) == pytest.approx(events(tmp_path, Evaluated)[-1].metrics["loss"])
 
 
-def test_early_stopping_restores_the_best_weights_of_before_the_job_was_stopped(
-    train, zoo, data, tmp_path
-):
+def test_early_stopping_restores_best_weights_from_before_a_stop(train, zoo, data, tmp_path):
     stopping = """
         def callbacks():
             return [keras.callbacks.EarlyStopping("val_loss", patience=9,
@@ -250,7 +242,7 @@ def test_early_stopping_restores_the_best_weights_of_before_the_job_was_stopped(
 
 
 @pytest.mark.parametrize(("metric", "mode"), [("val_accuracy", "max"), ("val_wrong", "max")])
-def test_the_direction_of_a_metric_is_asked_of_it(train, zoo, data, tmp_path, metric, mode):
+def test_the_direction_of_a_metric_comes_from_the_metric(train, zoo, data, tmp_path, metric, mode):
     zoo(
         WORSE
         + """
@@ -268,7 +260,7 @@ def eval_metrics_fn():
     assert CheckpointStore(OutputFolder(tmp_path / "out")).best_step() == best.step
 
 
-def test_a_metric_that_does_not_say_which_values_are_better_is_refused(train, zoo, data):
+def test_a_metric_without_a_direction_is_refused(train, zoo, data):
     zoo(
         """
         def eval_metrics_fn(predictions, labels):
@@ -293,7 +285,7 @@ class RecordingReporter:
         return lambda *_, **__: None
 
 
-def test_a_damaged_best_checkpoint_leaves_the_last_model_and_a_warning(train, zoo, data, tmp_path):
+def test_a_damaged_best_checkpoint_keeps_the_last_model_with_a_warning(train, zoo, data, tmp_path):
     zoo(WORSE)
     reporter = RecordingReporter()
     more = {"validation_data": str(data), "restore_best_weights": True, "reporter": reporter}

@@ -45,7 +45,7 @@ def train(tmp_path, iris, monkeypatch):
     return train
 
 
-def test_a_finished_training_says_that_its_code_was_edited(train, tmp_path):
+def test_a_finished_training_reports_edited_code(train, tmp_path):
     assert train()[1] == []
     assert train()[1] == []
     (tmp_path / "model.py").write_text(MODEL.replace("0.01", "0.02"))
@@ -62,7 +62,7 @@ def test_a_finished_training_says_that_its_code_was_edited(train, tmp_path):
     assert "resumes with the new code" in note
 
 
-def test_only_files_that_the_model_uses_are_its_code(train, tmp_path):
+def test_only_files_used_by_the_model_count_as_its_code(train, tmp_path):
     used = {"pack/__init__.py": "", "pack/parts.py": "RATE = 0.01", "words.txt": "a"}
     other = {"plot.py": "SIZE = 3", "new.csv": "a,b"}
     (tmp_path / "pack").mkdir()
@@ -87,7 +87,7 @@ def test_only_files_that_the_model_uses_are_its_code(train, tmp_path):
     assert "(pack/__init__.py, pack/parts.py, words.txt)" in note
 
 
-def test_a_folder_that_is_gone_is_no_reason_to_fail(train, tmp_path):
+def test_a_deleted_folder_is_not_an_error(train, tmp_path):
     (tmp_path / "zoo").mkdir()
     (tmp_path / "model.py").rename(tmp_path / "zoo" / "model.py")
     train("zoo")

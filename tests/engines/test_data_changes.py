@@ -28,12 +28,12 @@ BEFORE = [("a", 1), ("b", 2), ("c", 3)]
         ([("z", 1), ("b", 2), ("c", 3)], ["z", "a"]),
     ],
 )
-def test_files_that_came_went_or_grew_have_changed(now, changed) -> None:
+def test_added_removed_and_grown_files_are_changes(now, changed) -> None:
     assert changed_files(now, BEFORE) == changed
 
 
 @pytest.mark.timeout(30)
-def test_a_hundred_thousand_files_are_compared_at_once() -> None:
+def test_a_hundred_thousand_files_are_compared_quickly() -> None:
     before = [(f"part-{i}", 1) for i in range(100_000)]
     now = [(f"part-{i}", 2) for i in range(100_000)]
 
@@ -89,7 +89,7 @@ def test_a_resume_on_edited_data_is_refused(train, tmp_path):
     )
 
 
-def test_a_resume_on_data_that_was_written_again_is_not_refused(train, tmp_path):
+def test_a_resume_on_rewritten_data_is_not_refused(train, tmp_path):
     data = tmp_path / "data.csv"
     write_rows(data)
     train(num_epochs=1)
@@ -100,7 +100,7 @@ def test_a_resume_on_data_that_was_written_again_is_not_refused(train, tmp_path)
     assert train(num_epochs=2) == []
 
 
-def test_a_finished_training_says_that_its_data_was_edited(train, tmp_path):
+def test_a_finished_training_reports_edited_data(train, tmp_path):
     data = tmp_path / "data.csv"
     write_rows(data)
     assert train() == []
@@ -116,7 +116,7 @@ def test_a_finished_training_says_that_its_data_was_edited(train, tmp_path):
     assert train() == []
 
 
-def test_a_gzip_file_is_known_by_its_contents(tmp_path):
+def test_a_gzip_file_is_identified_by_its_content(tmp_path):
     path = tmp_path / "a.csv.gz"
     marks = []
     for text, time in [(b"1,2\n", 1), (b"1,2\n", 2), (b"1,3\n", 2)]:
@@ -139,7 +139,7 @@ def test_the_start_the_middle_and_the_end_of_a_large_file_are_compared(tmp_path,
     assert changed_marks(marks_of([str(path)]), before) == [0]
 
 
-def test_of_very_many_files_the_sizes_are_compared(tmp_path, monkeypatch):
+def test_only_sizes_of_very_many_files_are_compared(tmp_path, monkeypatch):
     monkeypatch.setattr(content_marks, "MAX_FILES", 2)
     paths = [tmp_path / name for name in "abc"]
     for path in paths:
@@ -152,7 +152,7 @@ def test_of_very_many_files_the_sizes_are_compared(tmp_path, monkeypatch):
     assert changed_marks(marks_of(list(map(str, paths))), before) == [0]
 
 
-def test_what_is_no_file_is_equal_to_anything(tmp_path):
+def test_a_missing_file_equals_anything(tmp_path):
     path = tmp_path / "a"
     missing = marks_of([str(path)])
     path.write_bytes(b"there now")

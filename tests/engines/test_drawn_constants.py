@@ -59,7 +59,7 @@ def optimizer(parameters):
 
 
 @pytest.mark.parametrize("framework", MODELS)
-def test_evaluation_and_predictions_use_the_values_of_the_training(framework, tmp_path) -> None:
+def test_evaluation_and_prediction_use_values_drawn_in_training(framework, tmp_path) -> None:
     (tmp_path / "model.py").write_text(INPUT + MODELS[framework])
     rng = np.random.default_rng(0)
     data = {

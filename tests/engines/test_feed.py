@@ -79,7 +79,7 @@ def feed(definition, source, plan, ledger=None, num_epochs=1):
     )
 
 
-def test_each_epoch_is_every_record_once_in_another_order():
+def test_each_epoch_has_every_record_once_in_another_order():
     plan = ShardPlan(25, 2, 3)
     fed = list(feed(definition_of(RecordInput(stack_fields, SCHEMA)), source_of(25), plan, None, 2))
 
@@ -90,7 +90,7 @@ def test_each_epoch_is_every_record_once_in_another_order():
 
 
 @pytest.mark.parametrize("committed", [0, 1, 2])
-def test_a_batch_can_be_made_again_from_its_place_alone(committed):
+def test_a_batch_can_be_recreated_from_its_position(committed):
     plan = ShardPlan(12, 2, 3)
     definition = definition_of(RecordInput(noisy, SCHEMA))
     whole = values(from_shard(definition, 12, plan, 1, ShardLease(0)))
@@ -101,7 +101,7 @@ def test_a_batch_can_be_made_again_from_its_place_alone(committed):
     assert rest == whole[committed:]
 
 
-def test_only_the_last_batch_of_a_shard_says_finished():
+def test_only_the_last_batch_of_a_shard_is_marked_finished():
     plan = ShardPlan(5, 2, 3)
 
     fed = list(feed(definition_of(RecordInput(stack_fields, SCHEMA)), source_of(5), plan))
@@ -110,7 +110,7 @@ def test_only_the_last_batch_of_a_shard_says_finished():
     assert [f.batch.num_examples for f in fed] == [2, 2, 1]
 
 
-def test_an_error_of_the_input_function_names_the_minibatchs_records_and_the_users_line():
+def test_an_input_function_error_names_records_and_line():
     plan = ShardPlan(9, 2, seed=1)
 
     def broken(records):
@@ -144,7 +144,7 @@ def test_an_error_of_the_input_function_names_the_minibatchs_records_and_the_use
         ({"x": np.zeros((2, 1))}, "returned no labels"),
     ],
 )
-def test_what_is_no_batch_is_refused(made, problem):
+def test_an_invalid_batch_is_refused(made, problem):
     definition = definition_of(RecordInput(lambda records: made, SCHEMA))
 
     with pytest.raises(DefinitionError, match=problem):
@@ -172,7 +172,7 @@ def test_records_without_labels_can_be_predicted():
     assert batches[1][1].features["x"].tolist() == [[2.0]]
 
 
-def test_records_to_evaluate_without_a_label_are_answered_with_predict():
+def test_evaluating_records_without_a_label_suggests_predict():
     unlabelled = MemorySource([{"x": np.float32([i])} for i in range(3)])
     featureless = MemorySource([{"label": np.int64([1])}])
     definition = definition_of(RecordInput(stack_fields, SCHEMA))
@@ -185,7 +185,7 @@ def test_records_to_evaluate_without_a_label_are_answered_with_predict():
         list(batches_in_order(definition, featureless, 2, Mode.EVALUATION))
 
 
-def test_a_label_of_which_only_some_values_are_known_may_be_missing():
+def test_a_partly_known_label_may_be_missing():
     kinds = ["bad", "good"]
 
     def classified(records):
@@ -209,7 +209,7 @@ def test_records_without_a_feature_are_refused_in_prediction():
         list(batches_in_order(definition, featureless, 2, Mode.PREDICTION))
 
 
-def test_a_missing_label_is_not_named_beside_a_missing_feature():
+def test_a_missing_feature_is_reported_without_the_missing_label():
     def two_fields(records):
         batch = np.stack([record["x"] for record in records])
         return batch, np.stack([record["label"] for record in records])
@@ -228,7 +228,7 @@ def test_a_missing_label_is_not_named_beside_a_missing_feature():
         (None, "The records have 'x', 'label'; did you mean 'label'?"),
     ],
 )
-def test_a_field_that_records_do_not_have_is_answered_with_those_they_have(schema, message):
+def test_an_unknown_field_is_reported_with_the_existing_ones(schema, message):
     definition = definition_of(RecordInput(lambda records: records[0]["lable"], SCHEMA))
     how = dataclasses.replace(definition.input, schema=schema)
     records = source_of(2).read_records(0, 2, SCHEMA)
@@ -258,7 +258,7 @@ def shuffled(dataset, mode):
     return dataset.map(parse).shuffle(1024)
 
 
-def test_an_unseeded_pipeline_goes_on_where_it_was():
+def test_an_unseeded_pipeline_continues_where_it_stopped():
     plan = ShardPlan(40, 4, 5)
     definition = definition_of(DatasetInput(shuffled))
     whole = list(from_shard(definition, 40, plan, 2, ShardLease(1)))
@@ -269,7 +269,7 @@ def test_an_unseeded_pipeline_goes_on_where_it_was():
     assert values(whole) != values(from_shard(definition, 40, plan, 3, ShardLease(1)))
 
 
-def test_a_pipeline_that_does_not_repeat_itself_is_named():
+def test_an_irreproducible_pipeline_is_named():
     def unrepeatable(dataset, mode):
         noise = time.time_ns() % 1000
         return dataset.map(lambda record: (parse(record)[0]["x"] + noise, 0))
@@ -282,7 +282,7 @@ def test_a_pipeline_that_does_not_repeat_itself_is_named():
         list(from_shard(definition, 8, plan, 0, ShardLease(0, 1, digest=first.digest ^ 1)))
 
 
-def test_another_number_of_examples_than_records_is_logged_once(caplog):
+def test_a_number_of_examples_unlike_that_of_records_is_logged_once(caplog):
     def twice(records):
         features, labels = stack_fields(records)
         return {"x": np.concatenate([features["x"], -features["x"]])}, np.tile(labels, (2, 1))
@@ -310,7 +310,7 @@ def told_of(caplog, input_fn, line):
     ],
     ids=["mean", "maximum", "classes", "weights"],
 )
-def test_an_input_function_that_looks_at_the_whole_minibatch_is_told(caplog, change, request):
+def test_an_input_function_that_mixes_records_is_reported(caplog, change, request):
     def input_fn(records):
         features, labels = stack_fields(records)
         return change(features["x"], labels)
@@ -330,11 +330,11 @@ def padded(records):
 
 
 @pytest.mark.parametrize("input_fn", [stack_fields, noisy, padded])
-def test_an_input_function_of_each_record_is_not_told(caplog, input_fn):
+def test_an_input_function_of_single_records_is_not_reported(caplog, input_fn):
     assert told_of(caplog, input_fn, 90) == []
 
 
-def test_a_pipeline_may_filter_everything_away():
+def test_a_pipeline_may_filter_out_everything():
     plan = ShardPlan(8, 2)
     definition = definition_of(
         DatasetInput(lambda ds, mode: shuffled(ds, mode).filter(lambda x, y: False))
@@ -361,7 +361,7 @@ def test_a_pipeline_that_filters_cannot_predict():
         list(batches_in_order(definition, source_of(8), 4, Mode.PREDICTION))
 
 
-def test_seeding_without_clearing_kernels_draws_what_set_seed_draws():
+def test_seeding_without_clearing_kernels_matches_set_seed():
     import tensorflow as tf
 
     from elasticdl.data import tensorflow
@@ -382,7 +382,7 @@ def test_seeding_without_clearing_kernels_draws_what_set_seed_draws():
 # --- the thread -----------------------------------------------------------------------------
 
 
-def test_an_error_in_the_thread_comes_after_the_items_before_it():
+def test_an_error_in_the_thread_is_raised_after_earlier_items():
     def items():
         yield 1
         raise ValueError("broken")
@@ -394,7 +394,7 @@ def test_an_error_in_the_thread_comes_after_the_items_before_it():
             feed.peek()
 
 
-def test_the_thread_stays_within_its_memory():
+def test_the_thread_respects_its_memory_limit():
     made = []
 
     def items():
@@ -420,7 +420,7 @@ def test_closing_ends_the_thread_of_an_endless_feed():
     assert not feed._thread.is_alive()
 
 
-def test_what_is_drawn_for_a_batch_does_not_depend_on_where_a_range_begins():
+def test_random_numbers_of_a_batch_do_not_depend_on_the_range():
     definition, source = definition_of(RecordInput(noisy, SCHEMA)), source_of(12)
 
     def drawn(start):
@@ -433,7 +433,7 @@ def test_what_is_drawn_for_a_batch_does_not_depend_on_where_a_range_begins():
 
 
 @pytest.mark.parametrize("committed", [0, 1, 4])
-def test_records_that_are_left_out_are_in_no_batch_from_that_epoch_on(committed):
+def test_skipped_records_are_in_no_batch_from_that_epoch_on(committed):
     plan = ShardPlan(25, 3, 5, seed=2)
     bad = BatchId(1, 0, 3)
     gone = set(plan.record_numbers(1, 0)[9:12].tolist())
@@ -468,7 +468,7 @@ def test_records_that_are_left_out_are_in_no_batch_from_that_epoch_on(committed)
         assert fed.num_left_out == whole.batch.num_examples - len(rest)
 
 
-def test_a_record_that_is_left_out_is_not_decoded(tmp_path):
+def test_skipped_records_are_not_decoded(tmp_path):
     plan = ShardPlan(8, 2, 4, shuffle=False)
     lengths = [3 if i == 5 else 1 for i in range(8)]
     path = tmp_path / "numbers.recordio"

@@ -156,7 +156,7 @@ def warnings_of(folder, data, caplog, value, in_input="pass", in_loss="pass", nu
 
 
 @pytest.mark.parametrize("kind", VALUES)
-def test_it_is_named_once(tmp_path, data, caplog, kind):
+def test_a_changed_file_value_is_reported_once(tmp_path, data, caplog, kind):
     value, change, name = VALUES[kind]
 
     found = warnings_of(tmp_path, data, caplog, value, in_loss=change)
@@ -165,7 +165,7 @@ def test_it_is_named_once(tmp_path, data, caplog, kind):
     assert f"remembering.py: {name} at the top level of the file changes" in found[0]
 
 
-def test_an_input_function_that_counts_is_named(tmp_path, data, caplog):
+def test_an_input_function_with_a_counter_is_reported(tmp_path, data, caplog):
     # Longer than batches are made ahead.
     found = warnings_of(
         tmp_path, data, caplog, "seen = [0]", in_input="seen[0] += len(x)", num_epochs=100
@@ -175,7 +175,7 @@ def test_an_input_function_that_counts_is_named(tmp_path, data, caplog):
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_an_input_function_draws_from_the_file_is_refused(tmp_path, data, caplog, kind):
+def test_an_input_function_that_uses_a_file_generator_is_refused(tmp_path, data, caplog, kind):
     value, draw, name = REFUSED[kind]
 
     with pytest.raises(DefinitionError, match=f"remembering.py: the {name} at the top level"):
@@ -195,11 +195,11 @@ def test_what_an_input_function_draws_from_the_file_is_refused(tmp_path, data, c
         (NESTED, "mix.parts"),
     ],
 )
-def test_one_that_stays_or_is_no_value_of_the_file_is_not(tmp_path, data, caplog, value, change):
+def test_unchanged_and_other_values_are_not_reported(tmp_path, data, caplog, value, change):
     assert warnings_of(tmp_path, data, caplog, value, in_loss=change) == []
 
 
-def test_without_a_folder_nothing_is_looked_at():
+def test_nothing_is_checked_without_a_folder():
     variables = FileVariables()
     for _ in range(4):
         variables.check()

@@ -82,12 +82,12 @@ def train(folder, data, generator, in_input="0", in_model="0"):
 
 @pytest.mark.parametrize("where", ["in_input", "in_model"])
 @pytest.mark.parametrize("kind", GENERATORS)
-def test_it_is_refused_where_it_draws(tmp_path, data, kind, where):
+def test_a_file_generator_is_refused_where_it_draws(tmp_path, data, kind, where):
     generator, draw = GENERATORS[kind]
 
     with pytest.raises(elasticdl.errors.DefinitionError, match=r"drawing\.py: the generator 'rng'"):
         train(tmp_path, data, generator, **{where: draw})
 
 
-def test_one_that_has_drawn_before_the_training_is_harmless(tmp_path, data):
+def test_a_file_generator_used_before_training_is_accepted(tmp_path, data):
     train(tmp_path, data, "rng = np.random.default_rng(0)\nSHIFT = float(rng.random())", "SHIFT")

@@ -16,11 +16,11 @@ def check(before, after):
     StateCheck(before).check(after, step=7, last_good=5)
 
 
-def test_a_mask_of_infinity_that_was_there_from_the_beginning_is_no_harm():
+def test_an_initial_mask_of_infinities_is_accepted():
     check({"model/mask": MASK}, {"model/mask": MASK.copy()})
 
 
-def test_numbers_that_become_finite_are_no_harm():
+def test_numbers_that_become_finite_are_accepted():
     check({"model/mask": MASK}, {"model/mask": np.float32([0, 1, np.nan])})
 
 
@@ -33,22 +33,22 @@ def test_numbers_that_become_finite_are_no_harm():
         ({"w": np.zeros(2, ml_dtypes.bfloat16)}, {"w": np.array([1, np.nan], ml_dtypes.bfloat16)}),
     ],
 )
-def test_a_number_that_stops_being_finite_ends_the_training(before, after):
+def test_a_number_that_becomes_infinite_ends_the_training(before, after):
     with pytest.raises(NonFiniteLossError, match="w contains NaN or infinity at step 7"):
         check(before, after)
 
 
-def test_whole_numbers_and_sums_that_overflow_are_finite():
+def test_integers_and_overflowing_sums_count_as_finite():
     check({}, {"n": np.array([1]), "w": np.full(4, 3e38, np.float32)})
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float64, np.complex64])
-def test_infinity_is_found_in_every_kind_of_float(dtype):
+def test_infinity_is_detected_in_every_float_type(dtype):
     with pytest.raises(NonFiniteLossError, match="model/kernel contains NaN or infinity at step 7"):
         check({}, {"model/kernel": np.array([1, np.inf], dtype)})
 
 
-def test_what_a_callback_remembers_may_be_infinite():
+def test_callback_state_may_be_infinite():
     check({}, {"callbacks/0/Best/best": np.array(np.inf)})
 
 
@@ -73,7 +73,7 @@ class Doubling:
         (np.ones((3, 1)), np.ones(3), "Lower the learning rate, or check for NaN and very large"),
     ],
 )
-def test_the_data_is_named_if_it_is_what_is_not_finite(features, labels, message):
+def test_data_that_are_not_finite_are_named(features, labels, message):
     at = TrainingBatch(0, 0, 4, Batch(features, labels, 3), finished=False)
 
     with pytest.raises(NonFiniteLossError) as caught:

@@ -24,7 +24,7 @@ def contribution(value, num_examples=2):
     return Contribution(np.float32([value]), num_examples)
 
 
-def test_an_update_is_made_when_enough_batches_are_summed_up():
+def test_an_update_is_made_when_enough_batches_are_summed():
     trainer = Recorder()
     accumulator = Accumulator(trainer, 3)
 
@@ -37,7 +37,7 @@ def test_an_update_is_made_when_enough_batches_are_summed_up():
     assert accumulator.num_missing == 3
 
 
-def test_an_epochs_last_update_takes_what_is_left():
+def test_the_last_update_of_an_epoch_uses_the_remaining_batches():
     trainer = Recorder()
     accumulator = Accumulator(trainer, 3)
 
@@ -46,7 +46,7 @@ def test_an_epochs_last_update_takes_what_is_left():
     assert trainer.applied == [([5.0], 2)]
 
 
-def test_what_is_summed_up_is_taken_over_by_another():
+def test_a_partial_sum_can_be_taken_over():
     first, second = Accumulator(Recorder(), 2), Accumulator(Recorder(), 2)
     first.add(contribution(1), 1, last=False)
 
@@ -58,7 +58,7 @@ def test_what_is_summed_up_is_taken_over_by_another():
     assert second.state() == {}
 
 
-def test_a_buffer_that_is_used_again_does_not_change_the_sum():
+def test_a_reused_buffer_does_not_change_the_sum():
     accumulator = Accumulator(Recorder(), 2)
     buffer = np.float32([1.0])
     accumulator.add(Contribution(buffer, 1), 1, last=False)
@@ -68,7 +68,7 @@ def test_a_buffer_that_is_used_again_does_not_change_the_sum():
     np.testing.assert_array_equal(accumulator.state()["accumulator/buffer"], [1.0])
 
 
-def test_updates_of_the_global_batch_size_are_those_of_a_larger_minibatch(train, tmp_path):
+def test_a_global_batch_size_updates_as_a_larger_minibatch(train, tmp_path):
     # 150 records: 9 minibatches of 16 and one of 6; two of them make an update.
     summed = train(
         output=str(tmp_path / "summed"), global_batch_size=32, num_epochs=2, shuffle=False
@@ -82,12 +82,12 @@ def test_updates_of_the_global_batch_size_are_those_of_a_larger_minibatch(train,
     assert [e.step for e in epochs] == [5, 10]
 
 
-def test_a_batch_size_that_cannot_be_summed_up_is_refused(train):
+def test_an_invalid_global_batch_size_is_refused(train):
     with pytest.raises(UsageError, match="^global_batch_size=40 is not a multiple of minib"):
         train(global_batch_size=40)
 
 
-def test_batches_without_an_example_count_and_an_update_of_nothing_else_is_none():
+def test_empty_batches_count_but_alone_make_no_update():
     trainer = Recorder()
     accumulator = Accumulator(trainer, 2)
 

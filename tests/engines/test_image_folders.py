@@ -117,20 +117,20 @@ def trained(request, place, tmp_path_factory):
     return request.param, train(place, folder, request.param)
 
 
-def test_a_folder_is_learned_and_validation_data_may_lack_classes(trained):
+def test_a_model_learns_a_folder_and_validation_may_lack_classes(trained):
     _, outcome = trained
 
     assert outcome.metrics["val_accuracy"] == 1.0
 
 
-def test_the_trained_model_knows_the_names_of_the_folders(trained):
+def test_the_trained_model_has_the_folder_names_as_classes(trained):
     _, outcome = trained
 
     description = load_trained_model(outcome.output).description
     assert tuple(description.classes) == ("bar", "line", "stroke")
 
 
-def test_a_trained_model_is_evaluated_on_some_of_its_classes(trained, place):
+def test_a_trained_model_can_be_evaluated_on_some_of_its_classes(trained, place):
     _, outcome = trained
 
     found = elasticdl.evaluate(
@@ -153,7 +153,7 @@ def test_an_unknown_class_is_refused_in_an_evaluation_and_ignored_in_a_predictio
     assert found.metrics["num_records"] == 2
 
 
-def test_a_flat_folder_is_predicted_by_the_names_of_its_files(trained, place, tmp_path):
+def test_predictions_of_a_flat_folder_are_keyed_by_file_names(trained, place, tmp_path):
     _, outcome = trained
 
     elasticdl.predict(
@@ -181,7 +181,7 @@ def test_images_without_classes_are_refused_before_the_first_step(place, tmp_pat
         train(place, tmp_path / "out", "torch_model", data=str(place / "train/line"))
 
 
-def test_folders_that_differ_by_case_are_named(place, tmp_path):
+def test_folders_that_differ_only_by_case_are_named(place, tmp_path):
     notes = []
     reporter = Silent()
     reporter.note = notes.append
@@ -204,7 +204,7 @@ def test_a_share_of_the_images_is_held_out(place, tmp_path):
     assert tuple(description.classes) == ("bar", "line", "stroke")
 
 
-def test_images_are_not_copied_by_a_split_into_files(place, tmp_path):
+def test_splitting_images_into_files_is_refused(place, tmp_path):
     with pytest.raises(UsageError, match="is a folder of images, which are not copied"):
         split_files(
             str(place / "train"),
@@ -229,7 +229,7 @@ def simulated(place, output, model_def):
 _OF_PARTIES = ("train", "rest")
 
 
-def test_parties_number_their_classes_by_the_model_file(place, tmp_path):
+def test_parties_number_classes_by_the_model_file(place, tmp_path):
     simulated(place, tmp_path / "out", "named_model")
 
     found = elasticdl.evaluate(
@@ -238,12 +238,12 @@ def test_parties_number_their_classes_by_the_model_file(place, tmp_path):
     assert found.metrics["accuracy"] == 1.0
 
 
-def test_parties_without_common_numbers_of_their_classes_are_refused(place, tmp_path):
+def test_parties_without_common_class_numbers_are_refused(place, tmp_path):
     with pytest.raises(ElasticDLError, match=r"in the model file: classes = \['bar', 'line'"):
         simulated(place, tmp_path / "out", "torch_model")
 
 
-def test_images_are_not_distributed_to_parties_in_a_form_that_they_cannot_read(place, tmp_path):
+def test_distributing_images_to_parties_is_refused(place, tmp_path):
     with pytest.raises(DataError, match="is a folder of images, which cannot be distributed"):
         write_federation(
             tmp_path / "parties",
@@ -266,7 +266,7 @@ def test_images_are_not_distributed_to_parties_in_a_form_that_they_cannot_read(p
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_workers_learn_and_resume_a_folder(place, tmp_path):
+def test_workers_train_on_a_folder_and_resume(place, tmp_path):
     options = {"num_workers": 2, "global_batch_size": 8, "minibatch_size": 4}
     train(place, tmp_path / "out", "torch_model", **options, max_steps=5)
     outcome = train(place, tmp_path / "out", "torch_model", **options)

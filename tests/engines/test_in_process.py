@@ -51,7 +51,7 @@ def assert_same_bits(one, other):
     assert [path for path in one if one[path].tobytes() != other[path].tobytes()] == []
 
 
-def test_training_learns_and_leaves_a_model_that_evaluates_and_predicts(train, data, tmp_path):
+def test_training_gives_a_model_that_evaluates_and_predicts(train, data, tmp_path):
     outcome = train(num_epochs=5, validation_data=str(data))
 
     evaluated = elasticdl.evaluate(trained_model=outcome.output, data=str(data), reporter=Silent())
@@ -63,7 +63,7 @@ def test_training_learns_and_leaves_a_model_that_evaluates_and_predicts(train, d
     assert saved["num_records"] == 150
 
 
-def test_a_trained_model_knows_the_names_of_its_classes(zoo, train, tmp_path):
+def test_a_trained_model_has_the_names_of_its_classes(zoo, train, tmp_path):
     zoo('classes = ["setosa", "versicolor", "virginica"]')
     train(max_steps=1)
 
@@ -71,7 +71,7 @@ def test_a_trained_model_knows_the_names_of_its_classes(zoo, train, tmp_path):
     assert named == ("setosa", "versicolor", "virginica")
 
 
-def test_predictions_have_the_class_by_its_name_and_its_probability(zoo, train, data, tmp_path):
+def test_predictions_have_class_name_and_probability(zoo, train, data, tmp_path):
     zoo('classes = ["setosa", "versicolor", "virginica"]')
     train(num_epochs=5)
     file = tmp_path / "p.csv"
@@ -102,7 +102,7 @@ def test_a_script_may_draw_random_numbers_after_a_training(train):
     assert tf.random.uniform([2]).shape == (2,)
 
 
-def test_determinism_of_the_users_own_outlives_a_training(train):
+def test_the_users_determinism_setting_survives_a_training(train):
     import tensorflow as tf
     from tensorflow.python.framework import config
 
@@ -115,7 +115,7 @@ def test_determinism_of_the_users_own_outlives_a_training(train):
         config.disable_op_determinism()
 
 
-def test_what_happened_is_in_the_events(train, data, tmp_path):
+def test_events_describe_the_training(train, data, tmp_path):
     train(num_epochs=2, validation_data=str(data), evaluation_steps=4, checkpoint_steps=5)
 
     assert [e.step for e in events(tmp_path, Evaluated)] == [4, 8, 12, 16, 20]
@@ -129,7 +129,7 @@ def test_what_happened_is_in_the_events(train, data, tmp_path):
     assert batches == [(epoch, n) for epoch in (0, 1) for n in range(10)]
 
 
-def test_a_trained_model_that_may_only_be_read_is_evaluated(train, data, tmp_path, caplog):
+def test_a_read_only_trained_model_can_be_evaluated(train, data, tmp_path, caplog):
     train()
     model = tmp_path / "out"
     # Root may write into any folder; nobody can write through a folder that is in the way.
@@ -146,7 +146,7 @@ def test_a_trained_model_that_may_only_be_read_is_evaluated(train, data, tmp_pat
         )
 
 
-def test_draws_at_the_top_of_the_file_are_the_same_in_each_process(train, zoo, data, tmp_path):
+def test_top_level_random_numbers_are_equal_in_all_processes(train, zoo, data, tmp_path):
     zoo("""
         CENTRES = np.random.normal(size=(4, 4)).astype("float32")
 
@@ -174,7 +174,7 @@ def test_a_finished_job_is_not_trained_again(train, tmp_path):
 
 
 @pytest.mark.parametrize("checkpoint_steps", [0, 3])
-def test_training_on_with_more_epochs_ends_where_one_run_does(train, tmp_path, checkpoint_steps):
+def test_continuing_with_more_epochs_equals_one_run(train, tmp_path, checkpoint_steps):
     train(num_epochs=1, output=str(tmp_path / "two"), checkpoint_steps=checkpoint_steps)
     train(num_epochs=3, output=str(tmp_path / "two"))
     train(num_epochs=3, output=str(tmp_path / "one"))
@@ -182,7 +182,7 @@ def test_training_on_with_more_epochs_ends_where_one_run_does(train, tmp_path, c
     assert_same_bits(weights(tmp_path / "two"), weights(tmp_path / "one"))
 
 
-def test_stopping_in_the_middle_of_an_epoch_and_going_on_leaves_no_trace(train, tmp_path):
+def test_stopping_within_an_epoch_and_resuming_leaves_no_trace(train, tmp_path):
     train(num_epochs=2, max_steps=7, output=str(tmp_path / "two"))
     outcome = train(num_epochs=2, output=str(tmp_path / "two"))
     train(num_epochs=2, output=str(tmp_path / "one"))
@@ -191,14 +191,14 @@ def test_stopping_in_the_middle_of_an_epoch_and_going_on_leaves_no_trace(train, 
     assert_same_bits(weights(tmp_path / "two"), weights(tmp_path / "one"))
 
 
-def test_metrics_at_the_last_of_max_steps_are_those_of_the_epoch_so_far(train, tmp_path):
+def test_metrics_at_max_steps_cover_the_epoch_so_far(train, tmp_path):
     whole = train(num_epochs=1, output=str(tmp_path / "whole"))
     within = train(num_epochs=2, max_steps=17, output=str(tmp_path / "within"))
 
     assert within.metrics["loss"] < whole.metrics["loss"]
 
 
-def test_looking_does_not_change_the_training(train, data, tmp_path):
+def test_evaluation_and_checkpoints_do_not_change_the_training(train, data, tmp_path):
     train(output=str(tmp_path / "blind"))
     train(
         output=str(tmp_path / "looking"),
@@ -210,7 +210,7 @@ def test_looking_does_not_change_the_training(train, data, tmp_path):
     assert_same_bits(weights(tmp_path / "blind"), weights(tmp_path / "looking"))
 
 
-def test_another_seed_is_another_model(train, tmp_path):
+def test_another_seed_gives_another_model(train, tmp_path):
     train(seed=1, output=str(tmp_path / "one"))
     train(seed=2, output=str(tmp_path / "two"))
 
@@ -218,7 +218,7 @@ def test_another_seed_is_another_model(train, tmp_path):
     assert any(not np.array_equal(one[path], two[path]) for path in one)
 
 
-def test_the_best_checkpoint_is_the_one_with_the_lowest_validation_loss(train, tmp_path):
+def test_the_best_checkpoint_has_the_lowest_validation_loss(train, tmp_path):
     # Labels that have nothing to do with the features: the more is learned, the worse it gets.
     unrelated = tmp_path / "unrelated.recordio"
     rng = np.random.default_rng(5)
@@ -251,9 +251,7 @@ def best_of(output):
 
 
 @pytest.mark.parametrize(("mode", "step"), [("min", 10), ("max", 30)])
-def test_the_trained_model_is_the_best_one_where_that_is_asked_for(
-    train, zoo, data, tmp_path, mode, step
-):
+def test_the_trained_model_is_the_best_one_if_requested(train, zoo, data, tmp_path, mode, step):
     zoo(WORSE)
     more = {"num_epochs": 3, "validation_data": str(data), "best_mode": mode}
 
@@ -278,7 +276,7 @@ def test_a_finished_job_has_the_metrics_of_its_model(train, zoo, data):
     assert (again.step, again.metrics) == (first.step, first.metrics)
 
 
-def test_the_metrics_of_the_best_model_are_those_of_its_epoch(train, zoo, data, tmp_path):
+def test_the_best_model_has_the_metrics_of_its_epoch(train, zoo, data, tmp_path):
     """Also where evaluations are by steps, one of which ends the epoch."""
     zoo(WORSE)
 
@@ -290,7 +288,7 @@ def test_the_metrics_of_the_best_model_are_those_of_its_epoch(train, zoo, data, 
     assert outcome.metrics == events(tmp_path, EpochFinished)[0].metrics
 
 
-def test_the_best_is_found_by_the_metric_that_is_named(train, data, tmp_path):
+def test_the_best_model_is_chosen_by_the_named_metric(train, data, tmp_path):
     train(num_epochs=3, validation_data=str(data), best_metric="val_accuracy", best_mode="max")
 
     finished = events(tmp_path, EpochFinished)
@@ -308,9 +306,7 @@ def test_the_best_is_found_by_the_metric_that_is_named(train, data, tmp_path):
         ("losss", "did you mean 'loss'? The metrics are loss."),
     ],
 )
-def test_a_best_metric_that_is_not_measured_is_refused_before_the_first_step(
-    train, tmp_path, metric, said
-):
+def test_an_unmeasured_best_metric_is_refused_before_the_first_step(train, tmp_path, metric, said):
     with pytest.raises(UsageError) as caught:
         train(best_metric=metric)
 
@@ -318,7 +314,7 @@ def test_a_best_metric_that_is_not_measured_is_refused_before_the_first_step(
     assert not (tmp_path / "out").exists()
 
 
-def test_the_best_model_can_be_asked_for_on_the_command_line(zoo, data, tmp_path):
+def test_the_best_model_can_be_requested_on_the_command_line(zoo, data, tmp_path):
     zoo(WORSE)
     out = tmp_path / "out"
     flags = [f"--model_zoo={tmp_path / 'zoo'}", "--model_def=small", f"--data={data}"]
@@ -336,7 +332,7 @@ def test_the_best_model_can_be_asked_for_on_the_command_line(zoo, data, tmp_path
     assert_same_bits(weights(out), best_of(out))
 
 
-def test_callbacks_may_stop_the_training_and_a_second_run_accepts_it(train, zoo, tmp_path):
+def test_a_training_stopped_by_callbacks_is_finished_for_a_second_run(train, zoo, tmp_path):
     zoo(
         """
         class Impatient(keras.callbacks.Callback):
@@ -370,7 +366,7 @@ def test_a_callback_stops_the_training_within_an_epoch(train, zoo, tmp_path):
     assert (tmp_path / "seen").read_text().split() == ["0", "1", "2", "3"]
 
 
-def test_a_callback_that_looks_at_batches_sees_each_once(train, zoo, tmp_path):
+def test_a_batch_callback_sees_each_batch_once(train, zoo, tmp_path):
     zoo(
         f"""
         def callbacks():
@@ -406,14 +402,14 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(trai
     assert events(tmp_path, JobFailed)[0].kind == "NonFiniteLossError"
 
 
-def test_an_output_of_another_job_is_refused_naming_what_differs(train):
+def test_an_output_of_another_job_is_refused_with_the_differences(train):
     train()
 
     with pytest.raises(OutputTakenError, match="seed"):
         train(seed=3)
 
 
-def test_data_that_changed_under_a_job_is_refused(train, data):
+def test_data_that_changed_during_a_job_is_refused(train, data):
     train(max_steps=3)
     write_records(data, 170)
 
@@ -421,7 +417,7 @@ def test_data_that_changed_under_a_job_is_refused(train, data):
         train()
 
 
-def test_code_that_is_edited_during_the_training_is_saved_as_it_was(train, zoo, tmp_path):
+def test_code_edited_during_training_is_saved_in_its_original_state(train, zoo, tmp_path):
     before = (tmp_path / "zoo" / "small.py").read_text()
     zoo(
         f"""
@@ -447,7 +443,7 @@ def test_records_span_files_so_that_only_the_last_batch_is_short(train, tmp_path
     assert train(data=f"{folder}/*.recordio").step == 10
 
 
-def test_predictions_need_the_trained_model_only(train, zoo, tmp_path):
+def test_predictions_need_only_the_trained_model(train, zoo, tmp_path):
     outcome = train()
     unlabelled = write_records(tmp_path / "new.recordio", 20, fields=("x",))
     (tmp_path / "zoo" / "small.py").unlink()
@@ -467,14 +463,14 @@ def test_predictions_need_the_trained_model_only(train, zoo, tmp_path):
     assert lines[-1].split(",")[0].strip('"') == "new.recordio:19"
 
 
-def test_a_job_that_never_began_does_not_keep_its_output(train):
+def test_a_job_that_never_began_frees_its_output(train):
     with pytest.raises(elasticdl.ElasticDLError):
         train(model_def="smal")
 
     assert train().step == 10
 
 
-def test_predicting_other_columns_says_that_the_data_differ(train, tmp_path):
+def test_predicting_other_columns_reports_different_data(train, tmp_path):
     outcome = train()
     with recordio.Writer(str(tmp_path / "wide.recordio")) as writer:
         writer.write(encode({"x": np.zeros(7, "float32"), "label": np.int64([0])}))
@@ -488,7 +484,7 @@ def test_predicting_other_columns_says_that_the_data_differ(train, tmp_path):
         )
 
 
-def test_a_trained_model_may_be_read_by_whom_the_user_lets_read(train, tmp_path):
+def test_a_trained_model_follows_the_users_umask(train, tmp_path):
     train()
 
     modes = {p.stat().st_mode & 0o777 for p in (tmp_path / "out").rglob("*") if p.is_file()}
@@ -501,7 +497,7 @@ def _umask():
     return mask
 
 
-def test_predicting_a_table_with_other_columns_says_that_the_data_differ(tmp_path):
+def test_predicting_a_table_with_other_columns_reports_the_difference(tmp_path):
     for name, columns in (("iris", 4), ("other", 6)):
         with recordio.Writer(str(tmp_path / f"{name}.recordio")) as writer:
             for i in range(20):

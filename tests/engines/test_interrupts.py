@@ -8,7 +8,7 @@ import pytest
 from elasticdl.engines.interrupts import Interrupts
 
 
-def test_a_signal_is_answered_at_the_next_safe_point():
+def test_a_signal_is_handled_at_the_next_safe_point():
     with pytest.raises(KeyboardInterrupt), Interrupts() as interrupts:
         os.kill(os.getpid(), signal.SIGINT)
         reached = True
@@ -18,7 +18,7 @@ def test_a_signal_is_answered_at_the_next_safe_point():
     assert interrupts.handled_at_safe_point
 
 
-def test_a_second_signal_is_answered_at_once():
+def test_a_second_signal_is_handled_immediately():
     with pytest.raises(KeyboardInterrupt), Interrupts() as interrupts:
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
@@ -27,12 +27,12 @@ def test_a_second_signal_is_answered_at_once():
     assert not interrupts.handled_at_safe_point
 
 
-def test_a_signal_without_a_safe_point_is_answered_at_the_end():
+def test_a_signal_without_a_safe_point_is_handled_at_the_end():
     with pytest.raises(KeyboardInterrupt), Interrupts():
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_handlers_are_given_back():
+def test_handlers_are_restored():
     before = signal.getsignal(signal.SIGTERM)
     with Interrupts():
         pass

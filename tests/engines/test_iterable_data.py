@@ -95,7 +95,7 @@ def plan_of(data, num_workers=None):
 # --- reading --------------------------------------------------------------------------------
 
 
-def test_an_epoch_is_the_same_each_time_and_another_than_the_others(indexed):
+def test_an_epoch_is_reproducible_and_differs_from_others(indexed):
     one = PipelineReader(Pipeline(indexed=indexed).epochs, 3)
     other = PipelineReader(Pipeline(indexed=indexed).epochs, 3)
 
@@ -107,14 +107,14 @@ def test_an_epoch_is_the_same_each_time_and_another_than_the_others(indexed):
     assert len({*first[0]}) == 6
 
 
-def test_another_seed_is_another_epoch(indexed):
+def test_another_seed_gives_another_epoch(indexed):
     one, other = (PipelineReader(Pipeline(indexed=indexed).epochs, seed) for seed in (3, 4))
 
     assert values(one.batches(0, 0, 6)) != values(other.batches(0, 0, 6))
 
 
 @pytest.mark.parametrize("start", [1, 3, 5])
-def test_reading_from_the_middle_gives_the_batches_of_the_whole(indexed, start):
+def test_reading_from_the_middle_gives_the_same_batches(indexed, start):
     whole = values(PipelineReader(Pipeline(indexed=indexed).epochs, 3).batches(2, 0, 6))
 
     assert (
@@ -123,7 +123,7 @@ def test_reading_from_the_middle_gives_the_batches_of_the_whole(indexed, start):
     )
 
 
-def test_what_is_indexed_begins_at_the_batch_asked_for():
+def test_an_indexed_pipeline_begins_at_the_requested_batch():
     pipeline = Pipeline(indexed=True)
 
     list(PipelineReader(pipeline.epochs, 3).batches(2, 4, 6))
@@ -132,7 +132,7 @@ def test_what_is_indexed_begins_at_the_batch_asked_for():
     assert pipeline.made == [4, 5]
 
 
-def test_what_is_not_indexed_is_read_from_its_start():
+def test_an_unindexed_pipeline_is_read_from_its_start():
     pipeline = Pipeline()
 
     list(PipelineReader(pipeline.epochs, 3).batches(2, 4, 6))
@@ -141,7 +141,7 @@ def test_what_is_not_indexed_is_read_from_its_start():
     assert pipeline.made == [0, 1, 2, 3, 4, 5]
 
 
-def test_going_back_a_little_is_no_new_beginning(indexed):
+def test_going_back_a_little_does_not_restart_the_pipeline(indexed):
     pipeline = Pipeline(indexed=indexed)
     reading = PipelineReader(pipeline.epochs, 3)
     whole = values(reading.batches(0, 0, 5))
@@ -151,7 +151,7 @@ def test_going_back_a_little_is_no_new_beginning(indexed):
     assert pipeline.made == [0, 1, 2, 3, 4, 5]
 
 
-def test_going_back_further_than_is_kept_begins_anew(indexed, monkeypatch):
+def test_going_back_beyond_kept_batches_restarts_the_pipeline(indexed, monkeypatch):
     # Two batches of two numbers of eight bytes.
     monkeypatch.setattr(iterable_data, "_MAX_BYTES_BEHIND", 32)
     pipeline = Pipeline(indexed=indexed)
@@ -164,7 +164,7 @@ def test_going_back_further_than_is_kept_begins_anew(indexed, monkeypatch):
     assert pipeline.begun[1:] == [(0, 2 if indexed else 0)]
 
 
-def test_skipping_forward_reads_over_or_jumps(indexed):
+def test_skipping_forward_reads_or_jumps(indexed):
     pipeline = Pipeline(indexed=indexed)
     reading = PipelineReader(pipeline.epochs, 3)
     list(reading.batches(0, 0, 1))
@@ -173,7 +173,7 @@ def test_skipping_forward_reads_over_or_jumps(indexed):
     assert pipeline.made == ([0, 4] if indexed else [0, 1, 2, 3, 4])
 
 
-def test_what_others_draw_between_batches_does_not_matter(indexed):
+def test_random_draws_between_batches_do_not_matter(indexed):
     reading = PipelineReader(Pipeline(indexed=indexed).epochs, 3)
     whole = values(PipelineReader(Pipeline(indexed=indexed).epochs, 3).batches(0, 0, 6))
 
@@ -186,7 +186,7 @@ def test_what_others_draw_between_batches_does_not_matter(indexed):
     assert got == whole
 
 
-def test_the_digest_before_a_batch_is_that_of_the_batches_before_it():
+def test_the_digest_before_a_batch_covers_earlier_batches():
     made = list(PipelineReader(Pipeline().epochs, 3).batches(0, 0, 6))
     reading = PipelineReader(Pipeline().epochs, 3)
 
@@ -196,7 +196,7 @@ def test_the_digest_before_a_batch_is_that_of_the_batches_before_it():
     assert len({each.digest for each in made}) == 6
 
 
-def test_a_pipeline_that_ends_early_is_named_with_both_numbers(indexed):
+def test_a_pipeline_that_ends_early_is_reported_with_both_numbers(indexed):
     reading = PipelineReader(Pipeline(indexed=indexed, ends_after=4).epochs, 3)
 
     with pytest.raises(DefinitionError) as caught:
@@ -205,7 +205,7 @@ def test_a_pipeline_that_ends_early_is_named_with_both_numbers(indexed):
     assert f"{NAME} ended after 4 batches of an epoch; expected 6" in str(caught.value)
 
 
-def test_a_long_replay_is_told_of_once(monkeypatch):
+def test_a_long_replay_is_reported_once(monkeypatch):
     told, clock = [], itertools.count(0.0, 1.0)
     monkeypatch.setattr(iterable_data.time, "monotonic", lambda: next(clock))
 
@@ -215,7 +215,7 @@ def test_a_long_replay_is_told_of_once(monkeypatch):
     assert told == ["Reading the first 9 batches of epoch 2 again to resume after them: 6 s left."]
 
 
-def test_going_on_is_no_replay_to_tell_of(monkeypatch):
+def test_continuing_is_not_reported_as_a_replay(monkeypatch):
     told, clock = [], itertools.count(0.0, 100.0)
     monkeypatch.setattr(iterable_data.time, "monotonic", lambda: next(clock))
 
@@ -224,7 +224,7 @@ def test_going_on_is_no_replay_to_tell_of(monkeypatch):
     assert told == []
 
 
-def test_a_replay_is_told_to_the_log_by_itself(monkeypatch, caplog):
+def test_a_replay_is_logged_by_default(monkeypatch, caplog):
     clock = itertools.count(0.0, 1.0)
     monkeypatch.setattr(iterable_data.time, "monotonic", lambda: next(clock))
 
@@ -234,7 +234,7 @@ def test_a_replay_is_told_to_the_log_by_itself(monkeypatch, caplog):
     assert "Reading the first 9 batches of epoch 1 again" in caplog.text
 
 
-def test_an_epoch_that_could_not_be_begun_is_not_taken_for_the_one_before():
+def test_an_epoch_that_failed_to_begin_is_retried():
     pipeline = Pipeline(indexed=True)
     reading = PipelineReader(pipeline.epochs, 3)
     list(reading.batches(0, 0, 2))
@@ -267,7 +267,7 @@ def drawing_from_tensorflow(indexed):
     return Epochs(6, 6, begin, indexed=indexed, reproducible=False, name=NAME)
 
 
-def test_what_tensorflow_draws_is_the_same_when_an_epoch_is_read_again(indexed):
+def test_tensorflow_draws_are_repeated_when_an_epoch_is_reread(indexed):
     epochs = drawing_from_tensorflow(indexed)
     reading = PipelineReader(epochs, 3)
 
@@ -282,7 +282,7 @@ def test_what_tensorflow_draws_is_the_same_when_an_epoch_is_read_again(indexed):
 
 
 @pytest.mark.parametrize("committed", [0, 1, 3, 5])
-def test_a_piece_goes_on_after_what_was_committed(indexed, committed):
+def test_a_piece_continues_after_its_committed_batches(indexed, committed):
     before = own(Pipeline(indexed=indexed))
     whole = list(before.shard_batches(plan_of(before), 1, ShardLease(0)))
     digest = whole[committed - 1].digest if committed else 0
@@ -309,7 +309,7 @@ def test_a_piece_ends_before_the_part_that_another_worker_took(indexed):
     assert [fed.finished for fed in [*front, *rear]] == [False] * 4 + [True]
 
 
-def test_a_pipeline_that_does_not_repeat_itself_is_named():
+def test_an_irreproducible_pipeline_is_named():
     data = own(Pipeline())
     whole = list(data.shard_batches(plan_of(data), 1, ShardLease(0)))
     changed = Pipeline()
@@ -324,7 +324,7 @@ def test_a_pipeline_that_does_not_repeat_itself_is_named():
     )
 
 
-def test_what_is_indexed_has_no_digest_to_compare(indexed):
+def test_an_indexed_pipeline_has_no_digest(indexed):
     data = own(Pipeline(indexed=indexed))
 
     digests = {fed.digest for fed in data.shard_batches(plan_of(data), 0, ShardLease(0))}
@@ -337,7 +337,7 @@ def test_an_epoch_without_batches_is_refused():
         own(Pipeline(0))
 
 
-def test_looking_at_the_first_batch_leaves_the_training_where_it_is():
+def test_inspecting_the_first_batch_does_not_advance_the_training():
     pipeline = Pipeline()
     data = own(pipeline)
     plan = plan_of(data)
@@ -383,7 +383,7 @@ def test_workers_read_each_batch_of_an_epoch_once(indexed, num_batches):
     assert sorted(got) == sorted(whole)
 
 
-def test_epochs_follow_each_other_through_the_ledger(indexed):
+def test_epochs_follow_one_another_in_the_ledger(indexed):
     data = own(Pipeline(indexed=indexed))
     plan = plan_of(data)
 
@@ -411,7 +411,7 @@ def test_python_generators_are_refused_on_workers():
     assert own(pipeline, job_of()).num_records == 6
 
 
-def test_the_data_is_known_by_its_place_and_the_number_of_its_batches():
+def test_data_are_identified_by_place_and_number_of_batches():
     data = own(Pipeline(20))
 
     assert (data.files, data.num_records) == ([("folder", 20)], 20)
@@ -428,7 +428,7 @@ def everything(validation):
     ]
 
 
-def test_validation_is_the_same_each_time_whatever_is_drawn_meanwhile(indexed, monkeypatch):
+def test_validation_does_not_depend_on_other_random_draws(indexed, monkeypatch):
     # Nothing is kept, so all is read again.
     monkeypatch.setattr(iterable_data, "_MAX_BYTES_BEHIND", 0)
     pipeline = Pipeline(70, indexed=indexed)
@@ -444,7 +444,7 @@ def test_validation_is_the_same_each_time_whatever_is_drawn_meanwhile(indexed, m
     assert pipeline.made.count(0) > 1
 
 
-def test_validation_draws_other_numbers_than_training(indexed):
+def test_validation_uses_other_random_numbers_than_training(indexed):
     pipeline = Pipeline(6, indexed=indexed)
     data = own(pipeline, validation=pipeline)
     plan = plan_of(data)

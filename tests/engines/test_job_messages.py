@@ -29,7 +29,7 @@ def told(log):
     return [getattr(event, "message", event.event) for event in read_events(log.path)]
 
 
-def test_messages_lie_between_the_start_and_the_end_of_an_attempt(log):
+def test_messages_are_between_start_and_end_of_an_attempt(log):
     messages = MessageLog(log)
     reporter = RecordingReporter(Silent(), messages)
 
@@ -44,7 +44,7 @@ def test_messages_lie_between_the_start_and_the_end_of_an_attempt(log):
     assert told(log) == ["job_started", "early", "a warning", "job_finished"]
 
 
-def test_what_was_said_before_a_failure_is_kept_where_nothing_started(log):
+def test_messages_before_an_early_failure_are_kept(log):
     messages = MessageLog(log)
 
     messages.take("early")
@@ -53,13 +53,13 @@ def test_what_was_said_before_a_failure_is_kept_where_nothing_started(log):
     assert told(log) == ["early", "failed"]
 
 
-def test_a_job_that_was_done_before_gets_no_message(log):
+def test_a_job_that_was_already_finished_gets_no_message(log):
     MessageLog(log).take("already complete")
 
     assert told(log) == []
 
 
-def test_passwords_are_left_out_and_messages_are_bounded(log, monkeypatch):
+def test_passwords_are_omitted_and_messages_truncated(log, monkeypatch):
     monkeypatch.setattr(job_messages, "_MAX_MESSAGES", 2)
     messages = MessageLog(log)
     messages.write(JobStarted(job_id="a"))
@@ -75,7 +75,7 @@ def test_passwords_are_left_out_and_messages_are_bounded(log, monkeypatch):
     assert third == "Further messages of this attempt are not recorded."
 
 
-def test_a_log_that_cannot_be_written_is_no_matter_of_a_warning(log, monkeypatch):
+def test_a_message_is_dropped_if_the_log_cannot_be_written(log, monkeypatch):
     messages = MessageLog(log)
     messages.write(JobStarted(job_id="a"))
 

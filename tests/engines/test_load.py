@@ -89,7 +89,7 @@ def called(model, x):
 
 
 @pytest.mark.parametrize("code", [KERAS, TORCH], ids=["keras", "torch"])
-def test_a_loaded_model_says_what_predict_says(tmp_path, code):
+def test_a_loaded_model_matches_predict(tmp_path, code):
     folder = trained(tmp_path, code)
 
     model = elasticdl.load(folder)
@@ -99,7 +99,7 @@ def test_a_loaded_model_says_what_predict_says(tmp_path, code):
     np.testing.assert_allclose(called(model, x), found, rtol=1e-5, atol=1e-6)
 
 
-def test_code_that_takes_no_zeros_needs_records(tmp_path):
+def test_code_that_rejects_zeros_needs_records(tmp_path):
     folder = trained(tmp_path, TORCH, kind='KINDS.index(r["kind"].item())')
     FRAME.to_parquet(tmp_path / "rows.parquet")
 
@@ -110,7 +110,7 @@ def test_code_that_takes_no_zeros_needs_records(tmp_path):
         assert called(model, np.zeros((2, 5), np.float32)).shape == (2,)
 
 
-def test_code_that_takes_no_label_but_its_own_may_be_loaded_and_predict_without_one(tmp_path):
+def test_code_with_restricted_labels_can_predict_without_labels(tmp_path):
     code = TORCH.replace("MSELoss", "CrossEntropyLoss").replace("Linear(3, 1)", "Linear(3, 2)")
     (tmp_path / "model.py").write_text(
         f"""
@@ -160,7 +160,7 @@ def table_model(tmp_path_factory):
     return elasticdl.load(output), output
 
 
-def test_a_wrong_type_is_answered_without_files_and_functions_that_the_user_does_not_have(
+def test_a_wrong_type_error_mentions_only_what_the_user_has(
     table_model,
 ):
     model, output = table_model
@@ -176,7 +176,7 @@ def test_a_wrong_type_is_answered_without_files_and_functions_that_the_user_does
         assert str(caught.value) == f"{expected} Convert the column, as with astype() in pandas."
 
 
-def test_text_in_place_of_numbers_is_shown_with_its_conversion(table_model):
+def test_text_in_place_of_numbers_is_reported_with_a_conversion(table_model):
     model, output = table_model
     wrong = TABLE.assign(b=[f"{row}.00000" for row in range(len(TABLE))])
 
@@ -192,7 +192,7 @@ def test_text_in_place_of_numbers_is_shown_with_its_conversion(table_model):
             use()
 
 
-def test_a_misspelled_column_is_to_be_renamed_in_the_data(table_model):
+def test_the_error_on_a_misspelled_column_suggests_renaming_it(table_model):
     model, output = table_model
     misspelled = TABLE.rename(columns={"word": "wort"})
 
@@ -221,7 +221,7 @@ def test_a_loaded_model_predicts_the_rows_of_a_frame(tmp_path, code):
     np.testing.assert_array_equal(of_file, outputs)
 
 
-def test_a_model_of_a_table_is_loaded_without_data_and_knows_its_classes(table_model, tmp_path):
+def test_a_table_model_loads_without_data_and_has_its_classes(table_model, tmp_path):
     model, output = table_model
     file = str(tmp_path / "p.parquet")
     elasticdl.predict(trained_model=output, data=TABLE, output=file)
@@ -233,7 +233,7 @@ def test_a_model_of_a_table_is_loaded_without_data_and_knows_its_classes(table_m
     assert words == pd.read_parquet(file)["prediction"].tolist()
 
 
-def test_a_model_of_a_table_predicts_a_dict_of_columns_and_refuses_an_array(table_model):
+def test_a_table_model_predicts_columns_and_refuses_an_array(table_model):
     model, _ = table_model
     features = TABLE[["word", "b", "z"]]
 
@@ -274,7 +274,7 @@ FIELDS = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": X[:, 2]})
         (lambda frame: frame.assign(extra=np.float32(1)), "they also have 'extra'. Use"),
     ],
 )
-def test_other_columns_are_named_where_no_schema_says_them(tmp_path, change, message):
+def test_different_columns_are_named_without_a_schema(tmp_path, change, message):
     (tmp_path / "model.py").write_text(ALL_FIELDS)
     output = str(tmp_path / "out")
     elasticdl.train(data=FIELDS, model_zoo=str(tmp_path), model_def="model", output=output)
@@ -353,7 +353,7 @@ def test_a_loaded_model_predicts_images_of_another_size(tmp_path, code):
         model.predict(grey)
 
 
-def test_a_renamed_field_of_a_prebuilt_table_model_is_refused(tmp_path):
+def test_a_renamed_field_for_a_prebuilt_table_model_is_refused(tmp_path):
     def write(name, fields):
         with recordio.Writer(str(tmp_path / name)) as writer:
             for row in FIELDS.rename(columns=fields).to_dict("records"):
@@ -368,7 +368,7 @@ def test_a_renamed_field_of_a_prebuilt_table_model_is_refused(tmp_path):
         elasticdl.evaluate(trained_model=output, data=write("new.recordio", {"a": "aa"}))
 
 
-def test_predict_of_keras_takes_what_it_did(tmp_path):
+def test_keras_predict_still_works_on_a_loaded_model(tmp_path):
     model = elasticdl.load(trained(tmp_path, KERAS))
     x = np.ones((2, 5), np.float32)
 

@@ -93,7 +93,7 @@ def test_callbacks_of_one_worker_decide_at_the_end_of_an_epoch(leads, num_epochs
     assert loop.progress.stopped == leads
 
 
-def test_a_worker_that_takes_over_a_training_about_to_end_begins_no_further_epoch():
+def test_a_worker_that_takes_over_at_the_end_begins_no_epoch():
     def ask_for_the_end(epoch, logs):
         first.trainer.hooks.stop_requested = True
 
@@ -113,7 +113,7 @@ def test_a_worker_that_takes_over_a_training_about_to_end_begins_no_further_epoc
     assert (second.progress.stopped, second.progress.ledger.epoch, begun) == (True, 1, [])
 
 
-def test_a_worker_that_does_not_lead_yet_says_with_its_batch_that_its_callbacks_ask_for_the_end():
+def test_a_non_leading_worker_forwards_a_stop_request():
     # It has joined in the lowest rank, or the one there has died: the next commit is led by it.
     loop = loop_of(0, whole_shards, leads=False, num_epochs=2)
 
@@ -127,7 +127,7 @@ def test_a_worker_that_does_not_lead_yet_says_with_its_batch_that_its_callbacks_
     assert loop.progress.ledger.epoch == 2
 
 
-def test_a_metric_with_val_in_its_name_is_not_of_the_validation():
+def test_a_metric_with_val_in_its_name_is_not_a_validation_metric():
     loop = loop_of(0, whole_shards)
     loop.metrics = {"interval_error": 1.0, "val_loss": 2.0}
     ended = []
@@ -171,7 +171,7 @@ class Grouping(Alone):
         return Commit([row], [0], {"loss": (0.0, 1.0)})
 
 
-def test_one_more_step_is_made_where_a_callback_stops_as_an_epoch_begins():
+def test_a_stop_at_the_beginning_of_an_epoch_takes_one_more_step():
     def batches(ledger, ranks):
         for epoch, shard, number in itertools.product(range(3), range(2), range(10)):
             yield TrainingBatch(epoch, shard, number, batch_of(shard), finished=number == 9)
@@ -188,7 +188,7 @@ def test_one_more_step_is_made_where_a_callback_stops_as_an_epoch_begins():
     assert loop.trainer.step == 20 + 1
 
 
-def test_which_step_was_the_best_is_known_to_the_end_and_to_who_joins():
+def test_the_best_step_is_known_at_the_end_and_to_joining_workers():
     loop = loop_of(0, whole_shards, leads=True, num_epochs=3, best_metric="loss")
     # Two steps an epoch, whose means are 3, 1 and 2.
     loop.committer = Losing([3.0, 3.0, 1.0, 1.0, 2.0, 2.0])
@@ -210,7 +210,7 @@ def test_which_step_was_the_best_is_known_to_the_end_and_to_who_joins():
     assert (joining.progress.best, joining.progress.best_step, joining.is_best) == (1.0, 4, False)
 
 
-def test_a_checkpoint_does_not_move_with_the_metrics_of_the_loop():
+def test_a_checkpoint_keeps_its_own_copy_of_metrics():
     loop = loop_of(0, whole_shards)
     loop.metrics["loss"] = 0.5
     checkpoint = loop.checkpoint()
@@ -220,7 +220,7 @@ def test_a_checkpoint_does_not_move_with_the_metrics_of_the_loop():
     assert checkpoint.metadata["metrics"] == {"loss": 0.5}
 
 
-def test_who_takes_over_a_piece_is_among_those_its_batches_are_forecast_for():
+def test_a_worker_that_takes_over_a_piece_is_in_its_forecast():
     asked = []
 
     def open_feed(ledger, ranks):
@@ -239,7 +239,7 @@ def test_who_takes_over_a_piece_is_among_those_its_batches_are_forecast_for():
     replacement.close_feed()
 
 
-def test_a_worker_that_joins_an_evaluation_begins_it_and_one_that_missed_the_end_ends_it():
+def test_a_joining_worker_starts_and_ends_evaluations_like_its_peer():
     peer, joining = loop_of(0, whole_shards), loop_of(1, whole_shards)
     without = peer.checkpoint()
     peer.progress = replace(peer.progress, evaluation=EvaluationProgress(Ledger(1)))
@@ -258,7 +258,7 @@ def test_a_worker_that_joins_an_evaluation_begins_it_and_one_that_missed_the_end
     ]  # fmt: skip
 
 
-def test_a_worker_that_joins_keeps_the_weights_of_its_peer_when_callbacks_swap_weights():
+def test_a_joining_worker_keeps_peer_weights_despite_swaps():
     peer, joining = loop_of(0, whole_shards), loop_of(1, whole_shards)
     without = peer.checkpoint()
     peer.progress = replace(peer.progress, evaluation=EvaluationProgress(Ledger(1)))
@@ -287,7 +287,7 @@ class Agreeing(Alone):
         return commit if before else replace(commit, left_out=(BatchId(0, 1, 0),))
 
 
-def test_what_was_made_ahead_is_made_again_when_records_are_left_out():
+def test_prepared_batches_are_rebuilt_when_records_are_skipped():
     opened = []
 
     def open_feed(ledger, ranks):

@@ -106,7 +106,7 @@ def refused(kind, act, *args, **options):
 
 @FRAMEWORKS
 @pytest.mark.parametrize("global_batch_size", [0, 4])
-def test_a_label_that_has_no_output_is_named_with_its_records(framework, folder, global_batch_size):
+def test_a_label_without_an_output_is_named_with_its_records(framework, folder, global_batch_size):
     write_file(folder, FILES[framework])
     data = write_labels(folder / "d.recordio", [0, 1, 2, 3, 4, 0, 7, 1])
 
@@ -127,7 +127,7 @@ def test_a_label_that_has_no_output_is_named_with_its_records(framework, folder,
 
 
 @FRAMEWORKS
-def test_a_label_of_the_validation_data_that_has_no_output_is_named(framework, folder):
+def test_a_validation_label_without_an_output_is_named(framework, folder):
     write_file(folder, FILES[framework])
     good = write_labels(folder / "d.recordio", [0, 1, 2, 3, 4, 0, 1, 2])
     bad = write_labels(folder / "v.recordio", [0, 1, 9, 8, 4, 0])
@@ -164,7 +164,7 @@ EMBEDDINGS = {
 
 @pytest.mark.parametrize("number", [0, 6])
 @pytest.mark.parametrize("kind", EMBEDDINGS)
-def test_an_id_that_has_no_row_in_an_embedding_is_named(kind, number, folder):
+def test_an_id_without_an_embedding_row_is_named(kind, number, folder):
     framework, (model, layer) = kind.partition(",")[0], EMBEDDINGS[kind]
     text = re.sub(r"return (keras.Seq|torch.nn.Lin).*", f"return {model}", FILES[framework])
     write_file(folder, text.replace('np.stack([r["x"] for r in records])', "labels[:, None]"))
@@ -188,7 +188,7 @@ def test_an_id_that_has_no_row_in_an_embedding_is_named(kind, number, folder):
         assert f"{data}, record" in message
 
 
-def test_a_loss_that_is_nan_tells_of_labels_that_have_no_output(folder):
+def test_an_error_about_a_nan_loss_mentions_labels_without_outputs(folder):
     # As on a GPU, where TensorFlow gives NaN for such a label.
     nan = """
     known = keras.ops.minimum(labels, 4)
@@ -221,7 +221,7 @@ def custom_model():
 """
 
 
-def test_an_operation_that_fails_within_a_compiled_step_is_told_by_the_users_line(folder):
+def test_a_failure_in_a_compiled_step_has_the_users_line(folder):
     text = re.sub(r"def custom_model\(\):\n.*\n", RESHAPES, KERAS)
     write_file(folder, text)
     data = write_labels(folder / "d.recordio", [0, 1, 2, 3, 4, 0, 1, 1])
@@ -251,7 +251,7 @@ MORE = {
 
 
 @pytest.mark.parametrize("part", [*RAISES, *MORE])
-def test_what_a_function_of_the_file_raises_begins_with_its_line(part, folder):
+def test_an_error_in_a_function_begins_with_its_line(part, folder):
     text = KERAS.replace(*RAISES[part]) if part in RAISES else KERAS + MORE[part]
     write_file(folder, text)
     data = write_labels(folder / "d.recordio", [0, 1, 2, 3])
@@ -277,7 +277,7 @@ def {name}(dataset, mode, metadata):
 
 
 @pytest.mark.parametrize("name", ["feed", "dataset_fn"])
-def test_what_a_function_within_a_pipeline_raises_begins_with_its_line(name, folder):
+def test_an_error_within_a_pipeline_begins_with_its_line(name, folder):
     feed = FEED.replace("{name}", name).replace("{wrong}", f'raise ValueError("{name}")')
     text = re.sub(r"def input_fn(.|\n)*?\n\n", feed, KERAS)
     write_file(folder, text)
@@ -289,7 +289,7 @@ def test_what_a_function_within_a_pipeline_raises_begins_with_its_line(name, fol
     assert "__autograph" not in said
 
 
-def test_what_an_operation_of_a_pipeline_refuses_is_told_in_plain_words(folder):
+def test_a_failed_pipeline_operation_is_reported_in_plain_words(folder):
     check = 'tf.debugging.assert_less(example["y"], tf.constant(6, tf.int64))'
     feed = FEED.replace("{name}", "feed").replace("{wrong}", check)
     text = re.sub(r"def input_fn(.|\n)*?\n\n", feed, KERAS)
@@ -354,7 +354,7 @@ class Spec:
 
 
 @pytest.mark.parametrize(("file", "method"), [(CLASS, "default_input"), (SPEC, "create_dataset")])
-def test_what_a_method_of_a_class_makes_or_raises_begins_with_its_line(file, method, folder):
+def test_an_error_in_a_method_begins_with_its_line(file, method, folder):
     data = write_labels(folder / "d.recordio", [0, 1, 2, 3])
     raises = file.replace("{wrong}", 'raise ValueError("no")')
     unlabelled = file.replace("{wrong}", 'return np.stack([r["x"] for r in records])')

@@ -66,7 +66,7 @@ def net(zoo, train, data):
     return run
 
 
-def test_a_maximum_is_that_of_all_batches_and_survives_an_interruption(net, data, tmp_path):
+def test_a_maximum_covers_all_batches_across_an_interruption(net, data, tmp_path):
     whole = net(output=str(tmp_path / "whole"))
 
     # Ten steps an epoch: the fourth is in its middle, and a checkpoint.
@@ -84,7 +84,7 @@ def test_a_maximum_is_that_of_all_batches_and_survives_an_interruption(net, data
     assert found.metrics["largest"] == pytest.approx(np.abs(outputs).max(), rel=1e-5)
 
 
-def test_several_batches_an_update_carry_it_too(net, tmp_path):
+def test_a_maximum_is_carried_across_batches_of_an_update(net, tmp_path):
     found = net(output=str(tmp_path / "many"), global_batch_size=32)
 
     assert 0 < found.metrics["largest"] < 100
@@ -92,6 +92,6 @@ def test_several_batches_an_update_carry_it_too(net, tmp_path):
 
 @pytest.mark.exhaustive  # tests/parity has a maximum on two workers.
 @pytest.mark.ray
-def test_on_workers_it_is_refused_before_the_first_step(net, tmp_path):
+def test_a_maximum_is_refused_on_workers_before_the_first_step(net, tmp_path):
     with pytest.raises(DefinitionError, match="'largest'.*do not add up.*several workers"):
         net(output=str(tmp_path / "workers"), num_workers=1)

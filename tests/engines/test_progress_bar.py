@@ -10,7 +10,7 @@ from elasticdl.engines.progress_bar import Bar, Phase, epoch_in_words
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
-def test_a_bar_has_the_count_and_the_time_left_whole_on_any_terminal(monkeypatch, width):
+def test_a_bar_shows_count_and_time_left_on_any_terminal(monkeypatch, width):
     terminal = io.StringIO()
     monkeypatch.setattr("rich.console.Console", lambda **_: Console(
         file=terminal, width=width, force_terminal=True, color_system=None,
@@ -35,18 +35,18 @@ def phase(*reports, total=1000, epochs=None):
     return made
 
 
-def test_the_time_to_the_first_report_is_compilation_and_does_not_count() -> None:
+def test_the_time_before_the_first_report_does_not_count() -> None:
     assert phase((60, 10)).left_s is None
     assert phase((60, 10), (61, 110)).speed == 100
 
 
-def test_the_first_epoch_compiles_and_does_not_count_once_there_is_a_second() -> None:
+def test_the_first_epoch_does_not_count_after_the_second() -> None:
     epochs = ["1/3", "1/3", "2/3", "2/3"]
 
     assert phase((1, 1), (60, 300), (61, 310), (71, 510), epochs=epochs).speed == 20
 
 
-def test_the_speed_is_that_of_the_last_minutes() -> None:
+def test_the_speed_covers_the_last_minutes() -> None:
     slow_then_fast = [(minute * 60, minute * 10) for minute in range(60)]
     slow_then_fast += [(3600 + second, 600 + second) for second in range(0, 600, 10)]
 
@@ -63,13 +63,13 @@ def test_a_narrow_terminal_keeps_the_epoch_and_the_loss() -> None:
     assert facts.facts_in(0) == ""
 
 
-def test_the_time_left_has_the_width_of_a_clock() -> None:
+def test_the_time_left_has_a_fixed_width() -> None:
     assert phase((0, 0)).clock() == "-:--:-- left"
     assert phase((0, 0), (10, 1), total=1000).clock() == "2:46:30 left"
     assert phase((0, 0), (10, 1000), total=1000).clock() == "0:00:00 left"
 
 
-def test_an_epoch_is_a_line_with_the_metrics_that_are_up_to_date() -> None:
+def test_an_epoch_is_one_line_with_current_metrics() -> None:
     metrics = {"loss": 0.5, "val_loss": 0.75}
 
     assert epoch_in_words(0, 3, metrics, is_evaluated=True) == "epoch 1/3: loss 0.5, val_loss 0.75"

@@ -75,7 +75,7 @@ class Other(threading.Thread):
         self.join(10)
 
 
-def test_equal_seeds_draw_equal_numbers_and_other_seeds_others():
+def test_drawn_numbers_depend_on_the_seed():
     one, same, other = drawn(7, 1)[0], drawn(7, 1)[0], drawn(8, 1)[0]
 
     assert one == same
@@ -88,7 +88,7 @@ def streamed(seed):
 
 @pytest.mark.parametrize("block", [seeded, streamed])
 @pytest.mark.parametrize("others", [seeded, streamed])
-def test_nobody_draws_between_two_draws_of_a_block(block, others):
+def test_other_threads_cannot_draw_within_a_block(block, others):
     expected = drawn(7, 2)
 
     with block(7):
@@ -102,7 +102,7 @@ def test_nobody_draws_between_two_draws_of_a_block(block, others):
     assert [first, second] == expected
 
 
-def test_a_stream_goes_on_as_if_nobody_had_drawn_since():
+def test_a_stream_continues_regardless_of_other_draws():
     expected = drawn(7, 3)
     stream = Stream(7)
 
@@ -115,7 +115,7 @@ def test_a_stream_goes_on_as_if_nobody_had_drawn_since():
     assert got == expected
 
 
-def test_a_stream_goes_on_after_a_block_that_raised():
+def test_a_stream_continues_after_a_block_that_raised():
     expected, stream = drawn(7, 2), Stream(7)
 
     with pytest.raises(ValueError, match="broken"), stream():
@@ -128,8 +128,8 @@ def test_a_stream_goes_on_after_a_block_that_raised():
     assert [first, second] == expected
 
 
-def test_what_user_code_seeds_in_a_block_is_what_it_draws_there_from():
-    """A dataset may seed itself, to turn a picture and its mask alike."""
+def test_user_code_can_seed_itself_within_a_block():
+    """A dataset may seed itself to rotate a picture and its mask alike."""
     torch = pytest.importorskip("torch")
     expected = torch.rand(3, generator=torch.Generator().manual_seed(5)).tolist()
     torch.manual_seed(1)
@@ -155,7 +155,7 @@ def test_what_user_code_seeds_in_a_block_is_what_it_draws_there_from():
     assert torch.initial_seed() == 1
 
 
-def test_two_streams_that_take_turns_do_not_touch_each_other():
+def test_alternating_streams_do_not_interfere():
     expected = [drawn(7, 3), drawn(9, 3)]
     one, other = Stream(7).drawn(numbers), Stream(9).drawn(numbers)
 
@@ -164,7 +164,7 @@ def test_two_streams_that_take_turns_do_not_touch_each_other():
     assert [list(column) for column in zip(*turns, strict=True)] == expected
 
 
-def test_what_is_drawn_while_an_iterator_is_made_belongs_to_its_stream():
+def test_numbers_drawn_while_creating_an_iterator_belong_to_its_stream():
     expected = drawn(7, 3)
 
     def begin():
@@ -176,7 +176,7 @@ def test_what_is_drawn_while_an_iterator_is_made_belongs_to_its_stream():
     assert made == expected
 
 
-def test_a_shuffle_of_tensorflows_goes_on_between_draws_of_others(tf):
+def test_a_tensorflow_shuffle_continues_between_other_draws(tf):
     def shuffled():
         return iter(tf.data.Dataset.range(50).shuffle(50).as_numpy_iterator())
 
@@ -191,14 +191,14 @@ def test_a_shuffle_of_tensorflows_goes_on_between_draws_of_others(tf):
     assert undisturbed != sorted(undisturbed)
 
 
-def test_who_draws_may_call_somebody_who_seeds():
+def test_seeded_blocks_can_be_nested():
     expected = drawn(9, 1)
 
     with seeded(7), seeded(9):
         assert draw() == expected[0]
 
 
-def test_the_generators_are_free_again_after_an_iterator_was_left_in_the_middle():
+def test_an_abandoned_iterator_releases_the_generators():
     items = Stream(7).drawn(numbers)
     next(items)
 
@@ -227,7 +227,7 @@ def keras_draws():
     return draws
 
 
-def test_generators_of_keras_begin_anew_with_each_block(keras_draws):
+def test_keras_generators_restart_with_each_block(keras_draws):
     with seeded(7):
         first, second = keras_draws(), keras_draws()
     keras_draws()
@@ -241,7 +241,7 @@ def test_generators_of_keras_begin_anew_with_each_block(keras_draws):
     assert all(one != two for one, two in zip(first, other, strict=True))
 
 
-def test_a_stream_goes_on_with_the_generators_of_keras(keras_draws):
+def test_a_stream_continues_with_keras_generators(keras_draws):
     with streamed(7):
         expected = [keras_draws(), keras_draws()]
     stream, got = Stream(7), []
@@ -254,7 +254,7 @@ def test_a_stream_goes_on_with_the_generators_of_keras(keras_draws):
     assert got == expected
 
 
-def test_a_pipeline_draws_from_generators_of_keras_what_it_drew_before(tf):
+def test_a_pipeline_repeats_its_draws_from_keras_generators(tf):
     import keras
 
     noise = keras.layers.GaussianNoise(1.0)
@@ -272,7 +272,7 @@ def test_a_pipeline_draws_from_generators_of_keras_what_it_drew_before(tf):
     assert first[0] != first[1] != first[2]
 
 
-def test_layers_of_the_same_seed_draw_the_same_for_a_picture_and_its_mask():
+def test_layers_with_equal_seeds_draw_equally_for_image_and_mask():
     import keras
 
     one, other = (keras.layers.RandomFlip("horizontal", seed=3) for _ in range(2))

@@ -118,9 +118,7 @@ def test_the_same_command_resumes_elsewhere_after_a_kill(train, output, more) ->
 
 
 @pytest.mark.slow
-def test_a_driver_that_was_replaced_while_it_slept_ends_with_6_and_changes_nothing(
-    train, output
-) -> None:
+def test_a_replaced_driver_exits_with_6_without_changes(train, output) -> None:
     first = train("north")
     wait_for_checkpoints(output, first)
     first.send_signal(signal.SIGSTOP)

@@ -122,7 +122,7 @@ OF_A_PLAIN_SCRIPT = class_entropy(np.random.default_rng(0).permutation(LABELS))
 
 
 @pytest.mark.parametrize("share", [1, 3])
-def test_sorted_labels_are_mixed_as_by_a_plain_script(path, too_large, share):
+def test_sorted_labels_are_mixed_as_in_a_plain_script(path, too_large, share):
     data = data_of(path)
     if share > 1:
         too_large(data.reader.units.memory_bytes // share)
@@ -161,7 +161,7 @@ def test_two_workers_train_on_each_record_once(path):
     assert sorted(numbers.tolist()) == list(range(NUM_RECORDS))
 
 
-def test_memory_is_bounded_where_data_do_not_fit(path, too_large):
+def test_memory_is_bounded_if_data_do_not_fit(path, too_large):
     data = data_of(path)
     limit_bytes = data.reader.units.memory_bytes // 3
     too_large(limit_bytes)
@@ -176,7 +176,7 @@ def test_memory_is_bounded_where_data_do_not_fit(path, too_large):
     assert plan.shard_size < NUM_RECORDS / 2
 
 
-def test_units_of_one_shard_make_room_for_those_of_the_next(path, too_large, monkeypatch):
+def test_units_of_a_shard_are_released_for_the_next(path, too_large, monkeypatch):
     data = data_of(path)
     too_large(data.reader.units.memory_bytes // 3)
     plan = plan_of(data)
@@ -196,7 +196,7 @@ def test_units_of_one_shard_make_room_for_those_of_the_next(path, too_large, mon
     assert most[0] < 1.25 * units.CACHE_BYTES
 
 
-def test_a_unit_is_read_once_where_data_fit(path):
+def test_a_unit_is_read_once_if_data_fit(path):
     data = data_of(path)
     plan = plan_of(data)
     batches_of(data, plan)
@@ -235,7 +235,7 @@ def test_data_that_cannot_be_mixed_well_are_named(tmp_path, too_large, caplog):
     assert f"Only {plan.shard_size} records are shuffled at a time, from about" in caplog.text
 
 
-def test_a_column_that_is_not_in_the_schema_may_hold_anything(tmp_path):
+def test_a_column_outside_the_schema_may_hold_anything(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("label,number,age\n1,0,\n2,1,30\n")
     data = data_of(path)
@@ -256,7 +256,7 @@ def test_records_that_are_read_one_by_one_are_not_shuffled_in_blocks(tmp_path, t
     assert plan.blocks == ()
 
 
-def test_large_records_behind_a_small_one_make_short_shards(tmp_path, monkeypatch):
+def test_large_records_after_a_small_one_make_short_shards(tmp_path, monkeypatch):
     path = tmp_path / "a.recordio"
     with recordio.Writer(str(path), max_chunk_bytes=1_000) as writer:
         for size in [1] + [900] * 99:

@@ -49,7 +49,7 @@ class Shown(Silent):
         self.position = position
 
 
-def test_records_are_counted_not_what_the_loss_is_divided_by(clock) -> None:
+def test_records_are_counted_instead_of_the_loss_divisor(clock) -> None:
     # The loss of a language model is a mean over tokens: twenty of them in four records.
     log, shown = Log(), Shown()
     events = StepEvents(
@@ -70,7 +70,7 @@ def test_records_are_counted_not_what_the_loss_is_divided_by(clock) -> None:
     assert [(event.num_records, event.loss) for event in log.written] == [(4, 2.0)]
 
 
-def test_the_longest_pause_counts_from_one_commit_to_the_next(clock) -> None:
+def test_the_longest_pause_is_measured_between_commits(clock) -> None:
     log = Log()
     events = StepEvents(
         log, Silent(), num_records=10, num_epochs=1, counts_steps=False, interval_s=1.0
@@ -91,7 +91,7 @@ def test_the_longest_pause_counts_from_one_commit_to_the_next(clock) -> None:
     assert [event.longest_s for event in log.written] == [2.5, 4.0, 0.0]
 
 
-def test_steps_are_counted_where_they_end_the_training(clock) -> None:
+def test_progress_counts_steps_if_they_end_the_training(clock) -> None:
     shown = Shown()
     events = StepEvents(
         Log(), shown, num_records=10, num_epochs=2, counts_steps=True, interval_s=1.0

@@ -67,7 +67,7 @@ def test_a_training_equals_one_on_files(train, tmp_path):
     assert not (tmp_path / "arrays" / "in_memory_data").exists()
 
 
-def test_a_training_that_ends_early_goes_on_with_the_same_data_and_refuses_other(train, tmp_path):
+def test_a_stopped_training_resumes_only_with_the_same_data(train, tmp_path):
     whole = train()
     (tmp_path / "out").rename(tmp_path / "whole")
     train(max_steps=1)
@@ -78,7 +78,7 @@ def test_a_training_that_ends_early_goes_on_with_the_same_data_and_refuses_other
     assert train().metrics == whole.metrics
 
 
-def test_batches_of_the_data_that_are_not_used_are_reported(train, capsys):
+def test_unused_batches_of_the_data_are_reported(train, capsys):
     def loader(batch_size):
         data = torch.utils.data.TensorDataset(torch.from_numpy(X), torch.from_numpy(DATA[1]))
         return torch.utils.data.DataLoader(
@@ -94,7 +94,7 @@ def test_batches_of_the_data_that_are_not_used_are_reported(train, capsys):
     assert "batch size (16) is ignored: its examples are re-batched into batches of 20." in noted
 
 
-def test_evaluation_and_prediction_take_it_too(train, tmp_path):
+def test_evaluation_and_prediction_accept_in_memory_data(train, tmp_path):
     train()
     model = str(tmp_path / "out")
 
@@ -122,11 +122,11 @@ def test_remote_workers_cannot_read_a_temporary_file():
     ("data", "name"),
     [("a", "a"), (["a", "b"], "a,b"), ([], None), ((X, X), None), (["a", 1], None), ({}, None)],
 )
-def test_names_of_files_are_no_data(data, name):
+def test_file_names_are_not_in_memory_data(data, name):
     assert file_names(data) == name
 
 
-def test_a_refused_call_leaves_the_data_of_the_job_that_was_there(train, tmp_path):
+def test_a_refused_call_keeps_the_stored_data_of_the_job(train, tmp_path):
     folder = tmp_path / "out" / "in_memory_data"
     train(max_steps=1)
     folder.mkdir()
@@ -138,7 +138,7 @@ def test_a_refused_call_leaves_the_data_of_the_job_that_was_there(train, tmp_pat
     assert [str(file) for file in folder.iterdir()] == [uri]
 
 
-def test_data_that_does_not_fit_leaves_no_copy(train, tmp_path):
+def test_unsuitable_data_leave_no_copy(train, tmp_path):
     with pytest.raises(SchemaError, match="field 'x' is missing"):
         train(pd.DataFrame({"z": [1.0], "y": [0]}))
     assert not (tmp_path / "out" / "in_memory_data").exists()

@@ -57,9 +57,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     return folder / "out", notes.texts
 
 
-def test_predictions_are_the_words_of_the_label(
-    trained: tuple[Path, list[str]], tmp_path: Path
-) -> None:
+def test_predictions_are_label_strings(trained: tuple[Path, list[str]], tmp_path: Path) -> None:
     new = write(tmp_path / "new.csv", 40, seed=2, with_label=False)
 
     elasticdl.predict(
@@ -74,11 +72,11 @@ def test_predictions_are_the_words_of_the_label(
     assert sum(a == b for a, b in zip(found, right, strict=True)) > 32
 
 
-def test_a_column_that_is_no_feature_is_named(trained: tuple[Path, list[str]]) -> None:
+def test_a_column_that_is_not_a_feature_is_named(trained: tuple[Path, list[str]]) -> None:
     assert "Column 'Nr' is left out: it looks like an identifier." in trained[1]
 
 
-def test_classes_that_differ_by_case_or_space_are_named(tmp_path: Path) -> None:
+def test_classes_that_differ_only_by_case_or_space_are_named(tmp_path: Path) -> None:
     rows = [("1", "cat"), ("2", "Cat"), ("3", "dog"), ("4", '"cat "')] * 5
     data = tmp_path / "a.csv"
     data.write_text("\n".join(["x,Kauf", *(",".join(row) for row in rows)]) + "\n")

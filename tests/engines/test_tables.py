@@ -105,7 +105,7 @@ def predict(model: Path, data: str, output: Path) -> list[dict[str, str]]:
         "wide_and_deep.Classifier",
     ],
 )
-def test_a_training_that_was_stopped_leaves_no_trace(model_def: str, tmp_path: Path) -> None:
+def test_a_stopped_training_leaves_no_trace(model_def: str, tmp_path: Path) -> None:
     data = write_csv(tmp_path / "a.csv", rows(100))
 
     train(data, tmp_path / "one", model_def)
@@ -115,7 +115,7 @@ def test_a_training_that_was_stopped_leaves_no_trace(model_def: str, tmp_path: P
     assert_same_bits(weights(tmp_path / "one"), weights(tmp_path / "two"))
 
 
-def test_a_file_of_text_and_one_of_types_train_the_same_model(tmp_path: Path) -> None:
+def test_csv_and_parquet_train_the_same_model(tmp_path: Path) -> None:
     table = rows(60)
     text = write_csv(tmp_path / "a.csv", table)
     typed = write_parquet(tmp_path / "a.parquet", table)
@@ -126,7 +126,7 @@ def test_a_file_of_text_and_one_of_types_train_the_same_model(tmp_path: Path) ->
     assert_same_bits(weights(tmp_path / "one"), weights(tmp_path / "two"))
 
 
-def test_predictions_are_the_labels_own_values(tmp_path: Path) -> None:
+def test_predictions_are_label_values(tmp_path: Path) -> None:
     table = rows(300)
     train(write_csv(tmp_path / "a.csv", table), tmp_path / "out", num_epochs=20)
     new = rows(40, seed=2)
@@ -152,7 +152,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
-def test_a_label_may_be_missing_in_prediction_alone(trained: Path, tmp_path: Path) -> None:
+def test_a_label_may_be_missing_only_in_prediction(trained: Path, tmp_path: Path) -> None:
     table = rows(40)
     gaps = write_parquet(tmp_path / "gaps.parquet", [row | {"who": None} for row in table])
 
@@ -164,9 +164,7 @@ def test_a_label_may_be_missing_in_prediction_alone(trained: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("lost", ["role", "salary", "tags", "places", "hired"])
-def test_a_feature_that_is_not_there_is_named_in_prediction(
-    lost: str, trained: Path, tmp_path: Path
-) -> None:
+def test_a_missing_feature_is_named_in_prediction(lost: str, trained: Path, tmp_path: Path) -> None:
     rest = [{name: row[name] for name in row if name not in (lost, "who")} for row in rows(40)]
 
     with pytest.raises(DataError, match=f"the records have no {lost}"):
@@ -196,7 +194,7 @@ UNFIT = {
 
 @pytest.mark.parametrize("params", [PARAMS, {"label": "who"}], ids=["all params", "derived"])
 @pytest.mark.parametrize("unfit", UNFIT)
-def test_validation_data_that_do_not_fit_are_found_before_the_training(
+def test_invalid_validation_data_are_found_before_the_training(
     unfit: str, params: dict[str, Any], tmp_path: Path
 ) -> None:
     change, message = UNFIT[unfit]
@@ -214,7 +212,7 @@ def test_validation_data_that_do_not_fit_are_found_before_the_training(
         )
 
 
-def test_a_column_that_no_feature_reads_may_be_anything(tmp_path: Path) -> None:
+def test_a_column_that_no_feature_uses_may_hold_anything(tmp_path: Path) -> None:
     table = [row | {"odd": {"x": 1}} for row in rows(40)]
     without = [{name: row[name] for name in row if name != "who"} for row in table]
 
@@ -242,7 +240,7 @@ def test_a_regression_reads_columns_and_writes_numbers(tmp_path: Path) -> None:
     assert all(abs(float(row["output"]) - 55_000) < 100_000 for row in found)
 
 
-def test_classes_that_count_the_same_change_the_training(trained: Path, tmp_path: Path) -> None:
+def test_balanced_class_weights_change_the_training(trained: Path, tmp_path: Path) -> None:
     data = write_csv(tmp_path / "a.csv", rows(40))
 
     train(data, tmp_path / "two", params={**PARAMS, "class_counts": [30, 60, 60]})

@@ -23,9 +23,7 @@ def job_of(zoo, data, validation_data):
     )  # fmt: skip
 
 
-def test_a_worker_with_indexes_lists_nothing_and_looks_into_nothing(
-    zoo, data, tmp_path, monkeypatch
-) -> None:
+def test_a_worker_with_indexes_lists_and_opens_nothing(zoo, data, tmp_path, monkeypatch) -> None:
     job = job_of(zoo, data, write_records(tmp_path / "validation.recordio", 20))
     driver, _ = open_context(job)
     monkeypatch.setattr(sources, "find_files", None)
@@ -38,7 +36,7 @@ def test_a_worker_with_indexes_lists_nothing_and_looks_into_nothing(
     assert len(next(worker.validation.batches(0)).features) == 20
 
 
-def test_what_a_reader_of_the_users_opens_has_no_index(zoo, data) -> None:
+def test_a_custom_reader_has_no_index(zoo, data) -> None:
     job = job_of(zoo, data, data)
     definition = open_context(job)[0].definition
     own = replace(definition, open_source=lambda data: RecordIOSource([data]))
@@ -140,7 +138,7 @@ OWN_CALLBACK = """
 """
 
 
-def test_a_metric_that_no_validation_measures_is_refused_before_the_first_epoch(zoo, tmp_path):
+def test_an_unmeasured_metric_is_refused_before_the_first_epoch(zoo, tmp_path):
     data = write_records(tmp_path / "d.recordio", 8)
     expected = r"EarlyStopping monitors 'val_acc', which is not measured; did you mean 'val_accura"
 
@@ -154,7 +152,7 @@ def test_a_metric_that_no_validation_measures_is_refused_before_the_first_epoch(
 @pytest.mark.parametrize(
     "more", [EARLY_STOPPING.format(monitor="val_accuracy"), OWN_CALLBACK], ids=["its own", "added"]
 )
-def test_a_metric_that_a_validation_or_a_callback_gives_may_be_monitored(zoo, tmp_path, more):
+def test_metrics_of_validation_and_callbacks_may_be_monitored(zoo, tmp_path, more):
     data = write_records(tmp_path / "d.recordio", 8)
     context, _ = open_context(job_of(lambda: zoo(more), data, data))
 

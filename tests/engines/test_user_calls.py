@@ -42,7 +42,7 @@ def test_a_call_that_takes_too_long_is_named_with_its_line(clock):
     assert "increase --batch_timeout" in str(late)
 
 
-def test_time_in_which_the_process_was_stopped_does_not_count(clock):
+def test_time_while_the_process_was_stopped_does_not_count(clock):
     with user_calls.calling("model.py:7", lambda: ""):
         looks(clock, 1)
         clock(600)  # nobody looked: SIGSTOP, or a closed laptop
@@ -51,7 +51,7 @@ def test_time_in_which_the_process_was_stopped_does_not_count(clock):
     assert found is None
 
 
-def test_a_call_may_take_what_the_slowest_one_makes_of_the_limit(clock):
+def test_the_limit_follows_the_slowest_call(clock):
     with user_calls.calling("model.py:7", lambda: ""):
         clock(2)
     with user_calls.calling("model.py:7", lambda: ""):

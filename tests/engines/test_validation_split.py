@@ -80,7 +80,7 @@ def used(tmp_path):
     return {mode: {int(n) for m, n in lines if m == mode} for mode, _ in lines}
 
 
-def test_one_side_is_trained_on_and_the_other_evaluated(train, tmp_path):
+def test_one_side_is_used_for_training_and_the_other_for_evaluation(train, tmp_path):
     outcome = train()
 
     assert used(tmp_path) == {"training": set(NUMBERS) - held_out(), "evaluation": held_out()}
@@ -108,7 +108,7 @@ def test_another_split_is_another_job(train):
             train(**other)
 
 
-def test_evaluate_measures_the_records_that_were_held_out(train, tmp_path):
+def test_evaluate_uses_the_held_out_records(train, tmp_path):
     trained = train()
     model, data = str(tmp_path / "out"), str(tmp_path / "data")
 
@@ -122,7 +122,7 @@ def test_evaluate_measures_the_records_that_were_held_out(train, tmp_path):
     assert {int(file[-1]) * 50 + int(number) for file, number in parts} == held_out()
 
 
-def test_both_numbers_are_shown_at_the_start(train):
+def test_the_sizes_of_both_sides_are_shown_at_the_start(train):
     notes = Notes()
 
     train(max_steps=1, reporter=notes)
@@ -131,7 +131,7 @@ def test_both_numbers_are_shown_at_the_start(train):
 
 
 @pytest.mark.parametrize(("share", "warnings"), [(0.1, 0), (0.2, 0), (0.3, 1)])
-def test_an_evaluation_on_records_of_the_training_warns(train, tmp_path, share, warnings):
+def test_evaluating_on_training_records_gives_a_warning(train, tmp_path, share, warnings):
     train(max_steps=1)
     notes = Notes()
 
@@ -146,7 +146,7 @@ def test_an_evaluation_on_records_of_the_training_warns(train, tmp_path, share, 
     assert len(notes.texts) == warnings
 
 
-def test_data_in_memory_is_split(train, tmp_path):
+def test_in_memory_data_can_be_split(train, tmp_path):
     x = np.arange(200, dtype=np.float32).reshape(-1, 1) / 100
 
     outcome = train(data={"x": x, "number": np.arange(200)})
@@ -174,7 +174,7 @@ def test_the_audit_names_records_by_their_number_in_the_file(train, tmp_path):
 
 
 @pytest.mark.parametrize("split", [0, 1, -0.2, "a fifth", 20])
-def test_a_share_that_is_none_is_refused(train, split):
+def test_an_invalid_share_is_refused(train, split):
     with pytest.raises(UsageError, match=f"^validation_split={split}: expected a share of the"):
         train(validation_split=split)
 

@@ -57,7 +57,7 @@ def one_by_one(function, labels, outputs):
 # --- values ---------------------------------------------------------------------------------
 
 
-def test_the_documents_function_gives_what_it_gives_alone(batch) -> None:
+def test_the_function_of_the_documents_gives_the_same_as_alone(batch) -> None:
     values, functions = column(seeds_function(), *batch)
 
     assert values.dtype == np.float64
@@ -67,7 +67,7 @@ def test_the_documents_function_gives_what_it_gives_alone(batch) -> None:
     assert functions.notes == []
 
 
-def test_the_documents_function_is_called_on_few_rows_only(batch) -> None:
+def test_the_function_of_the_documents_is_called_on_few_rows(batch) -> None:
     calls = []
     inner = seeds_function()
 
@@ -86,7 +86,7 @@ def test_the_documents_function_is_called_on_few_rows_only(batch) -> None:
     assert len(calls) < 60
 
 
-def test_a_function_is_given_one_example_as_numpy() -> None:
+def test_a_function_gets_one_example_as_numpy() -> None:
     seen = []
 
     def look(y_true, y_pred):
@@ -98,7 +98,7 @@ def test_a_function_is_given_one_example_as_numpy() -> None:
     assert seen == [(np.int64, (5,))] * 2
 
 
-def test_a_function_that_asks_for_tensors_is_given_tensors() -> None:
+def test_a_function_that_expects_tensors_gets_tensors() -> None:
     import tensorflow as tf
 
     def as_documented(y_true, y_pred):
@@ -109,18 +109,18 @@ def test_a_function_that_asks_for_tensors_is_given_tensors() -> None:
     assert values.tolist() == [2.0, 0.0]
 
 
-def test_none_and_nan_are_no_value() -> None:
+def test_none_and_nan_are_missing_values() -> None:
     values, _ = column(lambda t, p: None if t else p, np.int64([1, 0, 0]), np.array([1, np.nan, 3]))
 
     np.testing.assert_array_equal(values, [np.nan, np.nan, 3.0])
 
 
 @pytest.mark.parametrize("value", [True, np.float16(1), np.int8(1), np.ones((1, 1)), 1])
-def test_whatever_is_one_number_is_a_number(value) -> None:
+def test_single_numbers_of_any_type_are_accepted(value) -> None:
     assert column(lambda t, p: value, np.zeros(2), np.zeros(2))[0].tolist() == [1.0, 1.0]
 
 
-def test_a_nesting_is_handed_over_row_by_row() -> None:
+def test_nested_outputs_are_passed_row_by_row() -> None:
     outputs = {"box": np.arange(6.0).reshape(3, 2), "score": np.array([1.0, 2.0, 3.0])}
 
     values, _ = column(lambda t, p: p["box"][1] + p["score"], np.zeros(3), outputs, [0, 1, 2])
@@ -134,7 +134,7 @@ def test_a_nesting_is_handed_over_row_by_row() -> None:
         lambda n: arrays.arrays(np.float32, (2, n), elements=st.floats(-100, 100, width=32))
     )
 )
-def test_a_traced_function_gives_what_it_gives_alone(pair) -> None:
+def test_a_traced_function_gives_the_same_as_alone(pair) -> None:
     import tensorflow as tf
 
     def huber(y_true, y_pred):
@@ -228,7 +228,7 @@ MUST_BE_EXACT = [
 
 
 @pytest.mark.parametrize("make", MUST_BE_EXACT)
-def test_a_function_that_a_trace_would_change_is_called_one_by_one(make, batch) -> None:
+def test_a_function_that_tracing_would_change_is_called_per_example(make, batch) -> None:
     import tensorflow as tf  # noqa: F401 - without it nothing would be traced
 
     expected = one_by_one(make(), *batch)
@@ -238,7 +238,7 @@ def test_a_function_that_a_trace_would_change_is_called_one_by_one(make, batch) 
     np.testing.assert_array_equal(values, expected)
 
 
-def test_a_random_function_is_called_once_an_example(batch) -> None:
+def test_a_random_function_is_called_once_per_example(batch) -> None:
     import tensorflow as tf  # noqa: F401
 
     drawn = random.Random(1)
@@ -250,7 +250,7 @@ def test_a_random_function_is_called_once_an_example(batch) -> None:
     assert values.tolist() == expected
 
 
-def test_a_function_that_differs_later_is_computed_one_by_one_from_there(batch, monkeypatch):
+def test_a_function_that_deviates_later_is_then_called_per_example(batch, monkeypatch):
     import tensorflow as tf
 
     def f(y_true, y_pred):
@@ -269,7 +269,7 @@ def test_a_function_that_differs_later_is_computed_one_by_one_from_there(batch, 
     assert "one by one from row 100 on" in functions.notes[0]
 
 
-def test_tensors_answer_numpy_only_while_a_function_is_traced(batch) -> None:
+def test_tensors_have_a_numpy_method_only_during_tracing(batch) -> None:
     import tensorflow as tf
 
     column(seeds_function(), *batch)
@@ -304,7 +304,7 @@ def test_a_function_that_raises_is_named_with_its_line_and_the_example() -> None
         (1j, "complex"),
     ],
 )
-def test_what_is_no_number_is_told_with_its_type(value, told) -> None:
+def test_a_result_that_is_not_a_number_is_reported_with_its_type(value, told) -> None:
     with pytest.raises(DefinitionError) as error:
         column(lambda t, p: value, np.zeros(1), np.zeros(1), ["a.jpg"])
 
@@ -313,14 +313,14 @@ def test_what_is_no_number_is_told_with_its_type(value, told) -> None:
     assert "test_functions.py:" in str(error.value)
 
 
-def test_functions_of_a_list_are_called_by_their_names() -> None:
+def test_functions_of_a_list_keep_their_names() -> None:
     def dice(y_true, y_pred):
         return 1.0
 
     assert EvalFunctions([dice, uses_numpy]).names == ("dice", "uses_numpy")
 
 
-def test_two_functions_of_one_name_are_an_error_that_names_both() -> None:
+def test_functions_with_the_same_name_are_refused_naming_both() -> None:
     def made():
         def func(y_true, y_pred):
             return 1.0
@@ -342,12 +342,12 @@ def test_two_functions_of_one_name_are_an_error_that_names_both() -> None:
 
 
 @pytest.mark.parametrize("given", [{3: abs}, {"a": 3}, "abs", 7, [3]])
-def test_what_are_no_named_functions_is_an_error(given) -> None:
+def test_invalid_functions_are_refused(given) -> None:
     with pytest.raises(DefinitionError):
         EvalFunctions(given)
 
 
-def test_no_functions_are_no_columns() -> None:
+def test_no_functions_give_no_columns() -> None:
     assert EvalFunctions(None).columns(["a"], np.zeros(1), np.zeros(1)) == {}
 
 
@@ -367,7 +367,7 @@ class Off:
 
 
 @pytest.mark.parametrize("functions", [[Off()], {"off by": Off()}])
-def test_an_object_that_has_a_function_stands_for_it(functions):
+def test_an_object_with_a_function_is_accepted(functions):
     made = EvalFunctions(functions)
 
     assert made.names == ("off by",)
@@ -377,14 +377,14 @@ def test_an_object_that_has_a_function_stands_for_it(functions):
     ]
 
 
-def test_an_object_without_a_name_is_called_like_its_class():
+def test_an_object_without_a_name_is_named_after_its_class():
     class Late(Off):
         name = None
 
     assert EvalFunctions([Late()]).names == ("Late",)
 
 
-def test_an_object_that_has_no_function_after_all_is_the_users_error():
+def test_an_object_that_raises_is_a_user_code_error():
     class Broken(Off):
         def get_func(self):
             raise KeyError("threshold")

@@ -41,7 +41,7 @@ def test_confidence_of_logits_is_their_softmax() -> None:
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 1)])
-def test_two_classes_of_one_output_part_at_a_half(shape) -> None:
+def test_two_classes_of_one_output_are_separated_at_one_half(shape) -> None:
     found = judged(np.float32([1, 1, 0]), np.float32([0.5, 0.3, 0.1]).reshape(shape))
 
     assert found.predictions.tolist() == [1, 0, 0]
@@ -49,7 +49,7 @@ def test_two_classes_of_one_output_part_at_a_half(shape) -> None:
     np.testing.assert_allclose(found.confidences, [0.5, 0.7, 0.9], rtol=1e-6)
 
 
-def test_two_classes_of_one_logit_part_at_zero() -> None:
+def test_two_classes_of_one_logit_are_separated_at_zero() -> None:
     found = judged(np.int64([1, 0]), np.float32([3.0, -2.0]))
 
     assert found.predictions.tolist() == [1, 0]
@@ -76,14 +76,14 @@ def test_a_number_is_neither_right_nor_wrong() -> None:
         (np.int64([0, 1]), {"a": np.zeros(2), "b": np.zeros(2)}),
     ],
 )
-def test_what_has_no_one_value_is_left_out(labels, outputs) -> None:
+def test_values_that_are_not_scalars_are_omitted(labels, outputs) -> None:
     found = outcomes(read(labels, outputs), labels, outputs, 2)
 
     for column in (found.labels, found.predictions, found.confidences, found.correct):
         assert column.tolist() == [None, None]
 
 
-def test_a_model_that_says_nothing_is_not_right() -> None:
+def test_a_missing_prediction_is_not_correct() -> None:
     found = judged(np.int64([0, 1]), np.float32([[np.nan, 0.1], [0.1, 0.9]]))
 
     assert found.predictions.tolist() == [None, 1]
@@ -91,7 +91,7 @@ def test_a_model_that_says_nothing_is_not_right() -> None:
     assert found.correct.tolist() == [False, True]
 
 
-def test_a_label_that_is_no_class_is_left_out() -> None:
+def test_a_label_that_is_not_a_class_is_omitted() -> None:
     reading = read(np.int64([0, 1]), PROBABLE[:2])
 
     found = outcomes(reading, np.int64([-1, 1]), PROBABLE[:2], 2)
@@ -100,7 +100,7 @@ def test_a_label_that_is_no_class_is_left_out() -> None:
     assert found.correct.tolist() == [None, False]
 
 
-def test_predictions_need_no_labels_where_outputs_are_probabilities() -> None:
+def test_predictions_from_probabilities_need_no_labels() -> None:
     found = outcomes(read(None, PROBABLE), None, PROBABLE, 3)
 
     assert found.predictions.tolist() == [1, 0, 0]

@@ -52,7 +52,7 @@ def classified(write, num_classes=3, **more):
     return write(labels, outputs, {"ce": lambda t, p: -np.log(p[t])}, **more)
 
 
-def test_everything_a_user_named_is_escaped(write, tmp_path) -> None:
+def test_all_names_of_the_user_are_escaped(write, tmp_path) -> None:
     result = write(
         [0, 1], [0.2, 0.7], {EVIL: lambda t, p: p}, ids=[EVIL, EVIL], sources=[EVIL, None]
     )
@@ -70,7 +70,7 @@ def test_everything_a_user_named_is_escaped(write, tmp_path) -> None:
     assert "&lt;script&gt;" in text
 
 
-def test_nothing_is_loaded_from_anywhere(write, tmp_path) -> None:
+def test_a_page_loads_no_external_resource(write, tmp_path) -> None:
     text, checked = page_of(
         classified(write), tmp_path, picture_of=lambda row, data_id: np.ones((9, 9, 3))
     )
@@ -80,7 +80,7 @@ def test_nothing_is_loaded_from_anywhere(write, tmp_path) -> None:
     assert not re.search(r"https?://|@import|url\(", text)
 
 
-def test_pictures_are_asked_for_the_worst_only(write, tmp_path) -> None:
+def test_pictures_are_requested_only_for_the_worst_examples(write, tmp_path) -> None:
     asked = []
     result = classified(write)
 
@@ -92,20 +92,20 @@ def test_pictures_are_asked_for_the_worst_only(write, tmp_path) -> None:
     assert all(data_id == f"id{row}" for row, data_id in asked)
 
 
-def test_a_flat_vector_is_no_picture(write, tmp_path) -> None:
+def test_a_flat_vector_is_not_a_picture(write, tmp_path) -> None:
     _, checked = page_of(classified(write), tmp_path, picture_of=lambda row, i: np.zeros(784))
 
     assert "img" not in checked.tags
 
 
-def test_many_classes_are_the_pairs_most_often_confused(write, tmp_path) -> None:
+def test_many_classes_are_shown_as_the_most_confused_pairs(write, tmp_path) -> None:
     text, _ = page_of(classified(write, 40), tmp_path)
 
     assert "confused most often" in text
     assert 'class="matrix"' not in text
 
 
-def test_counts_stand_in_the_cells(write, tmp_path) -> None:
+def test_cells_of_the_matrix_show_counts(write, tmp_path) -> None:
     text, _ = page_of(write([0, 0, 1], np.float32([[0.9, 0.1]] * 3)), tmp_path)
 
     matrix = text[text.index('<table class="matrix">') :]
@@ -113,13 +113,13 @@ def test_counts_stand_in_the_cells(write, tmp_path) -> None:
     assert [re.sub(r"<.*?>", "", cell) for cell in cells] == ["2", "0", "1", "0"]
 
 
-def test_a_report_of_nothing_is_a_page(write, tmp_path) -> None:
+def test_an_empty_report_gives_a_page(write, tmp_path) -> None:
     text, _ = page_of(write(np.zeros(0), np.zeros(0), {"v": lambda t, p: p}), tmp_path)
 
     assert "No example has a value." in text
 
 
-def test_values_without_number_are_no_trouble(write, tmp_path) -> None:
+def test_values_that_are_not_finite_are_accepted(write, tmp_path) -> None:
     page_of(
         write([1.5, 2.5, 3.5], [np.nan, np.inf, 1.0], {"v": lambda t, p: p}, sources=["a"] * 3),
         tmp_path,

@@ -27,7 +27,7 @@ def test_confusions_are_counted(report) -> None:
     assert report.confusion() == {(0, 0): 2, (0, 1): 1, (1, 1): 1, (1, 0): 1, (2, 2): 1}
 
 
-def test_classes_are_those_of_scikit_learn(report) -> None:
+def test_class_metrics_match_scikit_learn(report) -> None:
     from sklearn.metrics import precision_recall_fscore_support
 
     rows = report.classes()
@@ -38,11 +38,11 @@ def test_classes_are_those_of_scikit_learn(report) -> None:
     assert [row.name for row in rows] == [0, 1, 2]
 
 
-def test_accuracy_counts_what_is_known(report) -> None:
+def test_accuracy_counts_only_known_values(report) -> None:
     assert report.accuracy == (4, 6)
 
 
-def test_the_worst_come_first_and_rows_without_a_value_never(write) -> None:
+def test_the_worst_come_first_and_rows_without_a_value_are_omitted(write) -> None:
     values = np.array([3.0, np.nan, 9.0, 1.0, 9.0])
     report = Report(write(np.zeros(5), values + 2, {"error": lambda t, p: p - 2}).path)
 
@@ -50,7 +50,7 @@ def test_the_worst_come_first_and_rows_without_a_value_never(write) -> None:
     assert report.worst("error", 99, largest=False) == [3, 0, 2, 4]
 
 
-def test_the_worst_are_those_of_sorting_all_first_rows_first_among_equals(write) -> None:
+def test_the_worst_match_a_stable_sort(write) -> None:
     values = np.random.default_rng(0).integers(0, 40, 300).astype(float)
     report = Report(write(np.zeros(300) + 0.5, values, {"error": lambda t, p: p}).path)
 
@@ -58,11 +58,11 @@ def test_the_worst_are_those_of_sorting_all_first_rows_first_among_equals(write)
     assert report.worst("error", 100) == expected[:100]
 
 
-def test_columns_come_in_the_order_they_are_asked_for(report) -> None:
+def test_columns_have_the_requested_order(report) -> None:
     assert report.columns("prediction", "data_id").column_names == ["prediction", "data_id"]
 
 
-def test_what_wrong_examples_have_is_bad(write) -> None:
+def test_values_of_wrong_examples_determine_what_is_bad(write) -> None:
     outputs = np.float32([[0.9, 0.1], [0.2, 0.8]] * 3)
     labels = np.array([0, 0] * 3)
     functions = {"loss-like score": lambda t, p: 1 - p[t], "plain": lambda t, p: p[t]}
@@ -73,7 +73,7 @@ def test_what_wrong_examples_have_is_bad(write) -> None:
     assert not report.is_worse_when_larger("plain")
 
 
-def test_elsewhere_the_name_tells_what_is_bad(write) -> None:
+def test_without_wrong_examples_the_name_determines_what_is_bad(write) -> None:
     functions = {"Dice": lambda t, p: p, "squared error": lambda t, p: p}
 
     report = Report(write(np.zeros(3) + 2.5, np.arange(3.0), functions).path)
@@ -99,7 +99,7 @@ def test_a_metric_named_with_dots_is_one_column(write) -> None:
 
 
 @pytest.mark.parametrize("values", [[1.0, 2.0, 4.0, np.nan], [5.0], [np.nan], [0.1] * 7])
-def test_a_summary_is_that_of_pandas(write, values) -> None:
+def test_a_summary_matches_pandas(write, values) -> None:
     import pandas as pd
 
     summary = Report(write(np.zeros(len(values)), values, {"v": lambda t, p: p}).path).summary("v")
@@ -108,7 +108,7 @@ def test_a_summary_is_that_of_pandas(write, values) -> None:
     np.testing.assert_allclose(found, pd.Series(values).describe().to_numpy(), rtol=1e-12)
 
 
-def test_wilson_is_that_of_scipy() -> None:
+def test_wilson_intervals_match_scipy() -> None:
     from scipy.stats import binomtest
 
     for successes, trials in [(0, 5), (5, 5), (3, 10), (900, 1000)]:
@@ -116,7 +116,7 @@ def test_wilson_is_that_of_scipy() -> None:
         np.testing.assert_allclose(wilson(successes, trials), (expected.low, expected.high))
 
 
-def test_what_is_no_report_is_told(tmp_path) -> None:
+def test_a_file_that_is_not_a_report_is_refused(tmp_path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
     (tmp_path / "text.parquet").write_text("no")
 

@@ -17,7 +17,7 @@ from elasticdl.evaluation.report_views import _of_floats, write_views
 IDS = ["a.jpg", 'with "quotes"', "a, b", "line\nbreak", "ü", "plain"]
 
 
-def test_rows_are_what_pandas_writes(write, tmp_path) -> None:
+def test_rows_are_written_as_by_pandas(write, tmp_path) -> None:
     values = np.array([1.0, 0.1, np.nan, 1e-7, 1e20, -0.0])
     outputs = np.float32([[0.25, 0.75]] * 6)
     functions = {
@@ -52,14 +52,14 @@ def test_rows_are_what_pandas_writes(write, tmp_path) -> None:
         lambda dtype: arrays.arrays(dtype, st.integers(1, 40), elements={"allow_nan": True})
     )
 )
-def test_numbers_are_written_as_pandas_does(values) -> None:
+def test_numbers_are_written_as_by_pandas(values) -> None:
     texts = _of_floats(pa.array(values.astype(np.float64)), values.dtype).to_pylist()
 
     expected = pd.DataFrame({"v": values}).to_csv(header=False).splitlines()
     assert [f"{row},{text}" for row, text in enumerate(texts)] == expected
 
 
-def test_the_summary_is_describe(write, tmp_path) -> None:
+def test_the_summary_matches_describe(write, tmp_path) -> None:
     rng = np.random.default_rng(0)
     columns = {"a": rng.normal(size=50), "b, c": np.where(rng.random(50) < 0.2, np.nan, 1.5)}
     functions = {name: lambda t, p, c=c: float(c[int(t)]) for name, c in columns.items()}
@@ -74,7 +74,7 @@ def test_the_summary_is_describe(write, tmp_path) -> None:
     assert first_lines == ["", "count", "mean", "std", "min", "25%", "50%", "75%", "max"]
 
 
-def test_too_many_rows_are_not_written_and_this_is_told(write, tmp_path) -> None:
+def test_too_many_rows_are_not_written_and_this_is_reported(write, tmp_path) -> None:
     result = write(np.zeros(3) + 2.5, np.zeros(3), {"v": lambda t, p: p})
     (tmp_path / "eval_report.csv").write_text("of an earlier report")
 
@@ -98,7 +98,7 @@ def test_a_function_called_label_keeps_its_name(write, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("num_rows", [0, 1])
-def test_few_rows_are_a_file_too(write, tmp_path, num_rows) -> None:
+def test_few_rows_are_also_written_to_a_file(write, tmp_path, num_rows) -> None:
     result = write(np.zeros(num_rows), np.zeros(num_rows), {"v": lambda t, p: p})
 
     views = write_views(result.path, tmp_path)

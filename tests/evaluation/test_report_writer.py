@@ -19,7 +19,7 @@ from elasticdl.evaluation.report_writer import ReportWriter
 PROBABLE = np.float32([[0.1, 0.9], [0.8, 0.2], [0.4, 0.6]])
 
 
-def test_a_row_has_what_is_known_of_its_example(write) -> None:
+def test_a_row_has_everything_known_about_its_example(write) -> None:
     result = write(
         [1, 1, 0],
         PROBABLE,
@@ -43,7 +43,7 @@ def test_a_row_has_what_is_known_of_its_example(write) -> None:
     assert [row["source"] for row in rows] == ["a.jpg", None, "c.jpg"]
 
 
-def test_means_leave_out_what_has_no_value(write) -> None:
+def test_means_omit_missing_values(write) -> None:
     result = write([0, 1, 2], [4.0, np.nan, 8.0], {"v": lambda t, p: p}, weights=[3.0, 1.0, 1.0])
 
     assert result.means == {"v": 6.0}
@@ -68,7 +68,7 @@ def test_batches_of_any_size_give_the_same_rows(write) -> None:
     st.lists(st.one_of(st.text(max_size=3), st.binary(max_size=2), st.integers(0, 9)), max_size=40),
     st.integers(1, 9),
 )
-def test_ids_go_in_and_the_same_ids_come_out(ids, batch) -> None:
+def test_ids_survive_a_round_trip(ids, batch) -> None:
     ids = [i for i in ids if not isinstance(i, str) or i.isprintable()]
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -88,7 +88,7 @@ def test_ids_go_in_and_the_same_ids_come_out(ids, batch) -> None:
     assert bool(writer.result.notes) == bool(twice)
 
 
-def test_ids_of_arrays_are_texts(write) -> None:
+def test_ids_of_arrays_are_strings(write) -> None:
     ids = np.array([b"a.jpg", b"b.jpg"])
 
     result = write([0, 1], [0.1, 0.9], ids=ids)
@@ -107,14 +107,14 @@ def test_masks_are_not_stored(write) -> None:
     assert row["metric.dice"] == 1.0
 
 
-def test_a_report_of_nothing_is_a_report(write) -> None:
+def test_an_empty_report_is_written(write) -> None:
     result = write(np.zeros(0), np.zeros(0), {"v": lambda t, p: p})
 
     assert pq.read_table(result.path).num_rows == 0
     assert "metric.v" in pq.read_table(result.path).column_names
 
 
-def test_nothing_is_published_where_the_body_raises(write, tmp_path) -> None:
+def test_nothing_is_published_if_the_body_raises(write, tmp_path) -> None:
     write([0], [0.5])
     before = Path(tmp_path, "report.parquet").read_bytes()
 
@@ -128,7 +128,7 @@ def test_nothing_is_published_where_the_body_raises(write, tmp_path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["report.parquet"]
 
 
-def test_a_metric_of_the_callers_must_not_hide_a_function(tmp_path) -> None:
+def test_a_metric_of_the_caller_must_not_hide_a_function(tmp_path) -> None:
     with (
         pytest.raises(DefinitionError, match="'loss'"),
         ReportWriter(tmp_path, functions=EvalFunctions({"loss": lambda t, p: p})) as writer,
@@ -156,7 +156,7 @@ def test_lists_of_numbers_are_labels(tmp_path) -> None:
     assert pq.read_table(writer.result.path)["correct"].to_pylist() == [True, False]
 
 
-def test_rows_of_another_number_than_ids_are_an_error(tmp_path) -> None:
+def test_a_number_of_rows_unlike_that_of_ids_is_an_error(tmp_path) -> None:
     writer = ReportWriter(tmp_path, functions=EvalFunctions({"v": lambda t, p: p}))
     with pytest.raises(ValueError, match="3 rows"), writer:
         writer.add(ids=["a", "b"], labels=np.zeros(3), outputs=np.zeros(3))

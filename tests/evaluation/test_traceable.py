@@ -101,7 +101,7 @@ GENERATOR = np.random.default_rng(0)
         max,
     ],
 )
-def test_a_function_of_its_arguments_may_be_traced(function) -> None:
+def test_a_pure_function_may_be_traced(function) -> None:
     assert why_not_traceable(function) == ""
 
 
@@ -126,7 +126,7 @@ def test_a_function_of_its_arguments_may_be_traced(function) -> None:
         lambda t, p: next(iter([p])),
     ],
 )
-def test_what_could_answer_otherwise_the_next_time_is_not_traced(function) -> None:
+def test_an_impure_function_is_not_traced(function) -> None:
     assert why_not_traceable(function) != ""
 
 

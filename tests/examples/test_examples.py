@@ -59,7 +59,7 @@ def training_arguments(path: Path) -> dict[str, str]:
         ("iris", "iris", 0.9, {}),
     ],
 )
-def test_example_learns_as_it_says(
+def test_example_reaches_the_stated_accuracy(
     name: str, sample: str, accuracy: float, shorter: dict, tmp_path: Path, request
 ) -> None:
     data = request.getfixturevalue(sample)
@@ -126,14 +126,14 @@ def test_every_example_is_in_the_overview() -> None:
     assert [name for name in names if f"`{name}`" not in overview] == []
 
 
-def test_links_of_the_overview_lead_somewhere() -> None:
+def test_links_of_the_overview_are_valid() -> None:
     targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", OVERVIEW.read_text())
 
     assert [target for target in targets if not (EXAMPLES / target).exists()] == []
 
 
 @pytest.mark.slow
-def test_another_loss_of_the_folder_takes_the_place_of_the_class_s_own(
+def test_another_loss_of_the_folder_can_override_that_of_the_class(
     iris: Path, tmp_path: Path
 ) -> None:
     arguments = training_arguments(EXAMPLES / "iris.py")

@@ -362,7 +362,7 @@ def difference(found, expected):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("dialect", "name"), TRAININGS)
-def test_a_model_trains_the_same_in_each_dialect_and_engine(
+def test_a_model_trains_identically_in_each_dialect_and_engine(
     dialect, name, trained, reference_of, record_property
 ):
     reference = reference_of(dialect, name)
@@ -375,7 +375,7 @@ def test_a_model_trains_the_same_in_each_dialect_and_engine(
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("dialect", "aspect", "name"), READINGS)
-def test_a_trained_model_says_the_same_of_records_or_refuses_by_name(
+def test_a_trained_model_gives_the_same_results_or_refuses_by_name(
     dialect, aspect, name, trained, reference_of, said, record_property
 ):
     ours = said(dialect, aspect, trained(dialect, name, is_shuffled(dialect)).output)
@@ -392,7 +392,7 @@ def test_a_trained_model_says_the_same_of_records_or_refuses_by_name(
     assert found <= 10 * TOLERANCE
 
 
-def test_a_module_with_the_later_names_trains_the_same(trained, record_property):
+def test_a_module_with_the_later_names_trains_identically(trained, record_property):
     found = difference(
         trained(written.LATER_NAMES, "in process", True).measured,
         trained(MODULE, "in process", True).measured,
@@ -402,7 +402,7 @@ def test_a_module_with_the_later_names_trains_the_same(trained, record_property)
     assert found <= TOLERANCE
 
 
-def test_it_is_two_hundred_steps():
+def test_the_comparison_takes_at_least_two_hundred_steps():
     usual = EXPERIMENTS["in process"]
 
     assert -(-NUM_RECORDS // usual.minibatch_size) * usual.num_epochs >= 200
@@ -419,7 +419,7 @@ def test_a_model_has_the_same_weights_from_each_engine(name, trained, reference_
     assert difference(found, expected) <= TOLERANCE
 
 
-def test_the_tolerance_tells_another_order_of_records(trained):
+def test_the_tolerance_detects_another_order_of_records(trained):
     ours = trained(MODULE, "in process", True).measured
     other = trained(MODULE, "in process", False).measured
 

@@ -125,7 +125,7 @@ def kinds(browser) -> list[list[str]]:
     )
 
 
-def test_a_finished_job_is_shown_without_a_complaint_of_the_browser(browser, finished_url) -> None:
+def test_a_finished_job_is_shown_without_browser_errors(browser, finished_url) -> None:
     browser.open(finished_url)
 
     assert "finished" in browser.text("#head")
@@ -137,9 +137,7 @@ def test_a_finished_job_is_shown_without_a_complaint_of_the_browser(browser, fin
     assert browser.complaints() == []
 
 
-def test_the_token_is_taken_out_of_what_is_seen_and_a_reload_still_works(
-    browser, finished_url
-) -> None:
+def test_the_token_is_removed_from_the_url_and_reloading_works(browser, finished_url) -> None:
     browser.open(finished_url)
     address = browser.driver.current_url
     browser.driver.refresh()
@@ -167,7 +165,7 @@ def test_names_and_reasons_are_text_and_never_html(browser, tmp_path) -> None:
     assert evil in browser.text("#rounds")
 
 
-def test_odd_names_of_metrics_and_long_reasons_leave_the_page_whole(browser, tmp_path) -> None:
+def test_odd_metric_names_and_long_reasons_do_not_break_the_page(browser, tmp_path) -> None:
     names = ["constructor", "__proto__", "x" * 10_000, "\u202ename", "a\x00b"]
     metrics = {"loss": 0.5, **dict.fromkeys(names, 7.0)}
     events = [
@@ -192,7 +190,7 @@ def test_odd_names_of_metrics_and_long_reasons_leave_the_page_whole(browser, tmp
     assert "train-1" in browser.text("#about")
 
 
-def test_lanes_are_walked_by_keyboard(browser, finished_url) -> None:
+def test_lanes_can_be_navigated_by_keyboard(browser, finished_url) -> None:
     from selenium.webdriver.common.keys import Keys
 
     browser.open(finished_url)
@@ -208,7 +206,7 @@ def test_lanes_are_walked_by_keyboard(browser, finished_url) -> None:
     assert focused
 
 
-def test_every_control_is_reached_by_keyboard_and_has_a_name(browser, finished_url) -> None:
+def test_every_control_is_reachable_by_keyboard_and_has_a_name(browser, finished_url) -> None:
     browser.open(finished_url)
 
     unnamed = browser.js(
@@ -222,7 +220,7 @@ def test_every_control_is_reached_by_keyboard_and_has_a_name(browser, finished_u
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
-def test_nothing_sticks_out_at_any_width_and_text_can_be_read(
+def test_nothing_overflows_at_any_width_and_text_is_readable(
     browser, finished_url, theme, width
 ) -> None:
     browser.size(width, 844)
@@ -273,7 +271,7 @@ def test_the_theme_can_be_chosen_and_is_remembered(browser, finished_url) -> Non
     assert before != dark == after
 
 
-def test_a_folder_of_jobs_is_compared_and_one_is_chosen(browser, tmp_path) -> None:
+def test_jobs_of_a_folder_can_be_compared_and_selected(browser, tmp_path) -> None:
     write_output(tmp_path / "one", finished_events(), elastic_job("one"))
     write_output(
         tmp_path / "two", [started(model_def="other"), step(1)], elastic_job("two", data="b")
@@ -292,7 +290,7 @@ def test_a_folder_of_jobs_is_compared_and_one_is_chosen(browser, tmp_path) -> No
         assert browser.complaints() == []
 
 
-def test_what_happens_is_seen_live(browser, tmp_path) -> None:
+def test_events_are_shown_live(browser, tmp_path) -> None:
     output = write_output(tmp_path / "live", shifted_to_now(elastic_events()), held=True)
     with served(output) as url:
         browser.open(url)
@@ -306,7 +304,7 @@ def test_what_happens_is_seen_live(browser, tmp_path) -> None:
     browser.until("return document.querySelector('#connection').className === 'lost'")
 
 
-def test_a_wrong_token_says_what_to_open(browser, finished_url) -> None:
+def test_a_wrong_token_is_answered_with_advice(browser, finished_url) -> None:
     browser.driver.delete_all_cookies()
     browser.driver.get(re.sub("token=.*", "token=wrong", finished_url))
 
@@ -384,7 +382,7 @@ def urls(tmp_path_factory):
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_a_question_about_a_job_that_nobody_watched_is_answered(browser, urls, question) -> None:
+def test_questions_about_an_unwatched_job_are_answered(browser, urls, question) -> None:
     job, selector, answer = QUESTIONS[question]
 
     browser.open(urls(job))
@@ -395,9 +393,7 @@ def test_a_question_about_a_job_that_nobody_watched_is_answered(browser, urls, q
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(600)
-def test_a_worker_that_is_killed_is_seen_in_its_lane_while_the_job_goes_on(
-    browser, tmp_path
-) -> None:
+def test_a_killed_worker_is_shown_in_its_lane(browser, tmp_path) -> None:
     pytest.importorskip("ray")
     (tmp_path / "zoo").mkdir()
     (tmp_path / "zoo" / "small.py").write_text(MODEL)
@@ -461,9 +457,7 @@ def input_fn(records, broken_while=""):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_federation_is_watched_and_says_who_was_left_out_and_how_good_each_party_is(
-    browser, tmp_path
-) -> None:
+def test_a_federation_shows_excluded_parties_and_metrics(browser, tmp_path) -> None:
     pytest.importorskip("flwr")
     broken = tmp_path / "broken"
     (tmp_path / "zoo").mkdir()

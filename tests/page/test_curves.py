@@ -21,7 +21,7 @@ def test_no_spike_is_lost(heights, num_buckets) -> None:
     assert all(heights[int(x)] == y for x, y in zip(curve.x, curve.y, strict=True))
 
 
-def test_a_single_nan_among_a_million_is_where_it_was() -> None:
+def test_a_single_nan_among_a_million_points_is_kept() -> None:
     heights = np.ones(1_000_000)
     heights[654_321] = np.nan
 
@@ -32,14 +32,14 @@ def test_a_curve_of_nothing_but_nan_has_no_points() -> None:
     assert thinned([1, 2], [float("nan")] * 2).x == []
 
 
-def test_what_is_told_covers_the_time_since_what_was_told_before() -> None:
+def test_a_value_covers_the_time_since_the_previous_one() -> None:
     x, y = per_second(np.array([1.0, 2.0, 4.0]), np.array([10.0, 20.0, 40.0]), 0.0, 4.0)
 
     assert x == [0.5, 1.5, 2.5, 3.5]
     assert y == [10.0, 20.0, 20.0, 20.0]
 
 
-def test_between_two_attempts_there_is_nothing() -> None:
+def test_the_time_between_two_attempts_is_empty() -> None:
     _, y = per_second(np.array([1.0, 4.0]), np.array([10.0, 40.0]), 0.0, 4.0, rests=[3.0])
 
     assert y == [10.0, 0.0, 0.0, 40.0]

@@ -34,7 +34,7 @@ def counted_steps(history) -> list[int]:
     return history.steps["step"][history.steps["counts"]].tolist()
 
 
-def test_what_a_later_attempt_took_back_does_not_count() -> None:
+def test_steps_undone_by_a_later_attempt_do_not_count() -> None:
     history = history_of(
         [
             started(),
@@ -82,7 +82,7 @@ EVENTS = st.lists(
 
 
 @given(EVENTS, st.integers(1, 5))
-def test_the_history_is_the_one_that_the_log_defines(events, pieces) -> None:
+def test_the_history_matches_the_log(events, pieces) -> None:
     data = as_log(events)
     history = JobHistory()
     lines = data.splitlines(keepends=True)
@@ -101,7 +101,7 @@ def test_the_history_is_the_one_that_the_log_defines(events, pieces) -> None:
     assert history.skipped == of(RecordsSkipped)
 
 
-def test_workers_come_and_go_by_the_clock() -> None:
+def test_workers_join_and_leave_by_wall_clock_time() -> None:
     history = history_of(elastic_events())
 
     lost = [tenure for tenure in history.tenures if tenure.is_lost]
@@ -111,7 +111,7 @@ def test_workers_come_and_go_by_the_clock() -> None:
     assert [tenure.rank for tenure in history.present] == [0, 1]
 
 
-def test_a_worker_that_died_in_steps_that_were_made_again_has_died_all_the_same() -> None:
+def test_a_death_during_repeated_steps_is_kept() -> None:
     history = history_of(
         [
             started(),

@@ -31,7 +31,7 @@ def read(reader) -> list[tuple[bytes, int, bool]]:
     return [(piece.data, piece.offset, piece.is_new_log) for piece in reader.read()]
 
 
-def test_only_what_was_appended_is_read_and_only_whole_lines(tmp_path) -> None:
+def test_only_appended_complete_lines_are_read(tmp_path) -> None:
     log = tmp_path / "events.jsonl"
     reader = LogReader(OutputFolder(tmp_path))
 
@@ -44,7 +44,7 @@ def test_only_what_was_appended_is_read_and_only_whole_lines(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"other\nthings\nand more\n", b"one\n", b""])
-def test_a_log_that_was_written_anew_is_read_from_its_start(tmp_path, content) -> None:
+def test_a_rewritten_log_is_read_from_its_start(tmp_path, content) -> None:
     log = tmp_path / "events.jsonl"
     log.write_bytes(b"one\ntwo\nthree\n")
     reader = LogReader(OutputFolder(tmp_path))
@@ -54,7 +54,7 @@ def test_a_log_that_was_written_anew_is_read_from_its_start(tmp_path, content) -
     assert read(reader) == [(content, 0, True)]
 
 
-def test_a_log_in_pieces_is_read_whole(tmp_path, monkeypatch) -> None:
+def test_a_log_in_pieces_is_read_completely(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("elasticdl.page.log_reader._CHUNK_BYTES", 5)
     (tmp_path / "events.jsonl").write_bytes(b"one\nlonger than a piece\nthree\n")
 
@@ -64,14 +64,14 @@ def test_a_log_in_pieces_is_read_whole(tmp_path, monkeypatch) -> None:
     assert [offset for _, offset, _ in pieces] == [0, 4, 24]
 
 
-def test_a_pipe_is_not_waited_for_and_named(tmp_path) -> None:
+def test_a_pipe_is_refused_without_waiting(tmp_path) -> None:
     os.mkfifo(tmp_path / "events.jsonl")
 
     with pytest.raises(OutputError, match=r"events\.jsonl: .* it is a pipe"):
         read(LogReader(OutputFolder(tmp_path)))
 
 
-def test_a_log_that_was_removed_is_told_and_what_was_read_stays(tmp_path) -> None:
+def test_a_removed_log_is_reported_and_its_events_are_kept(tmp_path) -> None:
     output = write_output(tmp_path / "job", finished_events())
     watched = WatchedOutput(OutputFolder(output), "job")
     watched.refresh()
@@ -84,16 +84,14 @@ def test_a_log_that_was_removed_is_told_and_what_was_read_stays(tmp_path) -> Non
     assert any("no longer there" in note for note in shown["head"]["notes"])
 
 
-def test_a_compressed_log_is_named_with_what_to_do(tmp_path) -> None:
+def test_a_compressed_log_is_reported_with_advice(tmp_path) -> None:
     (tmp_path / "events.jsonl").write_bytes(gzip.compress(as_log(finished_events())))
 
     with pytest.raises(OutputError, match="compressed with gzip. Decompress it with gunzip"):
         read(LogReader(OutputFolder(tmp_path)))
 
 
-def test_a_line_longer_than_any_event_is_named_and_events_before_it_are_read(
-    tmp_path, monkeypatch
-) -> None:
+def test_an_overlong_line_is_named_and_earlier_events_are_read(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("elasticdl.page.log_reader._CHUNK_BYTES", 1000)
     monkeypatch.setattr("elasticdl.page.log_reader._LONGEST_LINE_BYTES", 50_000)
     output = write_output(tmp_path / "job", finished_events())
@@ -108,7 +106,7 @@ def test_a_line_longer_than_any_event_is_named_and_events_before_it_are_read(
     assert any(f"the line at byte {size:,} is longer" in note for note in shown["head"]["notes"])
 
 
-def test_a_page_that_is_costly_is_made_less_often_however_many_look(output, monkeypatch) -> None:
+def test_a_costly_page_is_rendered_less_often(output, monkeypatch) -> None:
     made = []
 
     def costly(*_):
@@ -128,7 +126,7 @@ def test_a_page_that_is_costly_is_made_less_often_however_many_look(output, monk
     assert len(made) == 1
 
 
-def test_an_output_is_found_alone_and_many_are_found_below_a_folder(tmp_path) -> None:
+def test_single_and_nested_outputs_are_found(tmp_path) -> None:
     write_output(tmp_path / "runs" / "a" / "training", finished_events())
     write_output(tmp_path / "runs" / "b", finished_events())
     (tmp_path / "runs" / "b" / "zoo").mkdir()
@@ -140,7 +138,7 @@ def test_an_output_is_found_alone_and_many_are_found_below_a_folder(tmp_path) ->
 
 
 @pytest.mark.parametrize("what", ["missing", "empty", "file"])
-def test_a_place_without_a_job_is_refused_with_what_to_do(tmp_path, what) -> None:
+def test_a_place_without_a_job_is_refused_with_advice(tmp_path, what) -> None:
     place = tmp_path / what
     if what == "empty":
         place.mkdir()
@@ -152,7 +150,7 @@ def test_a_place_without_a_job_is_refused_with_what_to_do(tmp_path, what) -> Non
     assert str(place) in str(refused.value)
 
 
-def test_an_object_store_is_read_as_a_disk_is(monkeypatch) -> None:
+def test_an_object_store_is_read_like_a_disk(monkeypatch) -> None:
     monkeypatch.setattr("elasticdl.page.outputs._MIN_REMOTE_PAUSE_S", 0.0)
     folder = OutputFolder("memory://page/runs/one")
     folder.write_bytes("events.jsonl", as_log(finished_events()[:5]))
@@ -168,7 +166,7 @@ def test_an_object_store_is_read_as_a_disk_is(monkeypatch) -> None:
     assert "object store" in watched.facts().notes[0]
 
 
-def test_a_log_edited_by_hand_shows_what_can_be_read(tmp_path) -> None:
+def test_a_manually_edited_log_shows_readable_events(tmp_path) -> None:
     output = write_output(tmp_path / "job", elastic_events())
     log = output / "events.jsonl"
     lines = log.read_bytes().splitlines(keepends=True)
@@ -183,7 +181,7 @@ def test_a_log_edited_by_hand_shows_what_can_be_read(tmp_path) -> None:
     assert shown["head"]["step"] == 15
 
 
-def test_a_job_of_a_newer_version_is_shown_as_it_stands(tmp_path) -> None:
+def test_a_job_of_a_newer_version_is_shown(tmp_path) -> None:
     output = write_output(tmp_path / "job", elastic_events())
     values = json.loads((output / "job.json").read_text())
     (output / "job.json").write_text(json.dumps({**values, "dreams": {"kind": "electric"}}))
@@ -200,7 +198,7 @@ def test_a_job_of_a_newer_version_is_shown_as_it_stands(tmp_path) -> None:
     assert any("another version" in note for note in shown["head"]["notes"])
 
 
-def test_a_damaged_definition_costs_the_definition_only(tmp_path) -> None:
+def test_a_damaged_definition_loses_only_the_definition(tmp_path) -> None:
     output = write_output(tmp_path / "job", finished_events())
     (output / "job.json").write_text("[1, 2")
     watched = WatchedOutput(OutputFolder(output), "job")

@@ -23,7 +23,7 @@ def steps_of(data: bytes) -> list[tuple[int, float, int]]:
     ]
 
 
-def test_many_steps_come_as_columns_with_their_rows() -> None:
+def test_many_steps_are_parsed_as_columns_with_their_rows() -> None:
     events = [
         step(n, loss=n / 2, rows=[(0, 0, 0, n, n + 1), (0, 1, 1, n, n + 1)]) for n in range(50)
     ]
@@ -36,7 +36,7 @@ def test_many_steps_come_as_columns_with_their_rows() -> None:
     assert steps.rows[-1].tolist() == [0, 1, 1, 49, 50]
 
 
-def test_events_that_steps_depend_on_keep_their_places() -> None:
+def test_events_that_steps_depend_on_keep_their_positions() -> None:
     steps = [step(n) for n in range(30)]
     events = [started(), *steps, evaluated(29, 0.5), step(30), joined(0, 1, 31), step(32)]
 
@@ -48,7 +48,7 @@ def test_events_that_steps_depend_on_keep_their_places() -> None:
 
 
 @given(st.lists(st.sampled_from(["step", "nan", "event"]), max_size=60))
-def test_columns_say_what_single_lines_say(kinds) -> None:
+def test_columns_match_single_lines(kinds) -> None:
     made = {
         "step": lambda n: step(n, loss=n / 3, rows=[(0, 0, 0, n, n + 1)] * (n % 3)),
         "nan": lambda n: step(n, loss=float("nan"), rows=[(0, 1, 2, n, n + 1)]),
@@ -81,7 +81,7 @@ def test_a_loss_that_is_not_finite_is_kept() -> None:
     assert steps_of(as_log(events))[25][1] == float("inf")
 
 
-def test_a_damaged_line_is_told_with_its_place_and_costs_no_other() -> None:
+def test_a_damaged_line_is_reported_and_loses_no_other() -> None:
     data = as_log([step(1)]) + b"{torn\n" + as_log([step(2)])
 
     items = list(parse(data, offset=1000))
@@ -90,7 +90,7 @@ def test_a_damaged_line_is_told_with_its_place_and_costs_no_other() -> None:
     assert items[1] == Damage(1000 + len(as_log([step(1)])), "{torn")
 
 
-def test_a_line_of_hand_made_nonsense_among_many_steps_is_passed_over() -> None:
+def test_an_invalid_line_among_many_steps_is_skipped() -> None:
     events = [step(n) for n in range(40)]
     odd = b'{"event": "step_committed", "time": 1.0, "step": "x", "epoch": 0, "loss": 1}'
 
@@ -100,7 +100,7 @@ def test_a_line_of_hand_made_nonsense_among_many_steps_is_passed_over() -> None:
     assert not isinstance(items[-1], StepColumns) or len(items[-1]) == 40
 
 
-def test_steps_of_a_log_before_a_field_was_added_have_its_default() -> None:
+def test_fields_missing_in_old_logs_have_their_default() -> None:
     old = as_log([step(3)]).split(b', "records_per_s"')[0] + b"}\n"
 
     (steps,) = parse(old * 30)
@@ -109,11 +109,11 @@ def test_steps_of_a_log_before_a_field_was_added_have_its_default() -> None:
     assert len(steps.rows) == 0
 
 
-def test_bytes_that_are_no_text_are_damage() -> None:
+def test_bytes_that_are_not_text_are_damage() -> None:
     assert isinstance(next(iter(parse(b"\xff\xfe\x00\n"))), Damage)
 
 
-def test_fields_of_other_types_and_times_beyond_any_calendar_are_damage() -> None:
+def test_fields_of_wrong_types_and_impossible_times_are_damage() -> None:
     lines = [
         '{"event": "checkpointed", "time": 1, "step": "<b>", "blocked_s": 0, "num_bytes": 1}',
         '{"event": "worker_joined", "time": 1e308, "step": 1, "rank": 0}',
@@ -170,7 +170,7 @@ LINES = st.lists(
 
 
 @given(LINES, st.integers(1, 70))
-def test_a_log_read_in_blocks_gives_the_history_of_its_lines(lines, at_once) -> None:
+def test_a_log_read_in_blocks_gives_the_same_history(lines, at_once) -> None:
     texts = [as_log([started()])[:-1]]
     for at, (event, change) in enumerate(lines, 1):
         if event is None:

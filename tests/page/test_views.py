@@ -60,7 +60,7 @@ def shown():
 # --- status -----------------------------------------------------------------------------------
 
 
-def test_a_running_job_says_when_it_will_end() -> None:
+def test_a_running_job_shows_when_it_will_end() -> None:
     events = [started(num_records=1600), joined(0, 1, 0), joined(1, 2, 0)]
     events += [step(n, rows=[(0, 0, 0, n, n + 1), (0, 1, 1, n, n + 1)]) for n in range(1, 101)]
 
@@ -91,14 +91,14 @@ def test_a_running_job_says_when_it_will_end() -> None:
         ),
     ],
 )
-def test_how_a_job_stands(more, held, state, word) -> None:
+def test_the_status_of_a_job_is_shown(more, held, state, word) -> None:
     status = status_of(history_of([*elastic_events(), *more]), replace(LIVE, is_held=held), NOW)
 
     assert status.state is state
     assert word in status.message
 
 
-def test_a_job_that_waits_says_for_what() -> None:
+def test_a_waiting_job_shows_what_it_waits_for() -> None:
     few = [started(), joined(0, 1, 1)]
     late = [started(), joined(0, 1, 1), step(1, at=2), step(2, at=3), joined(1, 2, 4)]
     none = [started(), joined(0, 1, 1), joined(1, 2, 1)]
@@ -110,7 +110,7 @@ def test_a_job_that_waits_says_for_what() -> None:
     assert "waiting for 2 workers to join" in said[2]
 
 
-def test_a_holder_elsewhere_that_is_silent_for_long_may_be_dead() -> None:
+def test_a_remote_holder_that_is_silent_for_long_may_be_dead() -> None:
     facts = replace(LIVE, is_elsewhere=True, holder="process 7 on far")
 
     status = status_of(history_of(elastic_events()), facts, NOW + 3600)
@@ -122,7 +122,7 @@ def test_a_holder_elsewhere_that_is_silent_for_long_may_be_dead() -> None:
 # --- lanes ------------------------------------------------------------------------------------
 
 
-def test_a_lane_reads_start_join_train_lost_replaced(shown) -> None:
+def test_a_lane_shows_start_join_train_lost_and_replaced(shown) -> None:
     assert kinds(shown, 1) == [
         ("starting", 0.3, 1.0),
         ("joining", 1.0, 2.0),
@@ -134,11 +134,11 @@ def test_a_lane_reads_start_join_train_lost_replaced(shown) -> None:
     ]
 
 
-def test_who_stays_is_not_behind_while_nobody_commits(shown) -> None:
+def test_a_worker_is_not_behind_while_no_worker_commits(shown) -> None:
     assert [kind for kind, _, _ in kinds(shown, 0)] == ["starting", "joining", "training"]
 
 
-def test_who_has_no_batch_while_others_commit_is_behind() -> None:
+def test_a_worker_without_a_batch_while_others_commit_is_behind() -> None:
     events = [started(), joined(0, 1, 0), joined(1, 2, 0)]
     for number in range(1, 12):
         rows = [(0, 0, 0, number, number + 1)]
@@ -151,7 +151,7 @@ def test_who_has_no_batch_while_others_commit_is_behind() -> None:
     assert ("behind", 3.0, 10.0) in kinds(shown, 1)
 
 
-def test_of_ten_thousand_workers_those_are_drawn_that_something_happened_to() -> None:
+def test_only_eventful_workers_of_ten_thousand_are_drawn() -> None:
     events = [started(), *(joined(rank, rank + 1, 1) for rank in range(10_000))]
     events += [
         WorkerLeft(time=T0 + 2, step=0, rank=7_777, incarnation=7_778, reason="died"),
@@ -186,7 +186,7 @@ def stopped_worker_events() -> list:
     return events
 
 
-def test_a_worker_that_stands_still_is_behind_although_all_waited_at_first() -> None:
+def test_a_stuck_worker_is_behind_even_if_all_waited_at_first() -> None:
     shown = view(history_of(stopped_worker_events()), LIVE, T0 + 30)
 
     assert ("behind", 10.0, 25.0) in kinds(shown, 1)
@@ -198,7 +198,7 @@ def test_a_worker_that_stands_still_is_behind_although_all_waited_at_first() -> 
     assert [text for text in texts(shown) if text.startswith(said)]
 
 
-def test_a_worker_that_stands_still_now_is_behind_and_named_on_top() -> None:
+def test_a_currently_stuck_worker_is_behind_and_named_on_top() -> None:
     events = [event for event in stopped_worker_events() if event.time < T0 + 22]
 
     shown = view(history_of(events), LIVE, T0 + 22)
@@ -207,7 +207,7 @@ def test_a_worker_that_stands_still_now_is_behind_and_named_on_top() -> None:
     assert shown["head"]["message"] == ("training; 1 worker without a batch (1), for up to 12.0 s")
 
 
-def test_pauses_for_evaluations_are_one_note_and_no_warning() -> None:
+def test_pauses_for_evaluations_are_one_note_without_a_warning() -> None:
     shown = view(history_of(stopped_worker_events()), LIVE, T0 + 30)
 
     warnings = [each["text"] for each in shown["findings"] if each["level"] == "warning"]
@@ -218,7 +218,7 @@ def test_pauses_for_evaluations_are_one_note_and_no_warning() -> None:
     )
 
 
-def test_ten_thousand_evaluations_are_counted_and_nobody_is_behind_meanwhile() -> None:
+def test_no_worker_is_behind_during_ten_thousand_evaluations() -> None:
     events, at = [started(), joined(0, 1, 0), joined(1, 2, 0)], 0.0
     for number in range(1, 3001):
         is_after = number % 10 == 0
@@ -235,7 +235,7 @@ def test_ten_thousand_evaluations_are_counted_and_nobody_is_behind_meanwhile() -
     assert len(shown["clock"]["stalls"]) == 200
 
 
-def test_steps_that_take_long_leave_no_worker_behind() -> None:
+def test_long_steps_leave_no_worker_behind() -> None:
     rows = [(0, rank, rank, 0, 1) for rank in (0, 1)]
     events = [started(), joined(0, 1, 0), joined(1, 2, 0)]
     events += [step(number, at=5.0 * number, rows=rows, longest_s=5.0) for number in range(1, 40)]
@@ -254,14 +254,14 @@ def test_shards_are_done_leased_returned_or_queued(shown) -> None:
     assert shown["shards"]["holders"] == {"2": 0, "3": 1}
 
 
-def test_a_shard_of_a_worker_that_died_came_back() -> None:
+def test_a_shard_of_a_dead_worker_is_returned() -> None:
     events = elastic_events()[:14]  # up to its death
     events.append(WorkerLeft(time=T0 + 12, step=10, rank=1, incarnation=2, reason="died"))
 
     assert view(history_of(events), LIVE, T0 + 12)["shards"]["cells"] == "33120"
 
 
-def test_half_a_million_shards_are_few_cells_and_one_that_came_back_is_seen() -> None:
+def test_one_returned_shard_of_half_a_million_is_visible() -> None:
     states = np.full(500_000, DONE)
     states[123_456] = 2
 
@@ -272,7 +272,7 @@ def test_half_a_million_shards_are_few_cells_and_one_that_came_back_is_seen() ->
     assert shown["counts"]["done"] == 499_999
 
 
-def test_the_last_shard_is_done_with_fewer_batches() -> None:
+def test_a_shorter_last_shard_is_done_with_fewer_batches() -> None:
     states = shard_states(
         np.array([8, 3]), [], num_shards=2, batches_per_shard=8, last_shard_batches=3
     )
@@ -280,7 +280,7 @@ def test_the_last_shard_is_done_with_fewer_batches() -> None:
     assert states.tolist() == [DONE, DONE]
 
 
-def test_shards_of_a_new_epoch_begin_queued_and_come_back_when_it_is_taken_back() -> None:
+def test_shards_of_a_new_epoch_start_queued_and_revert_with_it() -> None:
     events = [started(), *(step(n, rows=[(0, 0, 0, n - 1, n)]) for n in range(1, 9)), saved(8)]
     events += [step(9, epoch=1, rows=[(1, 0, 4, 0, 1)])]
     again = [*events, started(at=11, attempt=2, resumed_from_step=8)]
@@ -293,14 +293,14 @@ def test_shards_of_a_new_epoch_begin_queued_and_come_back_when_it_is_taken_back(
 # --- findings ---------------------------------------------------------------------------------
 
 
-def test_a_loss_of_a_worker_says_when_and_how_long_the_others_waited(shown) -> None:
+def test_the_loss_of_a_worker_shows_when_and_how_long_others_waited(shown) -> None:
     (text,) = [text for text in texts(shown) if text.startswith("Worker 1 was lost")]
 
     assert "around step 10: it died. The others waited 4.0 s." in text
     assert "replaced after 5.6 s, and its replacement trained after 6.6 s" in text
 
 
-def test_a_loss_of_a_worker_says_how_fast_it_was_before_and_after() -> None:
+def test_the_loss_of_a_worker_shows_the_speed_before_and_after() -> None:
     events = [started(), joined(0, 1, 0), joined(1, 2, 0)]
     both = [(0, 0, 0, 0, 1), (0, 1, 1, 0, 1)]
     events += [step(n, rows=both, num_records=3200, longest_s=0.1) for n in range(1, 11)]
@@ -315,7 +315,7 @@ def test_a_loss_of_a_worker_says_how_fast_it_was_before_and_after() -> None:
     assert text.endswith("Speed: 3,200 examples/s before, 12 without it, 30 with its replacement.")
 
 
-def test_overfitting_is_told_with_its_step_and_numbers(shown) -> None:
+def test_overfitting_is_reported_with_step_and_numbers(shown) -> None:
     (text,) = [text for text in texts(shown) if "verfitting" in text]
 
     assert text.startswith(
@@ -325,7 +325,7 @@ def test_overfitting_is_told_with_its_step_and_numbers(shown) -> None:
     assert "at step 8, while the training loss fell from" in text
 
 
-def test_a_validation_loss_that_jumps_about_is_no_overfitting() -> None:
+def test_a_noisy_validation_loss_is_not_overfitting() -> None:
     losses = (0.06, 0.054, 0.066, 0.06, 0.07, 0.058, 0.066, 0.061, 0.069)
     events = [started(), *(evaluated(n, loss) for n, loss in enumerate(losses, 1))]
 
@@ -353,7 +353,7 @@ def test_a_slow_rise_of_a_noisy_validation_loss_is_overfitting() -> None:
     assert [text for text in found if text.startswith("Overfitting since step 13")], found
 
 
-def test_a_pause_that_is_told_late_is_that_of_the_loss_before_it() -> None:
+def test_a_pause_reported_late_belongs_to_the_loss_before_it() -> None:
     events = [started(), joined(0, 1, 0), joined(1, 2, 0)]
     events += [step(n, longest_s=0.1) for n in range(1, 11)]
     # It is seen to be gone at once; steps it took part in are told of for two more seconds.
@@ -367,7 +367,7 @@ def test_a_pause_that_is_told_late_is_that_of_the_loss_before_it() -> None:
     assert shown["clock"]["stalls"][0]["cause"] == "worker 1 died"
 
 
-def test_a_validation_loss_that_falls_is_no_overfitting() -> None:
+def test_a_falling_validation_loss_is_not_overfitting() -> None:
     events = [
         started(),
         *(step(n) for n in range(1, 9)),
@@ -379,7 +379,7 @@ def test_a_validation_loss_that_falls_is_no_overfitting() -> None:
     assert text.startswith("No overfitting so far")
 
 
-def test_a_loss_that_is_no_number_comes_first() -> None:
+def test_a_loss_that_is_not_finite_comes_first() -> None:
     events = [started(), step(1), step(2, loss=float("nan")), step(3)]
 
     shown = view(history_of(events), LIVE, T0 + 4)
@@ -388,7 +388,7 @@ def test_a_loss_that_is_no_number_comes_first() -> None:
     assert shown["curves"]["metrics"]["loss"]["steps"]["bad"] == [2.0]
 
 
-def test_a_new_attempt_says_what_was_made_again() -> None:
+def test_a_new_attempt_shows_what_was_repeated() -> None:
     events = [started(), step(1), step(2), step(3)]
     events += [started(at=13, attempt=2, resumed_from_step=2), step(3, at=14)]
 
@@ -431,7 +431,7 @@ FEDERATED = replace(
 )
 
 
-def test_a_federation_says_who_was_left_out_and_why() -> None:
+def test_a_federation_shows_excluded_parties_with_reasons() -> None:
     shown = view(history_of(federated_events()), FEDERATED, T0 + 8)
 
     assert "Party 'south' was left out of 1 round of 3 (2): no answer within 5 s." in texts(shown)
@@ -452,7 +452,7 @@ def test_the_best_checkpoint_is_marked(shown) -> None:
     assert [(row["step"], row["is_best"]) for row in rows] == [(4, True), (15, False)]
 
 
-def test_the_best_checkpoint_is_told_with_its_metric_and_whether_it_is_there() -> None:
+def test_the_best_checkpoint_is_shown_with_metric_and_existence() -> None:
     events = [started(), evaluated(1, 0.25), saved(1, best=True)]
     events += [saved(number) for number in range(2, 200)]
 
@@ -470,13 +470,13 @@ def test_the_best_checkpoint_is_told_with_its_metric_and_whether_it_is_there() -
     assert [row["step"] for row in shown[0]["rows"] if row["is_best"]] == [1]
 
 
-def test_data_and_code_are_told_without_the_definition(shown) -> None:
+def test_data_and_code_are_shown_without_the_definition(shown) -> None:
     assert shown["about"]["data"] == "data/*.recordio"
     assert shown["about"]["model_def"] == "small"
     assert shown["about"]["versions"] == {}
 
 
-def test_events_of_a_federation_speak_of_rounds() -> None:
+def test_events_of_a_federation_mention_rounds() -> None:
     events = [
         *federated_events(),
         Evaluated(time=T0 + 8, step=3, epoch=3, metrics={"loss": 0.5}),
@@ -497,7 +497,7 @@ def test_events_of_a_federation_speak_of_rounds() -> None:
     assert not [text for text in (*said, *marks, *texts(shown)) if "step" in text]
 
 
-def test_overfitting_of_a_federation_is_told_by_round() -> None:
+def test_overfitting_of_a_federation_is_reported_by_round() -> None:
     events = federated_events()
     events += [evaluated(n, loss, at=n + 4) for n, loss in ((1, 0.2), (2, 0.9), (3, 0.95))]
 
@@ -507,7 +507,7 @@ def test_overfitting_of_a_federation_is_told_by_round() -> None:
     assert "step" not in text
 
 
-def test_what_a_page_shows_is_json_whatever_is_in_the_log() -> None:
+def test_page_data_are_valid_json_for_any_log() -> None:
     events = [started(), step(1, loss=float("inf")), evaluated(1, float("nan")), saved(1)]
 
     json.dumps(view(history_of(events), LIVE, T0 + 2), allow_nan=False)
@@ -536,7 +536,7 @@ def test_secrets_are_not_shown() -> None:
         assert secret not in shown
 
 
-def test_numbers_whose_name_sounds_secret_are_shown() -> None:
+def test_numbers_with_secret_sounding_names_are_shown() -> None:
     assert redacted({"num_tokens": 512, "token": "x"}) == {
         "num_tokens": 512,
         "token": "(not shown)",

@@ -109,7 +109,7 @@ def test_the_url_is_on_loopback_with_a_token(client) -> None:
     assert len(client.token) >= 30
 
 
-def test_the_page_and_what_it_loads_are_answered(client) -> None:
+def test_the_page_and_its_resources_are_served(client) -> None:
     answer, page = client.get("/")
     loaded = re.findall(r'(?:src|href)="(static/[^"]+)"', page)
 
@@ -121,7 +121,7 @@ def test_the_page_and_what_it_loads_are_answered(client) -> None:
         assert answer.headers["content-type"].split(";")[0] in {"text/css", "text/javascript"}
 
 
-def test_the_page_loads_nothing_from_elsewhere_and_runs_nothing_inline(client) -> None:
+def test_the_page_uses_no_external_or_inline_code(client) -> None:
     answer, page = client.get("/")
 
     policy = answer.headers["content-security-policy"]
@@ -133,7 +133,7 @@ def test_the_page_loads_nothing_from_elsewhere_and_runs_nothing_inline(client) -
     assert answer.headers["x-frame-options"] == "DENY"
 
 
-def test_all_of_the_page_weighs_less_than_half_a_megabyte(client) -> None:
+def test_the_whole_page_is_smaller_than_half_a_megabyte(client) -> None:
     _, page = client.get("/")
     scripts = {*re.findall(r'"(static/[^"]+)"', page)}
     for path in list(scripts):
@@ -146,7 +146,7 @@ def test_all_of_the_page_weighs_less_than_half_a_megabyte(client) -> None:
     assert weight < 500_000
 
 
-def test_the_state_is_that_of_the_log(client) -> None:
+def test_the_state_matches_the_log(client) -> None:
     state = client.json("/state.json")
 
     assert state["head"]["state"] == "finished"
@@ -157,7 +157,7 @@ def test_the_state_is_that_of_the_log(client) -> None:
 @pytest.mark.parametrize(
     "path", ["/", "/state.json", "/events", "/jobs.json", "/static/page.js", "/report"]
 )
-def test_without_the_token_nothing_is_answered(client, path) -> None:
+def test_requests_without_the_token_are_refused(client, path) -> None:
     # A random token may end in any letter.
     other = "y" if client.token.endswith("x") else "x"
     for wrong in (
@@ -172,7 +172,7 @@ def test_without_the_token_nothing_is_answered(client, path) -> None:
         assert "set-cookie" not in answer.headers
 
 
-def test_the_cookie_of_the_first_page_is_enough_for_the_rest(client) -> None:
+def test_the_cookie_of_the_first_page_suffices_for_the_rest(client) -> None:
     answer, _ = client.get("/")
     cookie = answer.headers["set-cookie"]
 
@@ -183,14 +183,14 @@ def test_the_cookie_of_the_first_page_is_enough_for_the_rest(client) -> None:
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""])
-def test_a_name_that_was_made_to_mean_this_machine_gets_nothing(client, host) -> None:
+def test_dns_rebinding_is_refused(client, host) -> None:
     answer, body = client.get("/state.json", host=host or " ")
 
     assert answer.status in {400, 421}
     assert "Worker" not in body
 
 
-def test_files_outside_are_not_served(client) -> None:
+def test_files_outside_the_output_are_not_served(client) -> None:
     for path in (
         "/static/../server.py",
         "/static/..%2Fserver.py",
@@ -231,7 +231,7 @@ def test_names_that_utf8_or_a_screen_cannot_represent_are_escaped(tmp_path) -> N
     assert list(metrics) == ["loss", "\\ud800\\u202e\\x00" + "x" * 97 + " ..."]
 
 
-def test_an_output_that_is_removed_while_its_page_is_open_is_shown_as_it_was(tmp_path) -> None:
+def test_an_output_removed_while_open_is_still_shown(tmp_path) -> None:
     output = write_output(tmp_path / "job", finished_events())
     with served(output) as url:
         client = Client(url)
@@ -246,7 +246,7 @@ def test_an_output_that_is_removed_while_its_page_is_open_is_shown_as_it_was(tmp
     assert any("no longer there" in note for note in after["notes"])
 
 
-def test_two_hundred_viewers_and_slow_ones_are_served(tmp_path) -> None:
+def test_two_hundred_viewers_including_slow_ones_are_served(tmp_path) -> None:
     output = write_output(tmp_path / "live", shifted_to_now(elastic_events()), held=True)
     with served(output) as url:
         client = Client(url)
@@ -266,11 +266,11 @@ def test_two_hundred_viewers_and_slow_ones_are_served(tmp_path) -> None:
     assert state == "running"
 
 
-def test_a_job_that_is_not_there_is_no_page(client) -> None:
+def test_a_missing_job_is_404(client) -> None:
     assert client.get("/state.json?job=other")[0].status == 404
 
 
-def test_what_is_appended_comes_as_an_event_and_only_what_changed(tmp_path) -> None:
+def test_appended_events_are_pushed_as_changes_only(tmp_path) -> None:
     output = write_output(tmp_path / "live", shifted_to_now(elastic_events()), held=True)
     # Held by this very process, which lives.
     with served(output) as url, Client(url).events("/events") as events:
@@ -290,7 +290,7 @@ def test_what_is_appended_comes_as_an_event_and_only_what_changed(tmp_path) -> N
     assert "about" not in second
 
 
-def test_a_folder_of_outputs_is_a_list_with_losses(tmp_path) -> None:
+def test_a_folder_of_outputs_is_listed_with_losses(tmp_path) -> None:
     for name in ("a", "b"):
         write_output(tmp_path / name, finished_events(), elastic_job(name))
     with served(tmp_path) as url:
@@ -303,7 +303,7 @@ def test_a_folder_of_outputs_is_a_list_with_losses(tmp_path) -> None:
     assert state["head"]["name"] == "b"
 
 
-def test_a_port_in_use_is_named_with_the_way_out(output) -> None:
+def test_a_port_in_use_is_reported_with_a_remedy(output) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -314,24 +314,24 @@ def test_a_port_in_use_is_named_with_the_way_out(output) -> None:
 
 
 @pytest.mark.parametrize("listen", ["8080", "localhost", ":80", "a:b", "127.0.0.1:70000"])
-def test_an_address_that_is_none_is_refused(output, listen) -> None:
+def test_an_invalid_address_is_refused(output, listen) -> None:
     with pytest.raises(UsageError, match="expected HOST:PORT"):
         serve(str(output), listen, print)
 
 
-def test_other_machines_are_warned_of() -> None:
+def test_serving_other_machines_gives_a_warning() -> None:
     assert warning_of("127.0.0.1:0") is None
     assert warning_of("[::1]:0") is None
     assert "without encryption" in warning_of("0.0.0.0:80")
     assert parse_address("[::]:80") == ("::", 80)
 
 
-def test_a_token_is_compared_as_a_whole() -> None:
+def test_only_the_complete_token_is_accepted() -> None:
     assert is_token("abc", "abc")
     assert not any(is_token(given, "abc") for given in (None, "", "ab", "abcd", "\udc80"))
 
 
-def test_the_own_name_is_allowed() -> None:
+def test_the_machines_own_name_is_allowed() -> None:
     assert is_own_host(f"{socket.gethostname()}:80")
     assert is_own_host("train.example:80", allowed="train.example")
 

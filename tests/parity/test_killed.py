@@ -32,7 +32,7 @@ KILLED = [
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("feature", KILLED)
-def test_two_kills_change_no_bit(feature, data, tmp_path, train_until):
+def test_two_kills_do_not_change_the_result(feature, data, tmp_path, train_until):
     trainings = runner.Trainings(feature, tmp_path / "here", data)
     folder = tmp_path / "killed"
 

@@ -6,11 +6,11 @@ from tests.parity.features import FOLDER, Promise, all_features, read_feature
 from tests.parity.page import PAGE, page
 
 
-def test_the_page_is_what_the_generator_writes():
+def test_the_page_matches_the_generator():
     assert PAGE.read_text() == page(all_features()), "Run: python -m tests.parity"
 
 
-def test_there_are_sixty_features_of_keras_and_twenty_of_pytorch():
+def test_sixty_keras_and_twenty_pytorch_features_are_listed():
     frameworks = [feature.framework for feature in all_features()]
 
     assert frameworks.count("keras") >= 60
@@ -24,7 +24,7 @@ def test_each_feature_is_trained_by_one_file():
     assert all((FOLDER / f"{file}.py").is_file() for file in (*FILES, "test_torch"))
 
 
-def test_no_two_features_of_a_framework_have_one_title():
+def test_features_of_a_framework_have_different_titles():
     titles = [(feature.framework, feature.title) for feature in all_features()]
 
     assert sorted(titles) == sorted(set(titles))
@@ -51,12 +51,12 @@ def test_a_promise_is_read_with_its_tolerance_and_its_reason():
 
 
 @pytest.mark.parametrize("text", ["", "fine", "refused", "differs: ", "equal within 1e-3"])
-def test_a_promise_without_a_kind_or_a_reason_is_no_promise(text):
+def test_a_promise_without_a_kind_or_reason_is_refused(text):
     with pytest.raises(ValueError, match="equal|why"):
         Promise.from_text(text)
 
 
-def test_a_refusal_says_which_words_its_error_has(tmp_path):
+def test_a_refusal_states_the_words_of_its_error(tmp_path):
     file = tmp_path / "keras" / "one.py"
     file.parent.mkdir()
     file.write_text('"""One."""\n\nGROUP = "Some"\nEXPECT = "refused: why"\n')

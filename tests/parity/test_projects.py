@@ -21,7 +21,7 @@ PROJECTS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("feature", PROJECTS, ids=lambda feature: feature.name)
-def test_a_project_is_evaluated_predicts_and_is_exported(feature, tmp_path):
+def test_a_project_can_be_evaluated_predicted_with_and_exported(feature, tmp_path):
     write_data(tmp_path)
     trainings = Trainings(feature, tmp_path / "work", tmp_path, exports=True)
     (last,) = trainings.numbers("one process").history[-1:]

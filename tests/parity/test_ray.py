@@ -21,7 +21,7 @@ from elasticdl.engines.progress_bar import Silent
         "torch/adamw",
     ],
 )
-def test_two_workers_on_ray_give_the_numbers_of_the_plain_script(name, data, tmp_path):
+def test_two_workers_on_ray_match_the_plain_script(name, data, tmp_path):
     feature = read_feature(FOLDER / f"{name}.py")
     trainings = runner.Trainings(feature, tmp_path / "zoo", data)
     job = trainings.job(

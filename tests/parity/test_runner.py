@@ -21,7 +21,7 @@ def numbers(weights, *losses):
     return Numbers([{"loss": loss} for loss in losses], {"kernel": np.float32(weights)})
 
 
-def test_rounding_is_no_difference():
+def test_rounding_is_not_a_difference():
     compare(numbers([1.0, 1e-9], 0.5), numbers([1.000001, 0.0], 0.5), EQUAL)
 
 
@@ -35,7 +35,7 @@ def test_a_weight_that_differs_is_named():
         compare(numbers([1.0, 0.1]), numbers([1.0, 0.1001]), EQUAL)
 
 
-def test_bits_are_compared_where_no_tolerance_is_left():
+def test_values_are_compared_exactly_without_a_tolerance():
     same_bits = Promise("equal", tolerance=0.0)
 
     compare(numbers([1.0, np.nan]), numbers([1.0, np.nan]), same_bits)
@@ -43,31 +43,31 @@ def test_bits_are_compared_where_no_tolerance_is_left():
         compare(numbers([1.0]), numbers([np.nextafter(np.float32(1.0), 2)]), same_bits)
 
 
-def test_what_is_measured_by_the_script_alone_is_a_difference():
+def test_a_metric_only_of_the_script_is_a_difference():
     measured = Numbers([{"loss": 0.5, "val_mae": 0.1}], {})
 
     with pytest.raises(DifferenceError, match="val_mae"):
         compare(Numbers([{"loss": 0.5}], {}), measured, EQUAL)
 
 
-def test_another_number_of_epochs_is_a_difference():
+def test_a_different_number_of_epochs_is_a_difference():
     with pytest.raises(DifferenceError, match="2 epochs, expected 1"):
         compare(numbers([1.0], 0.5, 0.4), numbers([1.0], 0.5), EQUAL)
 
 
-def test_a_stated_difference_has_to_be_there():
+def test_a_stated_difference_must_exist():
     check_differs(numbers([1.0]), numbers([2.0]))
     with pytest.raises(DifferenceError, match="those of the plain script"):
         check_differs(numbers([1.0]), numbers([1.0]))
 
 
-def test_where_only_reports_differ_weights_do_not():
+def test_weights_must_match_if_only_reports_differ():
     check_differs(numbers([1.0], 0.5), numbers([1.0], 0.4), same_weights=True)
     with pytest.raises(DifferenceError, match="kernel"):
         check_differs(numbers([1.0], 0.5), numbers([2.0], 0.4), same_weights=True)
 
 
-def test_a_stated_difference_is_no_excuse_for_nan():
+def test_a_stated_difference_does_not_excuse_nan():
     with pytest.raises(AssertionError):
         check_differs(numbers([np.nan]), numbers([2.0]))
 
@@ -92,12 +92,12 @@ def test_a_refusal_names_the_feature():
         check_refused(FEATURE, "resumed", Raising(None))
 
 
-def test_a_crash_is_no_refusal():
+def test_a_crash_is_not_a_refusal():
     with pytest.raises(TypeError):
         check_refused(FEATURE, "resumed", Raising(TypeError("train_step")))
 
 
-def test_two_workers_have_the_halves_of_each_batch():
+def test_two_workers_get_the_halves_of_each_batch():
     train = list(range(records.NUM_RECORDS))
 
     by_halves = records.for_two_workers(train)

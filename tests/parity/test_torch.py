@@ -3,5 +3,5 @@
 from tests.parity import runner
 
 
-def test_a_feature_gives_the_numbers_of_its_plain_script_or_is_refused(trainings, place):
+def test_a_feature_matches_its_plain_script_or_is_refused(trainings, place):
     runner.check(trainings.feature, place, trainings)

@@ -138,7 +138,7 @@ def test_a_plugin_that_cannot_be_imported_is_named(elasticdl, installed, folder)
     assert "a_module_that_is_not_there" in message
 
 
-def test_a_reader_of_a_plugin_keeps_the_contract(installed, folder, monkeypatch):
+def test_a_reader_of_a_plugin_satisfies_the_contract(installed, folder, monkeypatch):
     monkeypatch.syspath_prepend(str(installed))
     from team_plugins.jsonl import open_files
 

@@ -23,7 +23,7 @@ def test_the_class_with_the_highest_score_is_predicted(scores, outputs) -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (1,)])
-def test_a_single_score_is_that_of_the_second_class(shape) -> None:
+def test_a_single_score_belongs_to_the_second_class(shape) -> None:
     shares = np.reshape([0.7, 0.2, 0.5], (3, *shape))
 
     assert added("probabilities", shape, shares) == ([1, 0, 1], [0.7, 0.8, 0.5])
@@ -36,7 +36,7 @@ def test_large_scores_do_not_overflow() -> None:
 
 
 @pytest.mark.parametrize("scores", ["probabilities", "logits", "log_probabilities"])
-def test_scores_that_are_nan_predict_no_class(scores) -> None:
+def test_nan_scores_predict_no_class(scores) -> None:
     number, probability = added(scores, (2,), [[np.nan, 0.1], [0.1, 0.9]])
     assert number == [-1, 1]
     assert np.isnan(probability[0])
@@ -44,12 +44,12 @@ def test_scores_that_are_nan_predict_no_class(scores) -> None:
     assert added(scores, (2,), [[np.nan, 0.1], [0.1, 0.9]], ("cat", "dog"))[0] == ["", "dog"]
 
 
-def test_a_class_is_called_by_its_name() -> None:
+def test_a_class_is_written_by_its_name() -> None:
     assert added("probabilities", (2,), P, ("cat", "dog")) == (["dog", "cat"], [0.8, 0.9])
     assert added("probabilities", (), [0.7], ("no", "yes")) == (["yes"], [0.7])
 
 
-def test_outputs_without_a_class_in_the_data_are_called_by_their_numbers() -> None:
+def test_outputs_without_a_class_in_the_data_are_numbered() -> None:
     shares = [[0.7, 0.2, 0.1], [0.1, 0.7, 0.2], [0.1, 0.2, 0.7]]
     assert added("probabilities", (3,), shares, ("three", "seven"))[0] == ["three", "seven", "2"]
 

@@ -46,7 +46,7 @@ def test_columns_of_a_table_keep_their_type(table) -> None:
     }
 
 
-def test_text_dates_and_gaps_are_read_over_row_groups(table) -> None:
+def test_text_dates_and_missing_values_are_read_across_row_groups(table) -> None:
     found = read(table, ["name", "day"], 1, 3)
 
     assert found == {"name": [None, "zoë"], "day": ["2020-01-31", "2020-01-31"]}
@@ -93,7 +93,7 @@ def test_decimals_dates_and_durations_are_text_and_seconds_in_csv(tmp_path) -> N
     ]
 
 
-def test_decimals_of_other_files_get_the_type_of_the_first(tmp_path) -> None:
+def test_decimals_of_later_files_get_the_type_of_the_first(tmp_path) -> None:
     prices = [pa.array([Decimal("1.20")], pa.decimal128(7, 2)),
               pa.array([Decimal("2.500")], pa.decimal128(9, 3)),
               pa.array([Decimal("2.505")], pa.decimal128(9, 3))]  # fmt: skip
@@ -114,7 +114,7 @@ def test_durations_are_seconds_in_recordio(tmp_path) -> None:
     assert [record["wait"].tolist() for record in found] == [[90.0], []]
 
 
-def test_columns_of_a_csv_file_need_not_be_full(tmp_path) -> None:
+def test_columns_of_a_csv_file_may_have_missing_values(tmp_path) -> None:
     (tmp_path / "a.csv").write_text("id,name,empty,x\n1,ann,,0.5\n,,,0.25\n")
 
     assert read(tmp_path / "a.csv", ["id", "x"]) == {"id": [1, None], "x": [0.5, 0.25]}
@@ -127,7 +127,7 @@ def write_records(path, *records):
             writer.write(encode(record))
 
 
-def test_fields_of_other_records_are_copied_if_they_have_one_size(tmp_path) -> None:
+def test_fields_of_other_records_are_copied_if_of_fixed_size(tmp_path) -> None:
     path = tmp_path / "a.recordio"
     write_records(
         path,
@@ -140,18 +140,18 @@ def test_fields_of_other_records_are_copied_if_they_have_one_size(tmp_path) -> N
         read(path, ["n"])
 
 
-def test_an_unknown_column_is_refused_with_a_near_one(table) -> None:
+def test_an_unknown_column_is_refused_with_a_similar_one(table) -> None:
     with pytest.raises(UsageError, match=r"no column 'nam'; did you mean 'name'\?"):
         read(table, ["id", "nam"])
 
 
-def test_lists_of_a_table_are_refused(table) -> None:
+def test_list_columns_are_refused(table) -> None:
     with pytest.raises(UsageError, match="'list' is list"):
         read(table, ["list"])
 
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet", "recordio"])
-def test_a_gap_is_a_gap_in_each_format(table, tmp_path, file_format) -> None:
+def test_missing_values_stay_missing_in_each_format(table, tmp_path, file_format) -> None:
     path = tmp_path / f"p.{file_format}"
     columns = InputColumns(open_source(str(table)), ["id", "name"])
     with open_writer(str(path)) as writer:

@@ -56,13 +56,13 @@ def written(predictions):
     return rows
 
 
-def test_outputs_are_written_as_they_are() -> None:
+def test_outputs_are_written_unchanged_by_default() -> None:
     ((first, keys, outputs),) = written(None)
 
     assert (first, keys, outputs.tolist()) == (0, ["a.csv:0", "a.csv:1"], [2, 4])
 
 
-def test_a_hook_says_what_is_written() -> None:
+def test_a_hook_determines_what_is_written() -> None:
     ((_, _, outputs),) = written(lambda outputs: {"half": outputs / 2})
 
     assert {name: array.tolist() for name, array in outputs.items()} == {"half": [1, 2]}
@@ -75,12 +75,12 @@ def test_a_hook_that_returns_none_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("made", [[1], {}, "text"])
-def test_a_hook_returns_a_dict(made) -> None:
+def test_a_hook_must_return_a_dict(made) -> None:
     with pytest.raises(DefinitionError, match=r"^model.py:7: default_predictions\(\) returned"):
         written(lambda _: made)
 
 
-def test_a_hook_that_raises_is_the_users_error() -> None:
+def test_a_hook_that_raises_is_a_user_code_error() -> None:
     with pytest.raises(
         UserCodeError, match=r"default_predictions\(\) raised:\n(.|\n)*ZeroDivision"
     ):

@@ -25,7 +25,7 @@ TWO = np.zeros((2, 3), np.float32)
     ],
     ids=["array", "list", "tuple", "dict", "nested", "underscore"],
 )
-def test_outputs_are_named_after_where_they_are(outputs, names) -> None:
+def test_outputs_are_named_after_their_position(outputs, names) -> None:
     assert list(named_outputs(outputs, 2)) == names
 
 
@@ -42,12 +42,12 @@ def test_outputs_are_named_after_where_they_are(outputs, names) -> None:
     ],
     ids=["scalar", "length", "key", "same name", "complex", "objects", "dates"],
 )
-def test_outputs_that_are_no_rows_are_named(outputs, told) -> None:
+def test_outputs_that_are_not_rows_are_named(outputs, told) -> None:
     with pytest.raises(DefinitionError, match=told):
         named_outputs(outputs, 2)
 
 
-def test_fields_say_dtype_and_shape_of_one_example() -> None:
+def test_fields_have_dtype_and_shape_of_one_example() -> None:
     columns = {"a": TWO, "b": np.array(["x", "y"]), "c": np.zeros(2, ml_dtypes.bfloat16)}
 
     assert fields_of(columns) == (
@@ -69,7 +69,7 @@ def test_fields_say_dtype_and_shape_of_one_example() -> None:
         (["a", "b"], ["a:0", "b:0"]),
     ],
 )
-def test_keys_start_where_the_files_paths_part(uris, keys) -> None:
+def test_keys_start_after_the_common_path(uris, keys) -> None:
     assert RecordKeys([RecordFile(uri, 1) for uri in uris]).between(0, len(uris)) == keys
 
 
@@ -79,13 +79,13 @@ def test_keys_count_within_each_file() -> None:
     assert RecordKeys(files).between(1, 4) == ["a:1", "b:0", "b:1"]
 
 
-def test_there_are_no_keys_for_records_that_are_not_there() -> None:
+def test_keys_of_missing_records_raise_index_error() -> None:
     with pytest.raises(IndexError):
         RecordKeys([RecordFile("a", 2)]).between(1, 3)
 
 
 @pytest.mark.timeout(30)
-def test_keys_of_a_batch_do_not_cost_more_because_there_are_many_files() -> None:
+def test_keys_of_a_batch_cost_the_same_with_many_files() -> None:
     keys = RecordKeys([RecordFile(f"data/part-{i}", 1) for i in range(100_000)])
 
     for record in range(10_000):

@@ -92,7 +92,7 @@ def test_a_folder_has_rows_in_order_with_their_keys(place, file_format) -> None:
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_parts_are_ranges_of_records_whatever_the_batches_were(place, file_format) -> None:
+def test_parts_do_not_depend_on_batches(place, file_format) -> None:
     predict(f"{place}/out", file_format, records_per_part=2, batch=3)
 
     rows = [rows_of(f"{place}/out/part-0000{part}.{file_format}", file_format) for part in range(3)]
@@ -100,9 +100,7 @@ def test_parts_are_ranges_of_records_whatever_the_batches_were(place, file_forma
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_a_name_that_ends_in_a_format_is_one_file_whatever_the_parts_were(
-    place, file_format
-) -> None:
+def test_a_name_with_an_extension_is_one_file(place, file_format) -> None:
     for records_per_part in (5, 2):
         name = f"{records_per_part}.{file_format}"
         predict(f"{place}/{name}", None, records_per_part=records_per_part)
@@ -114,7 +112,7 @@ def test_a_name_that_ends_in_a_format_is_one_file_whatever_the_parts_were(
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_no_record_makes_an_empty_file_or_folder(place, file_format) -> None:
+def test_no_records_give_an_empty_file_or_folder(place, file_format) -> None:
     predict(f"{place}/out", file_format, num_records=0)
     for _ in range(2):
         predict(f"{place}/out.{file_format}", None, num_records=0)
@@ -146,7 +144,7 @@ def test_a_name_with_a_line_break_is_one_column_of_a_joined_csv_file(tmp_path) -
         assert list(csv.reader(file)) == [["key", "a\nb"], ["a:0", "1.0"], ["a:1", "2.0"]]
 
 
-def test_the_manifest_says_what_the_parts_are(tmp_path) -> None:
+def test_the_manifest_describes_the_parts(tmp_path) -> None:
     predict(str(tmp_path / "out"), "csv", records_per_part=3)
     manifest = json.loads((tmp_path / "out" / "_SUCCESS").read_text())
     first = (tmp_path / "out" / "part-00000.csv").read_bytes()
@@ -190,7 +188,7 @@ def test_every_output_is_a_feature_of_the_example(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("name", ["o", "o.csv"])
-def test_a_writer_says_what_it_will_replace(tmp_path, name) -> None:
+def test_a_writer_reports_what_it_will_replace(tmp_path, name) -> None:
     output = str(tmp_path / name)
 
     for replaced in ("", output):
@@ -217,7 +215,7 @@ def test_every_output_is_a_typed_column(tmp_path) -> None:
     assert table["class"].to_pylist() == [-1, 7]
 
 
-def test_csv_reads_back_to_the_same_values(tmp_path) -> None:
+def test_values_survive_a_csv_round_trip(tmp_path) -> None:
     write_one(str(tmp_path / "o"), "csv", TREE)
     with (tmp_path / "o" / "part-00000.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
@@ -231,7 +229,7 @@ def test_csv_reads_back_to_the_same_values(tmp_path) -> None:
     assert (rows[0]["name"], rows[1]["name"], rows[1]["raw"]) == ("ä,b", 'c"d', "y\n")
 
 
-def test_texts_with_fixed_width_are_strings_in_parquet(tmp_path) -> None:
+def test_fixed_width_texts_are_strings_in_parquet(tmp_path) -> None:
     write_one(str(tmp_path / "o"), "parquet", np.array(["a", "bc"]))
     table = pyarrow.parquet.read_table(tmp_path / "o" / "part-00000.parquet")
 
@@ -247,14 +245,14 @@ def test_an_output_without_values_is_written(tmp_path, file_format) -> None:
     assert names_in(f"{tmp_path}/o") == ["_SUCCESS", f"part-00000.{file_format}"]
 
 
-def test_two_outputs_that_would_share_a_csv_column_are_refused(tmp_path) -> None:
+def test_outputs_that_would_share_a_csv_column_are_refused(tmp_path) -> None:
     tree = {"a": np.zeros((2, 2)), "a_0": np.zeros(2)}
 
     with pytest.raises(DefinitionError, match="CSV column 'a_0'"):
         write_one(str(tmp_path / "o"), "csv", tree)
 
 
-def test_bytes_that_are_no_text_are_refused_by_csv(tmp_path) -> None:
+def test_bytes_that_are_not_text_are_refused_by_csv(tmp_path) -> None:
     with pytest.raises(DefinitionError, match="not UTF-8"):
         write_one(str(tmp_path / "o"), "csv", np.array([b"\xff", b""], object))
 
@@ -278,7 +276,7 @@ def test_outputs_that_change_between_batches_are_refused(tmp_path, second) -> No
         writer.write(1, keys(1, 2), second)
 
 
-def test_records_cannot_be_left_out(tmp_path) -> None:
+def test_records_cannot_be_skipped(tmp_path) -> None:
     with open_writer(str(tmp_path / "o")) as writer:
         writer.write(0, keys(0, 2), outputs(0, 2))
         with pytest.raises(ValueError, match="Record 2 comes next, not 3"):
@@ -289,7 +287,7 @@ def test_records_cannot_be_left_out(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("name", ["out", "out.recordio"])
-def test_parts_written_in_any_order_and_twice_give_the_same(place, name) -> None:
+def test_parts_may_be_written_in_any_order_and_twice(place, name) -> None:
     predict(f"{place}/in_order_{name}", records_per_part=2)
     with open_writer(f"{place}/{name}", records_per_part=2) as writer:
         for index in (2, 0, 1, 0):
@@ -305,7 +303,7 @@ def test_parts_written_in_any_order_and_twice_give_the_same(place, name) -> None
         assert rows_of(f"{place}/{name}") == EXPECTED
 
 
-def test_a_part_that_fails_is_no_part(place) -> None:
+def test_a_failed_part_is_not_published(place) -> None:
     writer = open_writer(f"{place}/out", records_per_part=2)
     with suppress(DefinitionError), writer.part(0) as part:
         part.write(keys(0, 1), outputs(0, 1))
@@ -316,7 +314,7 @@ def test_a_part_that_fails_is_no_part(place) -> None:
     assert not fsspec.core.url_to_fs(place)[0].exists(f"{place}/out")
 
 
-def test_a_part_holds_its_range_and_no_more(place) -> None:
+def test_a_part_contains_exactly_its_range(place) -> None:
     with (
         open_writer(f"{place}/out", records_per_part=2) as writer,
         pytest.raises(ValueError, match="cannot hold"),
@@ -337,7 +335,7 @@ def test_a_missing_part_is_named_and_nothing_is_published(place) -> None:
     assert names_in(place) == []
 
 
-def test_a_part_that_is_short_in_the_middle_is_named(place) -> None:
+def test_a_part_with_too_few_records_is_named(place) -> None:
     writer = open_writer(f"{place}/out", records_per_part=2)
     for index in (0, 1):
         with writer.part(index) as part:
@@ -361,7 +359,7 @@ def test_parts_of_different_models_are_refused(place) -> None:
 
 
 @pytest.mark.parametrize("name", ["out", *(f"out.{each}" for each in FORMATS)])
-def test_nothing_is_there_before_the_end(place, name) -> None:
+def test_nothing_is_published_before_the_end(place, name) -> None:
     with open_writer(f"{place}/{name}", records_per_part=1) as writer:
         for start in range(3):
             writer.write(start, keys(start, start + 1), outputs(start, start + 1))
@@ -377,7 +375,7 @@ def fail_on_the_way(output: str, **options) -> None:
 
 
 @pytest.mark.parametrize("name", ["out", *(f"out.{each}" for each in FORMATS)])
-def test_a_prediction_that_fails_leaves_nothing(place, name) -> None:
+def test_a_failed_prediction_leaves_nothing(place, name) -> None:
     with pytest.raises(KeyError):
         fail_on_the_way(f"{place}/{name}", records_per_part=2)
 
@@ -385,7 +383,7 @@ def test_a_prediction_that_fails_leaves_nothing(place, name) -> None:
 
 
 @pytest.mark.parametrize("name", ["out", "out.recordio"])
-def test_an_earlier_prediction_stays_until_a_new_one_is_whole(place, name) -> None:
+def test_an_earlier_prediction_is_kept_until_a_new_one_is_complete(place, name) -> None:
     predict(f"{place}/{name}", records_per_part=2)
     with pytest.raises(KeyError):
         fail_on_the_way(f"{place}/{name}", records_per_part=1)
@@ -411,7 +409,7 @@ def test_closing_twice_publishes_once(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_a_full_disk_is_told_and_leaves_nothing(tmp_path, file_format) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path, file_format) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
     noise = np.random.default_rng(0).normal(size=(2000, 10))
@@ -445,7 +443,7 @@ def write_elsewhere(output: str) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("name", ["out", "out.recordio"])
-def test_what_a_killed_prediction_left_is_removed_by_the_next(tmp_path, name) -> None:
+def test_leftovers_of_a_killed_prediction_are_removed_by_the_next(tmp_path, name) -> None:
     writer = write_elsewhere(str(tmp_path / name))
     with pytest.raises(OutputBusyError, match=rf"{name}: process {writer.pid} on "):
         open_writer(str(tmp_path / name))
@@ -458,7 +456,7 @@ def test_what_a_killed_prediction_left_is_removed_by_the_next(tmp_path, name) ->
     assert names_in(str(tmp_path)) == [name]
 
 
-def test_two_outputs_of_one_folder_do_not_disturb_each_other(place) -> None:
+def test_two_outputs_in_one_folder_do_not_interfere(place) -> None:
     with open_writer(f"{place}/a") as writer:
         predict(f"{place}/b")
         writer.write(0, keys(0, 1), outputs(0, 1))
@@ -469,7 +467,7 @@ def test_two_outputs_of_one_folder_do_not_disturb_each_other(place) -> None:
 # --- What is not replaced ---------------------------------------------------------------------
 
 
-def test_a_folder_of_something_else_is_refused(place) -> None:
+def test_an_unrelated_folder_is_refused(place) -> None:
     fsspec.open(f"{place}/out/thesis.tex", "wb", auto_mkdir=True).open().close()
 
     with pytest.raises(OutputTakenError, match=r"out: holds thesis\.tex.*--output"):
@@ -478,7 +476,7 @@ def test_a_folder_of_something_else_is_refused(place) -> None:
     assert names_in(place) == ["out"]
 
 
-def test_a_prediction_to_which_something_was_added_is_refused(place) -> None:
+def test_a_prediction_with_added_files_is_refused(place) -> None:
     predict(f"{place}/out")
     fsspec.open(f"{place}/out/notes.txt", "wb").open().close()
 
@@ -523,7 +521,7 @@ def test_a_file_of_training_data_is_not_overwritten(place, key) -> None:
         ("o.csv", b"key,age\nAda,36\n", "holds records that are not predictions"),
     ],
 )
-def test_a_file_of_something_else_is_not_overwritten(tmp_path, name, content, why) -> None:
+def test_an_unrelated_file_is_not_overwritten(tmp_path, name, content, why) -> None:
     (tmp_path / name).write_bytes(content)
 
     with pytest.raises(OutputTakenError, match=why):
@@ -531,7 +529,7 @@ def test_a_file_of_something_else_is_not_overwritten(tmp_path, name, content, wh
     assert (tmp_path / name).read_bytes() == content
 
 
-def test_a_parquet_table_of_ones_own_is_not_overwritten(place) -> None:
+def test_a_users_parquet_table_is_not_overwritten(place) -> None:
     fsspec.core.url_to_fs(place)[0].makedirs(place, exist_ok=True)
     for number, columns in enumerate([{"age": [36]}, {"key": ["Ada"]}, {"key": [7]}]):
         with fsspec.open(f"{place}/{number}.parquet", "wb") as file:
@@ -541,7 +539,7 @@ def test_a_parquet_table_of_ones_own_is_not_overwritten(place) -> None:
             open_writer(f"{place}/{number}.parquet")
 
 
-def test_a_file_is_not_taken_for_a_folder_nor_a_folder_for_a_file(tmp_path) -> None:
+def test_files_and_folders_are_not_confused(tmp_path) -> None:
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "folder.recordio").mkdir()
 
@@ -551,7 +549,7 @@ def test_a_file_is_not_taken_for_a_folder_nor_a_folder_for_a_file(tmp_path) -> N
         open_writer(str(tmp_path / "folder.recordio"))
 
 
-def test_a_name_of_one_format_and_another_format_is_a_usage_error(tmp_path) -> None:
+def test_a_name_that_contradicts_the_format_is_a_usage_error(tmp_path) -> None:
     with pytest.raises(UsageError, match="is a recordio file by its name, but --format=csv"):
         open_writer(str(tmp_path / "o.recordio"), "csv")
 
@@ -568,7 +566,7 @@ def mounted(tmp_path, monkeypatch) -> Path:
     return path
 
 
-def test_a_mounted_folder_gets_its_parts_inside(mounted) -> None:
+def test_a_mounted_folder_is_kept_and_filled(mounted) -> None:
     before = mounted.stat().st_ino
     for num_records in (5, 3):
         predict(str(mounted), num_records=num_records, records_per_part=2)
@@ -578,7 +576,7 @@ def test_a_mounted_folder_gets_its_parts_inside(mounted) -> None:
     assert mounted.stat().st_ino == before
 
 
-def test_a_prediction_that_died_while_put_in_place_is_replaced(mounted, monkeypatch) -> None:
+def test_a_prediction_interrupted_during_publishing_is_replaced(mounted, monkeypatch) -> None:
     predict(str(mounted), records_per_part=2)
     with monkeypatch.context() as patch:
         patch.setattr(target_module, "_manifest", lambda *_: 1 / 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 
-def test_mode_is_the_one_every_definition_uses() -> None:
+def test_mode_is_the_same_class_as_in_definitions() -> None:
     from elasticdl.definition import Mode
     from elasticdl.python.common import constants
 
@@ -14,7 +14,7 @@ def test_mode_is_the_one_every_definition_uses() -> None:
     assert constants.Mode.TRAINING == "training"
 
 
-def test_a_processor_can_be_derived() -> None:
+def test_a_processor_can_be_subclassed() -> None:
     from elasticdl.python.worker.prediction_outputs_processor import (
         BasePredictionOutputsProcessor,
     )
@@ -28,7 +28,7 @@ def test_a_processor_can_be_derived() -> None:
         BasePredictionOutputsProcessor()
 
 
-def test_a_reader_has_two_old_places() -> None:
+def test_a_reader_has_two_old_import_paths() -> None:
     from elasticdl.python.data import data_reader as first
     from elasticdl.python.data.reader import data_reader as later
 
@@ -36,7 +36,7 @@ def test_a_reader_has_two_old_places() -> None:
     assert first.Metadata(column_names=["a"]).column_names == ["a"]
 
 
-def test_writing_to_a_table_service_is_refused_with_the_way_out() -> None:
+def test_writing_to_a_table_service_is_refused_with_an_alternative() -> None:
     from elasticdl.errors import UsageError
     from elasticdl.python.common.constants import ODPSConfig
     from elasticdl.python.common.log_utils import default_logger

@@ -44,7 +44,7 @@ def refused(options, saved=None, **objects) -> str:
 # --- who says it ---------------------------------------------------------------------------------
 
 
-def test_what_the_file_says_is_taken() -> None:
+def test_options_of_the_file_are_used() -> None:
     found = resolve(None, OLD, where=WHERE)
 
     made = found.create_optimizer()
@@ -56,7 +56,7 @@ def test_what_the_file_says_is_taken() -> None:
     assert list(found.create_metrics()) == ["accuracy"]
 
 
-def test_a_rate_that_keras_made_a_float32_of_is_told_as_it_was_written() -> None:
+def test_a_float32_learning_rate_is_shown_as_written() -> None:
     saved = {"optimizer_config": old({"learning_rate": 0.0010000000474974513}), "loss": "mse"}
 
     found = resolve(None, saved, where=WHERE)
@@ -64,7 +64,7 @@ def test_a_rate_that_keras_made_a_float32_of_is_told_as_it_was_written() -> None
     assert found.description.startswith("SGD, learning rate 0.001 (from the file)")
 
 
-def test_the_spec_goes_before_the_file_item_by_item() -> None:
+def test_the_spec_overrides_the_file_option_by_option() -> None:
     found = resolve({"optimizer": old({"lr": 0.5})}, OLD, where=WHERE)
 
     assert rate(found.create_optimizer()) == 0.5
@@ -72,7 +72,7 @@ def test_the_spec_goes_before_the_file_item_by_item() -> None:
     assert "(from the file)" in found.description
 
 
-def test_a_default_that_has_changed_since_is_told() -> None:
+def test_a_changed_default_is_reported() -> None:
     found = resolve({"optimizer": "adadelta", "loss": "mse"}, where=WHERE)
 
     assert rate(found.create_optimizer()) == np.float32(0.001)
@@ -81,14 +81,14 @@ def test_a_default_that_has_changed_since_is_told() -> None:
     )
 
 
-def test_a_default_that_has_not_changed_is_told_as_one() -> None:
+def test_an_unchanged_default_is_shown_as_a_default() -> None:
     found = resolve({"optimizer": "adam", "loss": "mse"}, where=WHERE)
 
     assert "Adam (from the spec), learning rate 0.001 (the default of Keras 3)" in found.description
 
 
 @pytest.mark.parametrize("fixture", ["old_h5", "tfk_h5", "tfk_keras", "tfk_folder", "keras_h5"])
-def test_what_real_files_say_is_understood(request, fixture) -> None:
+def test_options_of_real_files_are_understood(request, fixture) -> None:
     found = resolve(None, identify(request.getfixturevalue(fixture)).training_config, where=WHERE)
 
     assert ("Adadelta" if fixture == "old_h5" else "Adam") in found.description
@@ -98,7 +98,7 @@ def test_what_real_files_say_is_understood(request, fixture) -> None:
     assert "crossentropy" in found.description
 
 
-def test_each_optimizer_is_a_new_one() -> None:
+def test_each_optimizer_is_new() -> None:
     found = resolve(None, OLD, where=WHERE)
 
     assert found.create_optimizer() is not found.create_optimizer()
@@ -120,7 +120,7 @@ def test_each_optimizer_is_a_new_one() -> None:
         ({"optimizer": "adam", "loss": ["mse", None]}, "one for each output"),
     ],
 )
-def test_what_is_not_understood_is_an_error(options, said) -> None:
+def test_unknown_options_are_an_error(options, said) -> None:
     assert said in refused(options)
 
 
@@ -138,7 +138,7 @@ def test_old_names_of_arguments_are_understood() -> None:
     assert (rate(made), made.momentum, made.nesterov) == (0.25, 0.9, True)
 
 
-def test_decay_of_keras_2_falls_as_it_fell_there() -> None:
+def test_keras_2_decay_matches_keras_2() -> None:
     found = resolve({"optimizer": old({"lr": 0.5, "decay": 0.25}), "loss": "mse"}, where=WHERE)
     made = found.create_optimizer()
 
@@ -152,23 +152,23 @@ def test_decay_of_keras_2_falls_as_it_fell_there() -> None:
     assert "0.5 / (1 + 0.25 * step)" in found.description
 
 
-def test_an_epsilon_that_keras_2_did_not_say_is_the_default() -> None:
+def test_an_epsilon_missing_in_keras_2_is_the_default() -> None:
     assert optimizer(old({"lr": 0.1, "epsilon": None}, "Adam")).epsilon == 1e-7
 
 
-def test_what_only_made_old_optimizers_fast_is_left_out() -> None:
+def test_performance_options_of_old_optimizers_are_ignored() -> None:
     config = {"learning_rate": 0.5, "jit_compile": True, "is_legacy_optimizer": False}
 
     assert rate(optimizer(old(config))) == 0.5
 
 
-def test_nadam_of_keras_2_is_that_of_keras_3_if_it_decayed_as_that() -> None:
+def test_nadam_of_keras_2_is_used_if_its_decay_matches_keras_3() -> None:
     assert rate(optimizer(old({"lr": 0.5, "schedule_decay": 0.004}, "Nadam"))) == 0.5
     said = refused({"optimizer": old({"schedule_decay": 0.01}, "Nadam"), "loss": "mse"})
     assert "takes no 'schedule_decay' (it is 0.01)" in said
 
 
-def test_what_keras_3_cannot_do_is_an_error_and_never_left_out() -> None:
+def test_options_unsupported_in_keras_3_are_an_error() -> None:
     said = refused({"optimizer": old({"lr": 0.1, "centred": True}), "loss": "mse"})
 
     assert "SGD of Keras 3 takes no 'centred' (it is True)" in said
@@ -188,7 +188,7 @@ def test_a_learning_rate_may_be_a_schedule(module) -> None:
     assert "learning rate 0.5 with ExponentialDecay" in found.description
 
 
-def test_the_rich_form_is_understood_with_texts_for_numbers() -> None:
+def test_the_detailed_form_accepts_strings_as_numbers() -> None:
     made = optimizer(
         {
             "value": "SGD",
@@ -208,7 +208,7 @@ def test_a_class_of_another_module_is_not_imported() -> None:
     assert "custom_objects: [{key: Prox" in said
 
 
-def test_a_declared_optimizer_is_made_with_its_arguments() -> None:
+def test_a_declared_optimizer_is_created_with_its_arguments() -> None:
     class Prox(keras.optimizers.SGD):
         pass
 
@@ -224,7 +224,7 @@ def test_a_declared_optimizer_is_made_with_its_arguments() -> None:
     assert "expected one of Keras 3" in said
 
 
-def test_a_value_out_of_range_is_told_at_once() -> None:
+def test_a_value_out_of_range_is_reported_immediately() -> None:
     assert "cannot be created" in refused(
         {"optimizer": old({"clipnorm": 1.0, "clipvalue": 1.0}), "loss": "mse"}
     )
@@ -272,13 +272,13 @@ def test_a_loss_keeps_its_arguments() -> None:
     np.testing.assert_allclose(said, np.log(2), rtol=1e-5)
 
 
-def test_an_argument_of_a_loss_that_keras_3_has_not_is_an_error() -> None:
+def test_a_loss_argument_missing_in_keras_3_is_an_error() -> None:
     wrong = {"class_name": "MeanSquaredError", "config": {"weighting": 2}}
 
     assert "takes no 'weighting'" in refused({"optimizer": "sgd", "loss": wrong})
 
 
-def test_labels_come_first_in_a_loss_of_the_users() -> None:
+def test_labels_come_first_in_a_custom_loss() -> None:
     def test_loss(labels, predictions):
         return 2 * labels[:, 0] - predictions[:, 0]
 
@@ -289,7 +289,7 @@ def test_labels_come_first_in_a_loss_of_the_users() -> None:
     "said",
     ["test_loss", {"class_name": "function", "module": "builtins", "config": "test_loss"}],
 )
-def test_a_custom_loss_that_nobody_declared_is_an_error_that_says_how(said) -> None:
+def test_an_undeclared_custom_loss_is_an_error_with_advice(said) -> None:
     message = refused(None, {**OLD, "loss": said})
 
     assert "the loss 'test_loss' is not part of Keras 3" in message
@@ -319,7 +319,7 @@ def test_sample_weights_are_refused() -> None:
         ([[0]], [[0.2, 0.8]], 0),
     ],
 )
-def test_accuracy_is_the_one_the_shapes_say(labels, predictions, right) -> None:
+def test_accuracy_depends_on_the_shapes(labels, predictions, right) -> None:
     found = resolve({"optimizer": "sgd", "loss": "mse", "metrics": "acc"}, where=WHERE)
 
     metric = found.create_metrics()["accuracy"]
@@ -356,7 +356,7 @@ def test_a_metric_is_understood_in_every_form(said, name) -> None:
     assert all(callable(metric) for metric in metrics.values())
 
 
-def test_a_declared_metric_is_taken() -> None:
+def test_a_declared_metric_is_used() -> None:
     def right(labels, predictions):
         return labels + predictions
 
@@ -395,7 +395,7 @@ def ours(loss, labels, outputs, **objects):
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("labels", [np.int64([0, 1, 1, 0]), np.float32([0.1, 0.8, 0.9, 0.3])])
-def test_numbers_against_a_column_of_outputs_have_the_loss_of_keras(loss, labels):
+def test_class_numbers_against_a_column_match_the_keras_loss(loss, labels):
     expected = by_keras(loss, labels, COLUMN)
 
     np.testing.assert_allclose(ours(loss, labels, COLUMN), expected, rtol=1e-6)
@@ -408,14 +408,14 @@ def test_numbers_against_a_column_of_outputs_have_the_loss_of_keras(loss, labels
         "kl_divergence", "mse", "hinge", "dice", "CategoricalCrossentropy",
     ],
 )  # fmt: skip
-def test_rows_against_rows_have_the_loss_of_keras(loss):
+def test_rows_against_rows_match_the_keras_loss(loss):
     rows = np.eye(3, dtype=np.float32)[[0, 2, 1, 1]]
 
     np.testing.assert_allclose(ours(loss, rows, SCORES), by_keras(loss, rows, SCORES), rtol=1e-6)
 
 
 @pytest.mark.parametrize("labels", [np.int64([0, 1, 1, 0]), np.float32([0.1, 0.8, 0.9, 0.3])])
-def test_a_loss_of_ones_own_is_called_as_keras_calls_it(labels):
+def test_a_custom_loss_is_called_as_by_keras(labels):
     def own(labels, outputs):
         return keras.ops.mean((labels - outputs) ** 2, axis=-1)
 
@@ -424,7 +424,7 @@ def test_a_loss_of_ones_own_is_called_as_keras_calls_it(labels):
     np.testing.assert_allclose(ours("own", labels, COLUMN, own=own), expected, rtol=1e-6)
 
 
-def test_whole_numbers_stay_such_for_a_loss_that_takes_them():
+def test_integers_stay_integers_for_a_loss_that_accepts_them():
     def own(labels, outputs):
         rows = keras.ops.one_hot(labels, 3)
         return keras.ops.mean((rows - outputs) ** 2, axis=-1)
@@ -436,7 +436,7 @@ def test_whole_numbers_stay_such_for_a_loss_that_takes_them():
     )
 
 
-def test_what_a_loss_of_ones_own_raises_is_what_is_raised():
+def test_errors_of_a_custom_loss_are_raised_unchanged():
     def own(labels, outputs):
         raise KeyError("mine")
 
@@ -457,7 +457,7 @@ def test_what_a_loss_of_ones_own_raises_is_what_is_raised():
         (lambda y, p: keras.ops.reshape(y, (7, 7)), False),
     ],
 )
-def test_whether_a_loss_takes_one_hot_rows_is_found_by_calling_it(function, expected):
+def test_one_hot_support_of_a_loss_is_detected_by_calling_it(function, expected):
     found = resolve(
         {"optimizer": "sgd", "loss": "own"}, custom_objects={"own": function}, where="m.yml:1"
     )
@@ -466,7 +466,7 @@ def test_whether_a_loss_takes_one_hot_rows_is_found_by_calling_it(function, expe
     assert takes_one_hot(found.loss, 3) is expected
 
 
-def test_the_text_accuracy_is_no_class_however_it_is_written():
+def test_the_string_accuracy_is_never_a_class():
     found = resolve({"optimizer": "sgd", "loss": "mse", "metrics": ["Accuracy"]}, where="m.yml:1")
 
     (metric,) = found.create_metrics().values()
@@ -482,14 +482,14 @@ def test_the_text_accuracy_is_no_class_however_it_is_written():
         ({"loss": "mse", "metrics": ["mae"]}, "has loss and metrics but no optimizer"),
     ],
 )
-def test_why_there_is_no_optimizer_is_reported(saved, why):
+def test_the_reason_for_a_missing_optimizer_is_reported(saved, why):
     assert (
         f"there is no optimizer: the spec does not set one, and the model file {why}."
         in refused({"loss": "mse"} if saved is None else None, saved)
     )
 
 
-def test_a_spec_may_weigh_its_losses():
+def test_a_spec_may_weight_its_losses():
     found = resolve(
         {"optimizer": "sgd", "loss": ["mse", "mae"], "loss_weights": [1.0, 0.5]}, where=WHERE
     )
@@ -512,5 +512,5 @@ def test_weighted_metrics_are_refused_by_name():
         ("adam", False),
     ],
 )
-def test_an_adadelta_that_hardly_learns_is_known(said, expected):
+def test_an_adadelta_that_hardly_learns_is_recognized(said, expected):
     assert resolve({"optimizer": said, "loss": "mse"}, where=WHERE).hardly_learns is expected

@@ -42,7 +42,7 @@ def refused(path) -> str:
         ("torch_exported", "torch_export", "torch", "model"),
     ],
 )
-def test_a_file_says_who_wrote_it_whatever_it_is_called(
+def test_the_format_does_not_depend_on_the_file_name(
     request, tmp_path, fixture, format_, library, kind
 ) -> None:
     original = request.getfixturevalue(fixture)
@@ -56,7 +56,7 @@ def test_a_file_says_who_wrote_it_whatever_it_is_called(
 
 
 @pytest.mark.parametrize("as_bytes", [False, True])
-def test_a_file_of_keras_2_2_4_says_what_it_is_as_text_or_as_bytes(tmp_path, as_bytes) -> None:
+def test_a_keras_2_2_4_file_may_have_text_or_bytes_attributes(tmp_path, as_bytes) -> None:
     found = identify(of_keras_2_2_4(tmp_path / "model.h5", as_bytes=as_bytes))
 
     assert found.version == "2.2.4"
@@ -66,19 +66,19 @@ def test_a_file_of_keras_2_2_4_says_what_it_is_as_text_or_as_bytes(tmp_path, as_
 
 
 @pytest.mark.parametrize("fixture", ["tfk_h5", "tfk_keras", "tfk_folder", "keras_h5"])
-def test_a_file_says_how_its_model_was_compiled(request, fixture) -> None:
+def test_the_compile_options_of_a_file_are_read(request, fixture) -> None:
     said = json.dumps(identify(request.getfixturevalue(fixture)).training_config)
 
     assert "adam" in said.lower()
     assert "sparse_categorical_crossentropy" in said
 
 
-def test_weights_alone_say_how_they_are_arranged(tfk_weights, tfk_new_weights) -> None:
+def test_a_weights_file_describes_its_layout(tfk_weights, tfk_new_weights) -> None:
     assert identify(tfk_weights).layout == "legacy"
     assert identify(tfk_new_weights).layout == "layers"
 
 
-def test_a_file_that_is_not_there_is_an_error_with_the_name_that_was_meant(old_h5) -> None:
+def test_a_missing_file_is_an_error_with_a_similar_name(old_h5) -> None:
     message = refused(old_h5.with_name("keras_2_2_5.h5"))
 
     assert f"Did you mean {old_h5}?" in message
@@ -122,7 +122,7 @@ def test_a_folder_without_its_weights_is_an_error(tfk_folder, tmp_path) -> None:
     assert "its weights are missing" in refused(folder)
 
 
-def test_a_folder_that_only_serves_is_an_error(tmp_path, quiet) -> None:
+def test_a_serving_only_folder_is_an_error(tmp_path, quiet) -> None:
     import tensorflow as tf
 
     module = tf.Module()
@@ -144,7 +144,7 @@ def test_a_folder_that_only_serves_is_an_error(tmp_path, quiet) -> None:
         (b'{"a":' + b"[" * 100_000, "nested too deeply"),
     ],
 )
-def test_what_is_no_model_is_told_in_words(tmp_path, content, said) -> None:
+def test_a_file_that_is_not_a_model_is_described(tmp_path, content, said) -> None:
     path = tmp_path / "model.h5"
     path.write_bytes(content)
 
@@ -154,14 +154,14 @@ def test_what_is_no_model_is_told_in_words(tmp_path, content, said) -> None:
 @pytest.mark.parametrize(
     "content", [b"secret:x:0", b'{"secret": 1}', b"<secret>", b"\x80\x04secret", b'{"secret']
 )
-def test_an_error_never_shows_what_is_in_a_file(tmp_path, content) -> None:
+def test_an_error_never_shows_the_content_of_a_file(tmp_path, content) -> None:
     path = tmp_path / "model.h5"
     path.write_bytes(content)
 
     assert "secret" not in refused(path)
 
 
-def test_a_zip_archive_of_something_else_is_no_model(tmp_path) -> None:
+def test_an_unrelated_zip_archive_is_not_a_model(tmp_path) -> None:
     with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
         archive.writestr("secret.txt", "Dear")
 
@@ -171,13 +171,13 @@ def test_a_zip_archive_of_something_else_is_no_model(tmp_path) -> None:
     assert "secret" not in message
 
 
-def test_a_file_is_not_larger_than_what_is_loaded(old_h5, monkeypatch) -> None:
+def test_a_file_beyond_the_size_limit_is_refused(old_h5, monkeypatch) -> None:
     monkeypatch.setattr(bounds, "MAX_BYTES", 1000)
 
     assert "expected at most 1,000" in refused(old_h5)
 
 
-def test_an_archive_is_not_larger_when_it_is_unpacked(tmp_path, monkeypatch) -> None:
+def test_an_archive_that_unpacks_beyond_the_limit_is_refused(tmp_path, monkeypatch) -> None:
     with zipfile.ZipFile(tmp_path / "a.pt", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a/data.pkl", bytes(100_000))
     monkeypatch.setattr(bounds, "MAX_BYTES", 50_000)
@@ -185,7 +185,7 @@ def test_an_archive_is_not_larger_when_it_is_unpacked(tmp_path, monkeypatch) -> 
     assert "all that is in this archive claims 100,000 bytes" in refused(tmp_path / "a.pt")
 
 
-def test_weights_that_are_declared_and_not_there_are_an_error(tmp_path) -> None:
+def test_declared_but_missing_weights_are_an_error(tmp_path) -> None:
     import h5py
 
     path = of_keras_2_2_4(tmp_path / "model.h5")
@@ -208,7 +208,7 @@ def test_a_link_to_another_file_is_an_error(tmp_path, kind) -> None:
     assert "is a link" in refused(path)
 
 
-def test_numbers_that_lie_in_another_file_are_an_error(tmp_path) -> None:
+def test_weights_stored_in_another_file_are_an_error(tmp_path) -> None:
     import h5py
 
     path = of_keras_2_2_4(tmp_path / "model.h5")
@@ -228,7 +228,7 @@ def test_weights_that_would_be_unpickled_are_an_error(keras_keras, tmp_path) -> 
     assert "but model.weights.npz" in refused(path)
 
 
-def test_the_digest_of_a_folder_is_of_names_and_contents(tmp_path) -> None:
+def test_the_digest_of_a_folder_covers_names_and_contents(tmp_path) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "x").write_text("1")
     (tmp_path / "a").write_text("2")
@@ -246,7 +246,7 @@ def test_the_digest_of_a_folder_is_of_names_and_contents(tmp_path) -> None:
     assert sha256_of(tmp_path) != said.stdout.split()[0]
 
 
-def test_looking_at_a_file_imports_no_framework(
+def test_inspecting_a_file_imports_no_framework(
     old_h5, tfk_folder, torch_whole, torch_exported, run_python
 ) -> None:
     paths = [str(path) for path in (old_h5, tfk_folder, torch_whole, torch_exported)]
@@ -262,11 +262,11 @@ def test_looking_at_a_file_imports_no_framework(
     assert modules & {"keras", "tensorflow", "tf_keras", "torch"} == set()
 
 
-def test_the_names_a_pytorch_file_needs_are_read_without_unpickling(torch_whole) -> None:
+def test_globals_of_a_pytorch_file_are_read_without_unpickling(torch_whole) -> None:
     assert "torch.nn.modules.container.Sequential" in identify(torch_whole).globals
 
 
-def test_a_checkpoint_is_weights(tmp_path) -> None:
+def test_a_checkpoint_is_recognized_as_weights(tmp_path) -> None:
     import torch
 
     torch.save({"state_dict": sequential().state_dict(), "epoch": 3}, tmp_path / "c.pt")
@@ -289,7 +289,7 @@ def test_a_link_out_of_a_folder_is_refused(tfk_folder, tmp_path, link) -> None:
     assert f"{place} is a link to something outside the folder" in refused(folder)
 
 
-def test_a_link_within_a_folder_is_a_file_of_it(tfk_folder, tmp_path) -> None:
+def test_a_link_within_a_folder_counts_as_a_file(tfk_folder, tmp_path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(tfk_folder, folder)
     (folder / "copy.pb").symlink_to("saved_model.pb")
@@ -298,7 +298,7 @@ def test_a_link_within_a_folder_is_a_file_of_it(tfk_folder, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("version", ["9" * 5000, "\u00b2", "2", "", "x.1"])
-def test_a_version_that_is_none_is_one_of_before_keras_3(tfk_h5, tmp_path, version) -> None:
+def test_an_invalid_version_is_treated_as_older_than_keras_3(tfk_h5, tmp_path, version) -> None:
     path = tmp_path / "model.h5"
     shutil.copy(tfk_h5, path)
     with h5py.File(path, "r+") as file:

@@ -43,7 +43,7 @@ def with_bad_numbers(array):
 
 
 @pytest.mark.parametrize("weights", ["keras_weights", "keras_h5"])
-def test_bad_numbers_in_a_weights_file_of_keras_are_counted_by_name(
+def test_non_finite_numbers_in_a_keras_weights_file_are_counted(
     request, keras_json, weights, tmp_path
 ) -> None:
     path = spoiled(request.getfixturevalue(weights), tmp_path / "bad.h5", with_bad_numbers)
@@ -54,7 +54,7 @@ def test_bad_numbers_in_a_weights_file_of_keras_are_counted_by_name(
     assert "/kernel holds 1 NaN and 1 infinite number among 36. Save the model again" in said
 
 
-def test_bad_numbers_in_an_archive_of_keras_are_refused(keras_keras, tmp_path) -> None:
+def test_non_finite_numbers_in_a_keras_archive_are_refused(keras_keras, tmp_path) -> None:
     with zipfile.ZipFile(keras_keras) as old, zipfile.ZipFile(tmp_path / "m.keras", "w") as new:
         for name in old.namelist():
             content = old.read(name)
@@ -69,7 +69,7 @@ def test_bad_numbers_in_an_archive_of_keras_are_refused(keras_keras, tmp_path) -
 
 
 @pytest.mark.parametrize("fixture", ["tfk_h5", "tfk_folder"])
-def test_bad_numbers_in_files_of_keras_2_are_refused(
+def test_non_finite_numbers_in_keras_2_files_are_refused(
     request, fixture, tfk, tfk_model, tmp_path, quiet
 ) -> None:
     model = tfk.models.clone_model(tfk_model)
@@ -96,7 +96,7 @@ def test_complex_numbers_in_an_h5_file_are_refused_by_name(
 
 
 @pytest.mark.parametrize("how", ["whole", "state"])
-def test_bad_numbers_in_a_file_of_torch_are_refused(how, tmp_path) -> None:
+def test_non_finite_numbers_in_a_torch_file_are_refused(how, tmp_path) -> None:
     model = sequential()
     name, parameter = next(iter(model.named_parameters()))
     with torch.no_grad():
@@ -132,7 +132,7 @@ class Masked(nn.Module):
         self.register_buffer("mask", torch.tensor([0.0, float("-inf")]))
 
 
-def test_a_mask_of_infinities_is_loaded_and_statistics_of_infinities_are_not(tmp_path) -> None:
+def test_infinite_masks_are_loaded_but_infinite_statistics_are_not(tmp_path) -> None:
     model = Masked()
     torch.save(model.state_dict(), tmp_path / "mask.pt")
     model.norm.running_var[0] = float("inf")

@@ -28,7 +28,7 @@ def test_a_model_is_loaded_with_its_weights_and_not_compiled(
 
 
 @pytest.mark.parametrize("weights", ["keras_weights", "keras_h5", "keras_keras"])
-def test_an_architecture_takes_weights_alone_or_of_a_whole_model(
+def test_an_architecture_accepts_weights_from_weights_or_model_files(
     request, keras_json, weights, keras_model, tmp_path
 ) -> None:
     path = tmp_path / "weights"
@@ -60,17 +60,17 @@ def test_weights_of_another_model_are_an_error(keras_json, keras_weights, tmp_pa
 
 
 @pytest.mark.parametrize("fixture", ["keras_weights", "tfk_weights", "tfk_new_weights"])
-def test_weights_are_no_model(request, fixture) -> None:
+def test_weights_are_not_a_model(request, fixture) -> None:
     with pytest.raises(ModelFileError, match="contains only weights"):
         load(identify(request.getfixturevalue(fixture)))
 
 
-def test_a_file_of_weights_is_one_of_keras(keras_json, torch_state) -> None:
+def test_a_weights_file_is_recognized_as_keras(keras_json, torch_state) -> None:
     with pytest.raises(ModelFileError, match="their layouts differ|not a weights file"):
         load(identify(keras_json), identify(torch_state))
 
 
-def test_a_declared_class_makes_its_layer(tmp_path, quiet) -> None:
+def test_a_declared_class_creates_its_layer(tmp_path, quiet) -> None:
     import keras
 
     class Twice(keras.layers.Layer):

@@ -65,7 +65,7 @@ LAMBDA = {"class_name": "Lambda", "config": {"name": "evil", "function": ["4wA="
         of(dense(activation={"class_name": "__lambda__", "config": {"value": "4wA="}})),
     ],
 )
-def test_a_lambda_is_found_wherever_it_stands(config) -> None:
+def test_a_lambda_is_found_anywhere(config) -> None:
     message = refused(config)
 
     assert "Python code from its author" in message
@@ -73,21 +73,21 @@ def test_a_lambda_is_found_wherever_it_stands(config) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(built_in.EXECUTING))
-def test_no_layer_that_runs_what_is_in_the_file_passes(name) -> None:
+def test_layers_that_run_code_from_the_file_are_refused(name) -> None:
     assert "none of it has run" in refused(of({"class_name": name, "config": {"name": "x"}}))
 
 
 @pytest.mark.parametrize(
     "function", ["io.write_file", "py_function", "numpy_function", "raw_ops.WriteFile", None, ["x"]]
 )
-def test_a_layer_calls_no_function_of_tensorflow_that_does_more_than_compute(function) -> None:
+def test_a_layer_may_not_call_functions_beyond_computation(function) -> None:
     layer = {"class_name": "TFOpLambda", "config": {"name": "op", "function": function}}
 
     assert "allow_lambda" in refused(of(layer))
 
 
 @pytest.mark.parametrize("function", ["__operators__.add", "math.multiply", "reshape", "nn.relu"])
-def test_a_layer_may_call_what_computes(function) -> None:
+def test_a_layer_may_call_computing_functions(function) -> None:
     layer = {"class_name": "TFOpLambda", "config": {"name": "op", "function": function}}
 
     assert check_architecture(FILE, of(layer)) == ()
@@ -109,7 +109,7 @@ def test_a_layer_may_call_what_computes(function) -> None:
         {"class_name": "WhileLoop", "module": "keras.src.ops.core", "config": {}},
     ],
 )
-def test_a_class_that_nobody_declared_is_refused_wherever_it_stands(value) -> None:
+def test_an_undeclared_class_is_refused_anywhere(value) -> None:
     for config in (of(value), of(dense(kernel_initializer=value)), of(dense(more=[[value]]))):
         message = refused(config)
 
@@ -131,12 +131,12 @@ def test_a_class_may_be_declared() -> None:
     assert "'mine>MyLayer'" in refused(of(named), known=["MyLayer"])
 
 
-def test_a_declared_class_is_no_way_to_a_lambda() -> None:
+def test_a_declared_class_does_not_allow_a_lambda() -> None:
     assert "Python code" in refused(of(LAMBDA), known=["Lambda"])
 
 
 @pytest.mark.parametrize("layer", ["StringLookup", "IntegerLookup", "TextVectorization"])
-def test_a_layer_reads_no_file_of_this_machine(layer) -> None:
+def test_a_layer_that_reads_a_local_file_is_refused(layer) -> None:
     reading = {"class_name": layer, "config": {"name": "x", "vocabulary": "/etc/passwd"}}
     values = {"class_name": layer, "config": {"name": "x", "vocabulary": ["a", "b"]}}
 
@@ -155,11 +155,11 @@ def test_a_layer_reads_no_file_of_this_machine(layer) -> None:
         {"class_name": "Hashing", "config": {"num_bins": 10**12}},
     ],
 )
-def test_sizes_that_no_model_has_are_refused(layer) -> None:
+def test_unrealistic_sizes_are_refused(layer) -> None:
     assert "built to exhaust memory" in refused(of(layer))
 
 
-def test_a_layer_is_not_larger_than_the_weights_of_its_file() -> None:
+def test_a_layer_larger_than_its_weights_file_is_refused() -> None:
     file = ModelFile(Path("model.h5"), "h5", "tf_keras", num_values=100)
 
     assert check_architecture(file, of(dense(units=100))) == ()
@@ -172,7 +172,7 @@ def test_thousands_of_layers_are_refused() -> None:
     assert "more than 4,000 layers" in refused(of(*[dense()] * (MAX_LAYERS + 1)))
 
 
-def test_a_config_is_not_deeper_than_any_model() -> None:
+def test_a_config_nested_too_deeply_is_refused() -> None:
     config = dense()
     for _ in range(300):
         config = {"class_name": "TimeDistributed", "config": {"layer": config}}
@@ -184,7 +184,7 @@ def test_a_config_is_not_deeper_than_any_model() -> None:
 
 
 @pytest.mark.parametrize("library", ["keras", "tf_keras"])
-def test_every_layer_of_the_installed_libraries_was_looked_at(library, tfk) -> None:
+def test_every_layer_of_the_installed_libraries_was_reviewed(library, tfk) -> None:
     import inspect
 
     import keras
@@ -200,7 +200,7 @@ def test_every_layer_of_the_installed_libraries_was_looked_at(library, tfk) -> N
     assert theirs - looked_at == set()
 
 
-def test_operations_that_may_run_are_operations_of_tensorflow() -> None:
+def test_allowed_operations_are_tensorflow_operations() -> None:
     from tensorflow.python.framework import op_def_registry
 
     tables = built_in.OPERATIONS | built_in.RANDOM_OPERATIONS | built_in.CHECKPOINT_OPERATIONS
@@ -224,11 +224,11 @@ def test_operations_that_may_run_are_operations_of_tensorflow() -> None:
         "PrintV2",
     ],
 )
-def test_operations_that_reach_out_are_in_no_table(operation) -> None:
+def test_operations_with_side_effects_are_not_listed(operation) -> None:
     assert operation not in built_in.OPERATIONS
 
 
-def test_no_function_hides_an_operation_by_its_name() -> None:
+def test_a_function_name_cannot_hide_an_operation() -> None:
     hiding = (Function("", {"WriteFile"}), Function("WriteFile", {"Identity"}))
 
     assert _foreign_operations(SavedModel(hiding)) == ["WriteFile"]
@@ -242,7 +242,7 @@ def test_no_function_hides_an_operation_by_its_name() -> None:
         ((Function("__a", {"SaveV2"}),), ("__a",)),
     ],
 )
-def test_only_the_graph_itself_saves_weights(functions, callables) -> None:
+def test_only_the_main_graph_may_save_weights(functions, callables) -> None:
     whole = Function("", {"StatefulPartitionedCall"}, {"__a"})
 
     assert _foreign_operations(SavedModel((whole, *functions), (), frozenset(callables))) == [
@@ -288,7 +288,7 @@ def test_code_in_a_file_does_not_run(lambda_h5) -> None:
     assert "allow_lambda" in message
 
 
-def test_code_in_a_trusted_file_runs_and_that_is_told(lambda_h5, caplog, quiet) -> None:
+def test_code_in_a_trusted_file_runs_and_is_reported(lambda_h5, caplog, quiet) -> None:
     path, canary = lambda_h5
     digest = sha256_of(path)
 
@@ -298,7 +298,7 @@ def test_code_in_a_trusted_file_runs_and_that_is_told(lambda_h5, caplog, quiet) 
     assert f"{path} (sha256 {digest}) is trusted by allow_lambda" in caplog.text
 
 
-def test_code_in_another_file_than_the_trusted_does_not_run(lambda_h5) -> None:
+def test_code_in_a_file_other_than_the_trusted_one_does_not_run(lambda_h5) -> None:
     path, canary = lambda_h5
 
     message = not_loaded(path, trust=Trust(allow_lambda=True, sha256="0" * 64))
@@ -308,7 +308,7 @@ def test_code_in_another_file_than_the_trusted_does_not_run(lambda_h5) -> None:
     assert "Lambda" in message
 
 
-def test_other_trust_is_no_trust_in_lambdas(lambda_h5) -> None:
+def test_other_trust_does_not_cover_lambdas(lambda_h5) -> None:
     path, canary = lambda_h5
 
     not_loaded(path, trust=Trust(allow_pickle=True, sha256=sha256_of(path)))
@@ -316,7 +316,7 @@ def test_other_trust_is_no_trust_in_lambdas(lambda_h5) -> None:
     assert not canary.exists()
 
 
-def test_code_in_an_archive_of_keras_3_does_not_run(tmp_path, quiet) -> None:
+def test_code_in_a_keras_3_archive_does_not_run(tmp_path, quiet) -> None:
     import keras
 
     inputs = keras.Input((4,))
@@ -414,7 +414,7 @@ def test_a_step_that_writes_weights_to_a_file_does_not_run(tfk, tmp_path, quiet)
     assert "SaveV2" in not_loaded(tmp_path / "folder")
 
 
-def test_what_is_ordinary_runs_nothing(tfk, tmp_path, quiet) -> None:
+def test_ordinary_files_run_nothing(tfk, tmp_path, quiet) -> None:
     layers = tfk.layers
     image, words = tfk.Input((16, 16, 3)), tfk.Input((5,), dtype="int64")
     x = layers.SeparableConv2D(4, 3)(layers.Rescaling(1 / 255)(layers.RandomFlip()(image)))
@@ -441,7 +441,7 @@ def test_an_ordinary_graph_runs_nothing(tfk, tmp_path, quiet) -> None:
     assert scan(identify(tmp_path / "folder")) == ()
 
 
-def test_everything_ordinary_of_keras_3_runs_nothing(tmp_path, quiet) -> None:
+def test_ordinary_keras_3_files_run_nothing(tmp_path, quiet) -> None:
     import keras
 
     layers = keras.layers
@@ -461,7 +461,7 @@ def test_everything_ordinary_of_keras_3_runs_nothing(tmp_path, quiet) -> None:
         assert load(identify(tmp_path / name)).count_params() == whole.count_params()
 
 
-def test_a_damaged_graph_is_no_graph(tfk_folder, tmp_path) -> None:
+def test_a_damaged_graph_is_refused(tfk_folder, tmp_path) -> None:
     folder = tmp_path / "folder"
     shutil.copytree(tfk_folder, folder)
     for content in (
@@ -511,7 +511,7 @@ def test_a_command_in_a_pickle_does_not_run(evil_pt) -> None:
     assert "allow_pickle" in message
 
 
-def test_a_command_in_a_trusted_pickle_runs_and_that_is_told(evil_pt, caplog) -> None:
+def test_a_command_in_a_trusted_pickle_runs_and_is_reported(evil_pt, caplog) -> None:
     path, canary = evil_pt
 
     load(identify(path), trust=Trust(allow_pickle=True, sha256=sha256_of(path)))
@@ -520,7 +520,7 @@ def test_a_command_in_a_trusted_pickle_runs_and_that_is_told(evil_pt, caplog) ->
     assert "posix.system" in caplog.text
 
 
-def test_a_command_in_another_file_than_the_trusted_does_not_run(evil_pt) -> None:
+def test_a_command_in_a_file_other_than_the_trusted_one_does_not_run(evil_pt) -> None:
     path, canary = evil_pt
 
     message = not_loaded(path, trust=Trust(allow_pickle=True, sha256="0" * 64))
@@ -529,7 +529,7 @@ def test_a_command_in_another_file_than_the_trusted_does_not_run(evil_pt) -> Non
     assert "It is a different file or was changed" in message
 
 
-def test_a_hook_is_no_layer(tmp_path) -> None:
+def test_a_hook_is_refused(tmp_path) -> None:
     import torch
 
     model = sequential()
@@ -541,7 +541,7 @@ def test_a_hook_is_no_layer(tmp_path) -> None:
     )
 
 
-def test_what_the_scan_lets_pass_the_loader_still_refuses(evil_pt, monkeypatch) -> None:
+def test_the_loader_refuses_what_the_scan_misses(evil_pt, monkeypatch) -> None:
     from elasticdl.saved_models import torch as loader
 
     path, canary = evil_pt
@@ -579,7 +579,7 @@ def exported_with(original, path, change):
         ("builtins.tuple", "collections.defaultdict", "PyTorch would import"),
     ],
 )
-def test_what_an_exported_program_would_run_is_found(
+def test_operations_of_an_exported_program_are_found(
     torch_exported, tmp_path, old, new, said
 ) -> None:
     found = []
@@ -610,7 +610,7 @@ def test_what_an_exported_program_would_run_is_found(
         ("path_name", "opaque_obj_0"),
     ],
 )
-def test_no_text_of_an_exported_program_is_evaluated(key, value) -> None:
+def test_strings_of_an_exported_program_are_not_evaluated(key, value) -> None:
     assert _exported("model.json", {"graph": [{key: value}]}) != []
 
 
@@ -629,7 +629,7 @@ def test_an_exported_program_may_compute(key, value) -> None:
 
 
 @pytest.mark.parametrize("name", ["exported/models/more", "exported/data/aotinductor/model/a.so"])
-def test_everything_pytorch_would_read_of_an_exported_program_is_scanned(
+def test_all_parts_pytorch_reads_of_an_exported_program_are_scanned(
     torch_exported, tmp_path, name
 ) -> None:
     path = exported_with(torch_exported, tmp_path / "evil.pt2", lambda _, text: text)
@@ -640,7 +640,7 @@ def test_everything_pytorch_would_read_of_an_exported_program_is_scanned(
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_an_archive_that_can_be_read_in_two_ways_is_refused(torch_exported, tmp_path) -> None:
+def test_an_ambiguous_archive_is_refused(torch_exported, tmp_path) -> None:
     path = exported_with(torch_exported, tmp_path / "evil.pt2", lambda _, text: text)
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("exported/models/model.json", "{}")

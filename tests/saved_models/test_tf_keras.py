@@ -49,7 +49,7 @@ def same_bits(first, second):
 
 
 @pytest.mark.parametrize("fixture", ["tfk_h5", "tfk_keras", "tfk_folder"])
-def test_a_model_says_what_it_said_when_it_was_saved(request, fixture, tfk_model, tmp_path) -> None:
+def test_a_loaded_model_predicts_as_when_saved(request, fixture, tfk_model, tmp_path) -> None:
     original, path = request.getfixturevalue(fixture), tmp_path / "model of another name"
     (shutil.copytree if original.is_dir() else shutil.copy)(original, path)
 
@@ -63,7 +63,7 @@ def test_a_model_says_what_it_said_when_it_was_saved(request, fixture, tfk_model
 
 
 @pytest.mark.parametrize("weights", ["tfk_weights", "tfk_new_weights", "tfk_h5", "tfk_keras"])
-def test_an_architecture_takes_weights_alone_or_of_a_whole_model(
+def test_an_architecture_accepts_weights_from_weights_or_model_files(
     request, tfk_json, weights, tfk_model, tmp_path
 ) -> None:
     path = tmp_path / "weights"
@@ -76,7 +76,7 @@ def test_an_architecture_takes_weights_alone_or_of_a_whole_model(
 
 
 @pytest.mark.parametrize("as_bytes", [False, True])
-def test_a_file_of_keras_2_2_4_is_loaded(tmp_path, as_bytes) -> None:
+def test_a_keras_2_2_4_file_is_loaded(tmp_path, as_bytes) -> None:
     path = of_keras_2_2_4(tmp_path / "model.h5", as_bytes=as_bytes)
 
     model = load(identify(path))
@@ -87,14 +87,14 @@ def test_a_file_of_keras_2_2_4_is_loaded(tmp_path, as_bytes) -> None:
     np.testing.assert_allclose(np.sum(model(np.ones((2, 4), "float32")), axis=1), [1, 1], rtol=1e-6)
 
 
-def test_the_keras_trainer_keeps_its_laws_with_a_model_of_tf_keras(tfk_h5) -> None:
+def test_the_keras_trainer_satisfies_the_contract_with_tf_keras(tfk_h5) -> None:
     check_trainer(
         lambda rank: trainer_of(lambda: load(identify(tfk_h5)), batches()[0], rank=rank), batches()
     )
 
 
 @pytest.mark.parametrize("fixture", ["tfk_h5", "tfk_folder"])
-def test_its_loss_falls(request, fixture) -> None:
+def test_the_loss_decreases_in_training(request, fixture) -> None:
     path = request.getfixturevalue(fixture)
     trainer = trainer_of(lambda: load(identify(path)), batches()[0], optimizer={
         "value": "Adam", "path": "keras.optimizers", "args": {"learning_rate": 0.01}
@@ -105,7 +105,7 @@ def test_its_loss_falls(request, fixture) -> None:
     assert losses[-1] < losses[0] / 2
 
 
-def test_weights_are_one_place_with_two_names(tfk_h5) -> None:
+def test_wrapper_and_inner_model_share_weights(tfk_h5) -> None:
     model = load(identify(tfk_h5))
 
     model.trainable_variables[0].assign(np.full(model.trainable_variables[0].shape, 7.0))
@@ -113,7 +113,7 @@ def test_weights_are_one_place_with_two_names(tfk_h5) -> None:
     np.testing.assert_array_equal(model.inner.trainable_variables[0], 7.0)
 
 
-def test_weights_of_a_model_of_mixed_precision_are_its_own_and_once(tfk, tmp_path, quiet) -> None:
+def test_mixed_precision_weights_are_listed_once(tfk, tmp_path, quiet) -> None:
     layers = tfk.layers
     model = tfk.Sequential(
         [
@@ -132,7 +132,7 @@ def test_weights_of_a_model_of_mixed_precision_are_its_own_and_once(tfk, tmp_pat
     assert {v.dtype for v in loaded.variables} == {"float32"}
 
 
-def test_weights_of_one_name_get_names_of_their_own(tfk) -> None:
+def test_weights_with_the_same_name_get_different_names(tfk) -> None:
     from elasticdl.saved_models.tf_keras import WrappedModel
 
     class Twins(tfk.Model):
@@ -143,7 +143,7 @@ def test_weights_of_one_name_get_names_of_their_own(tfk) -> None:
     assert [v.path for v in WrappedModel(Twins()).trainable_variables] == ["w", "w_2"]
 
 
-def test_names_of_parameters_are_the_same_each_time(tfk_h5, tfk_folder, tfk_json) -> None:
+def test_parameter_names_are_reproducible(tfk_h5, tfk_folder, tfk_json) -> None:
     for path in (tfk_h5, tfk_folder, tfk_json):
         names = [[v.path for v in load(identify(path)).variables] for _ in range(2)]
 
@@ -152,7 +152,7 @@ def test_names_of_parameters_are_the_same_each_time(tfk_h5, tfk_folder, tfk_json
 
 
 @pytest.mark.parametrize("fixture", ["tfk_h5", "tfk_folder"])
-def test_dropout_is_a_function_of_seed_step_and_slot(request, fixture) -> None:
+def test_dropout_depends_only_on_seed_step_and_slot(request, fixture) -> None:
     path = request.getfixturevalue(fixture)
     first, second = (trainer_of(lambda: load(identify(path)), batches()[0]) for _ in range(2))
     other = trainer_of(lambda: load(identify(path)), batches()[0], rank=1)
@@ -176,7 +176,7 @@ def test_the_state_has_statistics_and_no_seeds(tfk_h5) -> None:
     assert not any("generator" in name for name in names)
 
 
-def test_penalties_on_weights_are_in_the_loss(tfk_h5) -> None:
+def test_weight_penalties_are_part_of_the_loss(tfk_h5) -> None:
     model = load(identify(tfk_h5))
 
     model(pictures()[0], training=True)
@@ -185,7 +185,7 @@ def test_penalties_on_weights_are_in_the_loss(tfk_h5) -> None:
     np.testing.assert_allclose([float(x) for x in model.losses], [0.01 * np.sum(kernel**2)], 1e-5)
 
 
-def test_a_trained_model_is_exported_as_tf_keras_reads_it(tfk, tfk_h5, tmp_path, quiet) -> None:
+def test_tf_keras_reads_an_exported_trained_model(tfk, tfk_h5, tmp_path, quiet) -> None:
     trainer = trainer_of(lambda: load(identify(tfk_h5)), batches()[0])
     trainer.train_steps(batches()[:2])
 
@@ -224,7 +224,7 @@ def folder_of(model, sample, path):
     return path
 
 
-def test_a_model_of_an_unknown_class_is_trained_as_its_graph_has_it(tfk, tmp_path, quiet) -> None:
+def test_a_model_of_an_unknown_class_is_trained_from_its_graph(tfk, tmp_path, quiet) -> None:
     sample = np.zeros((2, 8, 8, 1), "float32")
     path = folder_of(own_class(tfk)(), sample, tmp_path / "own")
 
@@ -236,9 +236,7 @@ def test_a_model_of_an_unknown_class_is_trained_as_its_graph_has_it(tfk, tmp_pat
     assert losses[-1] < losses[0] / 2
 
 
-def test_a_model_saved_for_inputs_of_float64_takes_what_it_is_trained_with(
-    tfk, tmp_path, quiet
-) -> None:
+def test_a_model_with_float64_inputs_trains_with_other_floats(tfk, tmp_path, quiet) -> None:
     # What `np.zeros(shape)` of a sample does; the weights are float32.
     original = own_class(tfk)()
     path = folder_of(original, np.zeros((2, 8, 8, 1)), tmp_path / "own")
@@ -255,9 +253,7 @@ def test_a_model_saved_for_inputs_of_float64_takes_what_it_is_trained_with(
     np.testing.assert_allclose(trained, plain, rtol=1e-5)
 
 
-def test_a_model_saved_for_inputs_of_float64_is_exported_as_it_was_saved(
-    tfk, tmp_path, quiet
-) -> None:
+def test_a_model_with_float64_inputs_is_exported_with_them(tfk, tmp_path, quiet) -> None:
     path = folder_of(own_class(tfk)(), np.zeros((2, 8, 8, 1)), tmp_path / "own")
     images, _ = pictures()
     model = load(identify(path))
@@ -308,7 +304,7 @@ def unseeded(saving_unseeded):
     return path, said
 
 
-def test_dropout_that_nobody_can_seed_is_an_error_where_bits_matter(tfk, unseeded, quiet) -> None:
+def test_unseedable_dropout_is_an_error_if_determinism_is_required(tfk, unseeded, quiet) -> None:
     path, _ = unseeded
     own = own_class(tfk, dropout=0.5)
 
@@ -323,11 +319,11 @@ def test_dropout_that_nobody_can_seed_is_an_error_where_bits_matter(tfk, unseede
     np.testing.assert_array_equal(*losses)
 
 
-def test_dropout_that_nobody_can_seed_is_told_where_bits_do_not_matter(unseeded) -> None:
+def test_unseedable_dropout_is_reported_otherwise(unseeded) -> None:
     assert "cannot be repeated or resumed bit for bit" in unseeded[1]
 
 
-def test_dropout_with_a_seed_in_the_graph_is_told(tfk, tmp_path, quiet, caplog) -> None:
+def test_dropout_with_a_seed_in_the_graph_is_reported(tfk, tmp_path, quiet, caplog) -> None:
     import tensorflow as tf
 
     tf.random.set_seed(1)
@@ -362,7 +358,7 @@ def test_a_model_may_take_and_return_several_tensors(tfk, tmp_path, quiet) -> No
         np.testing.assert_allclose(mine, theirs, rtol=1e-6)
 
 
-def test_a_missing_package_is_an_error_with_its_command(tfk_h5, run_python) -> None:
+def test_a_missing_package_is_an_error_with_the_install_command(tfk_h5, run_python) -> None:
     said = run_python(
         "import sys\n"
         "sys.modules['tf_keras'] = None\n"

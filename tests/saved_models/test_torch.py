@@ -90,7 +90,7 @@ def test_a_state_dict_is_loaded_into_a_declared_class(tmp_path) -> None:
             assert torch.equal(mine, theirs)
 
 
-def test_a_state_dict_may_be_loaded_into_what_a_function_makes(torch_state) -> None:
+def test_a_state_dict_may_be_loaded_into_the_model_of_a_function(torch_state) -> None:
     assert isinstance(
         load(identify(torch_state), custom_objects={"make": sequential}), nn.Sequential
     )
@@ -105,21 +105,21 @@ def test_a_state_dict_may_be_loaded_into_what_a_function_makes(torch_state) -> N
         ({"Net": lambda: nn.Linear(2, 2)}, "holds weights that do not fit the model of Net()"),
     ],
 )
-def test_a_state_dict_needs_the_model_it_is_of(torch_state, objects, said) -> None:
+def test_a_state_dict_needs_its_model(torch_state, objects, said) -> None:
     with pytest.raises(ModelFileError) as raised:
         load(identify(torch_state), custom_objects=objects)
 
     assert said in str(raised.value)
 
 
-def test_a_dict_of_other_things_is_no_state_dict(tmp_path) -> None:
+def test_a_dict_of_other_objects_is_not_a_state_dict(tmp_path) -> None:
     torch.save({"epoch": 3, "lr": 0.1}, tmp_path / "c.pt")
 
     with pytest.raises(ModelFileError, match="a dict with epoch, lr, which are not tensors"):
         load(identify(tmp_path / "c.pt"), custom_objects={"Net": Net})
 
 
-def test_a_class_of_the_users_is_declared_or_trusted(tmp_path) -> None:
+def test_a_custom_class_must_be_declared_or_trusted(tmp_path) -> None:
     path = tmp_path / "net.pt"
     torch.save(Net(), path)
 
@@ -131,7 +131,7 @@ def test_a_class_of_the_users_is_declared_or_trusted(tmp_path) -> None:
     assert type(load(identify(path), trust=trusted)).__name__ == "Net"
 
 
-def test_what_is_no_model_is_an_error(tmp_path) -> None:
+def test_a_file_that_is_not_a_model_is_an_error(tmp_path) -> None:
     torch.save(torch.zeros(3), tmp_path / "tensor.pt")
     torch.save(nn.Flatten(), tmp_path / "flatten.pt")
 
@@ -141,7 +141,7 @@ def test_what_is_no_model_is_an_error(tmp_path) -> None:
         load(identify(tmp_path / "flatten.pt"))
 
 
-def test_a_file_that_is_damaged_inside_is_an_error(torch_whole, tmp_path) -> None:
+def test_an_internally_damaged_file_is_an_error(torch_whole, tmp_path) -> None:
     content = bytearray(torch_whole.read_bytes())
     at = content.index(b"Sequential")
     content[at : at + 10] = b"Sequentiel"
@@ -163,7 +163,7 @@ def test_an_optimizer_is_found_by_its_name() -> None:
     assert found.description == "SGD, learning rate 0.5 (as given)"
 
 
-def test_an_optimizer_says_its_default_learning_rate() -> None:
+def test_an_optimizer_reports_its_default_learning_rate() -> None:
     found = loader.optimizer("optim.Adadelta", where="model.yml:4")
 
     assert found.description == "Adadelta, learning rate 1.0 (PyTorch's default)"
@@ -184,7 +184,7 @@ def test_an_optimizer_says_its_default_learning_rate() -> None:
         (3, "is not an optimizer"),
     ],
 )
-def test_what_is_no_optimizer_is_an_error_and_is_not_evaluated(name, said) -> None:
+def test_an_invalid_optimizer_is_an_error_and_is_not_evaluated(name, said) -> None:
     with pytest.raises(DefinitionError, match="^model.yml:4: ") as raised:
         loader.optimizer(name, where="model.yml:4")
 
@@ -213,7 +213,7 @@ def test_a_loss_is_found_by_its_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["nn.NLLoss", "nn.Linear", "nn.functional", "optim.Adam", "nn"])
-def test_what_is_no_loss_is_an_error(name) -> None:
+def test_an_invalid_loss_is_an_error(name) -> None:
     with pytest.raises(DefinitionError, match="is not a loss of PyTorch"):
         loader.loss(name, where="model.yml:4")
 

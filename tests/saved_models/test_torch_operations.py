@@ -62,12 +62,12 @@ def test_no_listed_operation_takes_a_path_a_pointer_or_a_process():
 
 
 @pytest.mark.parametrize("name", ["from_file", "save", "set_", "set_data", "resize_", "_print"])
-def test_operations_beyond_computing_are_not_listed(name):
+def test_operations_beyond_computation_are_not_listed(name):
     assert name not in OPERATIONS
 
 
 @pytest.mark.parametrize("writes", [True, False])
-def test_a_program_that_opens_a_file_is_refused_untrusted(tmp_path, writes):
+def test_an_untrusted_program_that_opens_a_file_is_refused(tmp_path, writes):
     victim = tmp_path / "victim"
     victim.write_bytes(b"what was there before..")
 

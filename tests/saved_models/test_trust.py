@@ -12,12 +12,12 @@ from elasticdl.saved_models.trust import Trust, TrustUsed
 DIGEST = "a" * 64
 
 
-def test_nothing_said_is_nothing_trusted() -> None:
+def test_nothing_is_trusted_by_default() -> None:
     assert trust.of(None, "party.yml:3") == Trust()
     assert trust.of({}, "party.yml:3") == Trust()
 
 
-def test_a_flag_and_a_digest_are_trust() -> None:
+def test_a_flag_and_a_digest_grant_trust() -> None:
     said = {"allow_pickle": True, "sha256": DIGEST.upper()}
 
     assert trust.of(said, "party.yml:3") == Trust(allow_pickle=True, sha256=DIGEST)
@@ -34,7 +34,7 @@ def test_a_flag_and_a_digest_are_trust() -> None:
         ({"everything": True}, "has no key 'everything'"),
     ],
 )
-def test_trust_that_is_not_clear_is_an_error(said, message) -> None:
+def test_an_ambiguous_trust_setting_is_an_error(said, message) -> None:
     with pytest.raises(DefinitionError, match="^party.yml:3: ") as raised:
         trust.of(said, "party.yml:3")
 
@@ -54,7 +54,7 @@ def test_a_use_of_trust_is_logged_and_returned(old_h5, caplog) -> None:
     assert digest in caplog.text
 
 
-def test_a_use_of_trust_is_told_once_and_returned_each_time(old_h5, caplog) -> None:
+def test_a_use_of_trust_is_reported_once_and_returned_each_time(old_h5, caplog) -> None:
     allowed = Trust(allow_lambda=True, sha256=sha256_of(old_h5))
     caplog.set_level(logging.WARNING)
 
@@ -77,7 +77,7 @@ def test_a_use_of_trust_is_told_once_and_returned_each_time(old_h5, caplog) -> N
         Trust(allow_lambda=True),
     ],
 )
-def test_what_is_not_trusted_is_refused(old_h5, said, caplog) -> None:
+def test_untrusted_files_are_refused(old_h5, said, caplog) -> None:
     with pytest.raises(ModelFileError, match="allow_lambda|sha256"):
         trust.check(identify(old_h5), said, "allow_lambda", "it runs")
 

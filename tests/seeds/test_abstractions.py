@@ -38,7 +38,7 @@ def test_components_work_in_a_notebook(modules, digit_pictures, flavour):
 
 # The documents make models as it was done then.
 @pytest.mark.filterwarnings("ignore:Do not pass an `input_shape`:UserWarning")
-def test_a_model_and_functions_to_evaluate_it_are_made_without_a_config(modules):
+def test_a_model_and_evaluation_functions_need_no_config(modules):
     model = modules["models"].ModelBuilder(None).get_compiled_model()
     functions = modules["evaluation"].Evaluator().get_eval_funcs()
 

@@ -22,7 +22,7 @@ def predicts(model, shape):
     return np.asarray(model(np.zeros((2, *shape), "float32"), training=False))
 
 
-def test_there_are_four_scripts(scripts):
+def test_four_scripts_exist(scripts):
     assert len(scripts) == 4
 
 

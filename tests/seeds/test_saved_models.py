@@ -246,7 +246,7 @@ def tfk_model(save, empty):
     return tf_keras.models.load_model(section["spec"]["model_definition"])
 
 
-def test_architecture_weights_and_options_are_a_model(documents, tfk_model, empty):
+def test_architecture_weights_and_options_form_a_model(documents, tfk_model, empty):
     spec, _ = saved_models.shown_specs(documents)
     section = saved_models.section(documents, "KerasFLModel")
     Path("model_architecture.json").write_text(tfk_model.to_json())
@@ -266,7 +266,7 @@ def test_architecture_weights_and_options_are_a_model(documents, tfk_model, empt
     assert accuracy("out") > 0.3
 
 
-def test_a_loss_of_ones_own_is_taken_from_its_file(documents, tfk_model, empty):
+def test_a_custom_loss_is_loaded_from_its_file(documents, tfk_model, empty):
     _, spec = saved_models.shown_specs(documents)
     section = saved_models.section(documents, "KerasFLModel")
 
@@ -300,7 +300,7 @@ def test_a_loss_of_ones_own_is_taken_from_its_file(documents, tfk_model, empty):
     assert losses("with_parties", RoundFinished)[0] > 1000
 
 
-def test_the_documents_other_name_for_the_options_is_taken(save, empty):
+def test_the_other_documented_name_of_the_options_is_accepted(save, empty):
     section = save(H5, empty)
     section["spec"]["compiled_options"] = {"optimizer": "adadelta"}
     write_config({**section, "params": {"learning_rate": 1e-30}})
@@ -308,7 +308,7 @@ def test_the_documents_other_name_for_the_options_is_taken(save, empty):
     assert "Adadelta" in train("--max_steps=3")
 
 
-def test_a_loss_of_ones_own_may_compare_one_hot_rows(documents, tfk_model, empty):
+def test_a_custom_loss_may_compare_one_hot_rows(documents, tfk_model, empty):
     _, spec = saved_models.shown_specs(documents)
     section = saved_models.section(documents, "KerasFLModel")
 
@@ -334,7 +334,7 @@ def test_a_loss_of_ones_own_may_compare_one_hot_rows(documents, tfk_model, empty
     assert last < first
 
 
-def test_the_saved_model_trains_as_its_library_trains_it(documents, empty):
+def test_the_saved_model_trains_as_with_its_library(documents, empty):
     """The document's only model without dropout, whose draws differ between libraries."""
     # Its `model` is what its library goes on with: tf_keras of today cannot train what it loads
     # from the folder, which was saved for float64.
@@ -360,7 +360,7 @@ def digits(file):
             np.stack([record["label"] for record in records]))  # fmt: skip
 
 
-def test_options_of_the_spec_go_before_those_of_the_file(save, empty):
+def test_options_of_the_spec_override_those_of_the_file(save, empty):
     section = save(H5, empty)
     section["spec"]["compile_model_options"] = {"optimizer": "adadelta"}
     write_config({**section, "params": {"learning_rate": 1e-30}})

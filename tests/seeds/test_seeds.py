@@ -61,7 +61,7 @@ def test_model_of_the_documents_learns_digits(
     assert outcome.metrics["val_accuracy"] >= 0.95
 
 
-def test_command_line_and_python_of_the_documents_ask_for_one_job(documents) -> None:
+def test_documented_command_and_python_code_request_the_same_job(documents) -> None:
     command = documents.block("elasticdl-high-level-api.md", "elasticdl train \\\n")
     call = documents.block("elasticdl-high-level-api.md", 'model_zoo="$HOME/work",')
     arguments = {
@@ -99,7 +99,7 @@ def credit_data_processor(records):
 
 
 def test_the_commands_of_the_documents_run(documents, tmp_path: Path, monkeypatch) -> None:
-    """As they stand, but for the bucket, which is a folder here."""
+    """Unchanged, except for the bucket, which is a folder here."""
     from elasticdl.data import recordio
     from elasticdl.data.example import encode
 

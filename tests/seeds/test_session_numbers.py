@@ -120,7 +120,7 @@ def _first(batches, number):
     "builder", [pytest.param("ModelBuilder", marks=pytest.mark.exhaustive), "Weighing"]
 )
 @pytest.mark.parametrize("flavour", ["TF", ""])
-def test_a_session_has_the_numbers_of_fit(project, digit_pictures, flavour, builder):
+def test_a_session_matches_the_results_of_fit(project, digit_pictures, flavour, builder):
     root = project(flavour, builder)
 
     session = Orchestrator("baseline", data_dir=Path(digit_pictures), project_root=root).session

@@ -229,9 +229,7 @@ def texts(report, severity=None):
     return [f"{finding.severity}: {finding}" for finding in every(report, severity)]
 
 
-def test_a_whole_project_has_no_finding_but_that_it_is_in_no_repository(
-    project, monkeypatch
-) -> None:
+def test_a_complete_project_only_lacks_a_repository(project, monkeypatch) -> None:
     # Once, the exported model is loaded in a process of its own.
     monkeypatch.setattr(export, "subprocess", subprocess)
     report = project.check()
@@ -243,7 +241,7 @@ def test_a_whole_project_has_no_finding_but_that_it_is_in_no_repository(
     assert report.ok
 
 
-def test_it_writes_nothing_into_the_project(project, monkeypatch) -> None:
+def test_checking_writes_nothing_into_the_project(project, monkeypatch) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
 
     def listing():
@@ -880,7 +878,7 @@ def test_model_rule(name, broken_together) -> None:
 
 
 @pytest.mark.parametrize("name", LATER_RULES)
-def test_rule_of_what_follows(name, broken_together) -> None:
+def test_later_rule(name, broken_together) -> None:
     broken = LATER_RULES[name]
     of = {"export": "export", "checkpoint": "checkpoint"}
     wanted = [title for title in GROUPS if title not in of or of[title] in " ".join(broken.says)]
@@ -888,7 +886,7 @@ def test_rule_of_what_follows(name, broken_together) -> None:
 
 
 @pytest.mark.parametrize(("file", "method"), [(EVAL, "get_eval_funcs"), (MODEL, "get_callbacks")])
-def test_what_the_projects_code_raises_is_a_finding(file, method, project) -> None:
+def test_an_error_in_the_projects_code_is_a_finding(file, method, project) -> None:
     project.edit(
         file, (f"def {method}(self):", f"def {method}(self):\n        raise KeyError('k')")
     )
@@ -938,7 +936,7 @@ def test_labels_must_fit_outputs_and_loss(loss, labels, says) -> None:
         ([[0.5, 0.7], [0.1, 0.9]], False, None),
     ],
 )
-def test_a_layer_that_is_not_known_is_known_by_its_values(outputs, from_logits, says) -> None:
+def test_an_unknown_output_layer_is_judged_by_its_values(outputs, from_logits, says) -> None:
     from elasticdl.sessions.checks import model
     from elasticdl.training.keras.model_facts import ModelFacts, OutputFacts
 
@@ -948,7 +946,7 @@ def test_a_layer_that_is_not_known_is_known_by_its_values(outputs, from_logits, 
     assert (found == []) if says is None else (says in found[0] and "m.py:2" in found[0])
 
 
-def test_inputs_by_name_are_named() -> None:
+def test_a_finding_names_its_input() -> None:
     from elasticdl.data.batch import Batch
     from elasticdl.sessions.checks import batches
 
@@ -971,7 +969,7 @@ def test_inputs_by_name_are_named() -> None:
         (lambda config: config.with_values(z=1).a, {"a"}),
     ],
 )
-def test_a_config_notes_what_is_asked_for(read, expected) -> None:
+def test_a_config_records_the_requested_keys(read, expected) -> None:
     from elasticdl.config_file import ConfigStruct
     from elasticdl.sessions.checks.keys import NotingConfig
 
@@ -981,7 +979,7 @@ def test_a_config_notes_what_is_asked_for(read, expected) -> None:
     assert asked == expected
 
 
-def test_a_preprocessor_may_make_batches_its_own_way(project) -> None:
+def test_a_preprocessor_may_make_its_own_batches(project) -> None:
     project.edit(
         PRE,
         (
@@ -998,7 +996,7 @@ def test_a_preprocessor_may_make_batches_its_own_way(project) -> None:
     assert report.groups[GROUPS.index("reports")].looked_at == "right; 8 examples evaluated"
 
 
-def test_what_a_session_takes_is_no_finding(project) -> None:
+def test_code_that_a_session_accepts_gives_no_finding(project) -> None:
     project.edit("requirements.txt", ("", "no-such-package>=2\n"))
     project.edit(PRE, ("return image", "return (image * 255).round()"))
     project.edit(DATA, ('f"t{i}"', "i / 2"), ("weight = 1.0", "weight = -1.0 if i == 5 else 1.0"))
@@ -1010,7 +1008,7 @@ def test_what_a_session_takes_is_no_finding(project) -> None:
     ]
 
 
-def test_an_export_that_says_something_else_elsewhere_is_an_error(project, monkeypatch) -> None:
+def test_an_export_with_different_predictions_is_an_error(project, monkeypatch) -> None:
     def run(command, **options):
         answers = [json.dumps({"model": model, "difference": 0.5}) for model in command[-2:]]
         return subprocess.CompletedProcess(command, 0, "\n".join(answers), "")
@@ -1034,7 +1032,7 @@ def test_errors_of_all_functions_and_of_both_splits_are_found(project) -> None:
     ] == [1, 1, 1]
 
 
-def test_an_evaluator_is_not_needed(project) -> None:
+def test_an_evaluator_is_optional(project) -> None:
     project.edit(CONF, ("evaluator_class: evaluation.Evaluator\n", ""))
     report = project.check()
 
@@ -1051,7 +1049,7 @@ def test_errors_are_collected(project) -> None:
     assert [group.title for group in report.groups if group.skipped] == list(GROUPS[2:-1])
 
 
-def test_a_missing_import_is_said_once(project) -> None:
+def test_a_missing_import_is_reported_once(project) -> None:
     project.edit(PRE, ("import numpy as np\n", ""))
     errors = project.check().of(Severity.ERROR)
 
@@ -1077,13 +1075,13 @@ def test_a_missing_import_is_said_once(project) -> None:
         ("def f():\n    b\n    a", ["b", "a"]),
     ],
 )
-def test_undefined_names_are_those_python_would_not_find(code, names, tmp_path) -> None:
+def test_undefined_names_are_reported(code, names, tmp_path) -> None:
     from elasticdl.sessions.checks.names import Module
 
     assert [*Module(tmp_path / "m.py", code.encode()).undefined] == names
 
 
-def test_a_generator_that_is_silent_for_ever_is_given_up(project, monkeypatch) -> None:
+def test_a_generator_that_hangs_is_given_up(project, monkeypatch) -> None:
     monkeypatch.setattr("elasticdl.sessions.checks.reading._END_S", 0.3)
     monkeypatch.setattr("elasticdl.sessions.checks.limits.PATIENCE_S", 0.5)
     project.edit(
@@ -1111,7 +1109,7 @@ def test_a_generator_that_is_silent_for_ever_is_given_up(project, monkeypatch) -
     assert time.monotonic() - started < 10
 
 
-def test_indexed_batches_go_on_exactly_and_generators_are_replayed(project) -> None:
+def test_indexed_batches_resume_exactly_and_generators_are_replayed(project) -> None:
     def said():
         return next(g.looked_at for g in project.check(NO_MODEL).groups if "training" in g.title)
 
@@ -1143,7 +1141,7 @@ def test_a_config_that_is_a_list_is_a_finding(project) -> None:
     assert "config.yaml:" in str(error)
 
 
-def test_set_is_what_is_looked_at(project) -> None:
+def test_settings_of_the_command_are_checked(project) -> None:
     report = project.check(["config"], settings=["epochs=0"])
 
     assert "epochs is 0; expected a whole number" in texts(report)[0]
@@ -1178,7 +1176,7 @@ def test_the_command_ends_with_0_without_errors_and_prints_json(project) -> None
     assert [group["title"] for group in report["groups"]] == list(GROUPS)
 
 
-def test_a_session_that_is_not_there_is_no_finding(project) -> None:
+def test_a_missing_session_is_not_a_finding(project) -> None:
     with pytest.raises(UsageError, match="There are: one"):
         check("two", project_root=str(project.root))
 
@@ -1248,7 +1246,7 @@ def write_images(documents, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("run", ["TF", "gen"])
-def test_the_documents_project_has_the_one_warning_it_deserves(run, documents, tmp_path) -> None:
+def test_the_documented_project_has_one_expected_warning(run, documents, tmp_path) -> None:
     pytest.importorskip("skimage")
     write_documents(documents, tmp_path / "project", MISSING)
     write_images(documents, tmp_path / "data")
@@ -1262,7 +1260,7 @@ def test_the_documents_project_has_the_one_warning_it_deserves(run, documents, t
     )
 
 
-def test_the_documents_as_they_stand_lack_imports(documents, tmp_path) -> None:
+def test_the_original_documents_lack_imports(documents, tmp_path) -> None:
     write_documents(documents, tmp_path / "project", {})
     report = check(
         "TF", project_root=str(tmp_path / "project"), data_dir=str(tmp_path), groups=["code"]

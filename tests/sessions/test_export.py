@@ -105,7 +105,9 @@ def nothing_is_there(tmp_path):
 # --- what is exported -----------------------------------------------------------------------
 
 
-def test_a_model_that_says_the_same_elsewhere_is_exported(trained, in_this_process, tmp_path):
+def test_a_model_with_the_same_predictions_elsewhere_is_exported(
+    trained, in_this_process, tmp_path
+):
     found = export.export(trained())
 
     folder = tmp_path / "session" / "exported"
@@ -121,7 +123,7 @@ def test_a_model_that_says_the_same_elsewhere_is_exported(trained, in_this_proce
     assert export.exported(trained().session) == found
 
 
-def test_only_the_newest_and_the_best_checkpoint_stay_after_an_export(
+def test_only_the_newest_and_best_checkpoints_remain_after_an_export(
     trained, checkpoints, in_this_process
 ):
     export.export(trained())
@@ -129,7 +131,7 @@ def test_only_the_newest_and_the_best_checkpoint_stay_after_an_export(
     assert checkpoints.steps() == [2, 5]
 
 
-def test_the_same_weights_are_exported_once(trained, in_this_process, tmp_path):
+def test_equal_weights_are_exported_once(trained, in_this_process, tmp_path):
     export.export(trained())
     file = tmp_path / "session" / "exported" / "export.json"
     before = file.stat().st_mtime_ns
@@ -153,7 +155,7 @@ def test_the_same_weights_are_exported_once(trained, in_this_process, tmp_path):
         ([np.float32([[3], [7]])] * 2, "it has the outputs [''], not ['/0', '/1']"),
     ],
 )
-def test_a_model_that_says_something_else_is_refused_and_nothing_is_lost(
+def test_a_model_with_different_predictions_is_refused_without_loss(
     trained, checkpoints, in_this_process, tmp_path, says, problem
 ):
     with pytest.raises(TrainingError) as caught:
@@ -165,7 +167,7 @@ def test_a_model_that_says_something_else_is_refused_and_nothing_is_lost(
     assert checkpoints.steps() == [1, 2, 3, 4, 5]
 
 
-def test_an_export_that_was_there_stays_when_the_next_one_is_refused(trained, in_this_process):
+def test_the_previous_export_is_kept_when_the_next_is_refused(trained, in_this_process):
     export.export(trained())
 
     with pytest.raises(TrainingError):
@@ -174,13 +176,13 @@ def test_an_export_that_was_there_stays_when_the_next_one_is_refused(trained, in
     assert export.exported(trained().session)["params_sha256"] == "1"
 
 
-def test_a_tenth_of_a_thousandth_of_the_largest_output_is_rounding(trained, in_this_process):
+def test_a_relative_difference_of_1e_4_is_rounding(trained, in_this_process):
     found = export.export(trained(says=((3,), (7.0005,))))
 
     assert found["largest_difference"]["savedmodel"] == pytest.approx(0.0005, rel=1e-3)
 
 
-def test_a_keras_file_that_needs_the_users_classes_is_left_out(trained, in_this_process, tmp_path):
+def test_a_keras_file_that_needs_custom_classes_is_omitted(trained, in_this_process, tmp_path):
     found = export.export(trained(OWN_LAYER, says=((6,), (14,))))
 
     folder = tmp_path / "session" / "exported"
@@ -189,7 +191,7 @@ def test_a_keras_file_that_needs_the_users_classes_is_left_out(trained, in_this_
     assert not (folder / "model.keras").exists()
 
 
-def test_a_model_tensorflow_could_not_export_is_said_to_be(trained, checkpoints, tmp_path):
+def test_a_model_that_tensorflow_cannot_export_is_reported(trained, checkpoints, tmp_path):
     with pytest.raises(TrainingError, match="first: TensorFlow could not export the model"):
         export.export(trained(exports=("model.keras",)))
 
@@ -204,7 +206,7 @@ def test_a_model_tensorflow_could_not_export_is_said_to_be(trained, checkpoints,
         (subprocess.TimeoutExpired("x", 300), "timed out after 300 seconds"),
     ],
 )
-def test_a_process_that_ends_without_an_answer_is_told_with_its_last_word(
+def test_a_process_without_an_answer_is_reported_with_its_last_output(
     trained, monkeypatch, tmp_path, error, said
 ):
     def run(*arguments, **options):
@@ -227,7 +229,7 @@ def answers(capsys, tmp_path, features, outputs, *models):
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_a_new_process_tries_models_and_tells_of_each(models, tmp_path, monkeypatch):
+def test_a_new_process_tries_models_and_reports_on_each(models, tmp_path, monkeypatch):
     # No file of the user's folder is taken for one of Python's.
     (tmp_path / "csv.py").write_text("raise RuntimeError")
     monkeypatch.chdir(tmp_path)
@@ -269,13 +271,15 @@ def test_a_new_process_tries_models_and_tells_of_each(models, tmp_path, monkeypa
         ("one", np.float32([[1, 2]]), np.float32([[3]])),
     ],
 )
-def test_inputs_and_outputs_may_be_several(capsys, tmp_path, models, kind, name, features, outputs):
+def test_several_inputs_and_outputs_are_supported(
+    capsys, tmp_path, models, kind, name, features, outputs
+):
     (answer,) = answers(capsys, tmp_path, features, outputs, models[name] / kind)
 
     assert answer == {"model": str(models[name] / kind), "difference": 0}
 
 
-def test_what_is_no_number_on_both_sides_is_the_same(capsys, tmp_path, models):
+def test_equal_non_finite_outputs_are_not_a_difference(capsys, tmp_path, models):
     features = np.float32([[np.nan, 1], [np.inf, 1]])
 
     (answer,) = answers(

@@ -15,7 +15,7 @@ class Slow:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_time_that_is_over_within_a_finalizer_is_over_after_it(monkeypatch):
+def test_a_timeout_within_a_finalizer_is_raised_after_it(monkeypatch):
     monkeypatch.setattr(limits, "_AGAIN_S", 0.2)
     began_s = time.monotonic()
 

@@ -35,7 +35,7 @@ def refused(opened):
 # --- which session --------------------------------------------------------------------------
 
 
-def test_a_session_lies_in_the_runs_of_its_project(opened, tmp_path):
+def test_a_session_is_in_the_runs_of_its_project(opened, tmp_path):
     session = opened()
 
     root = tmp_path / "project"
@@ -46,7 +46,7 @@ def test_a_session_lies_in_the_runs_of_its_project(opened, tmp_path):
     assert session.output == root / "runs" / "first" / "training"
 
 
-def test_an_experiment_is_called_as_the_config_says_or_as_the_folder(opened):
+def test_an_experiment_is_named_by_the_config_or_the_folder(opened):
     assert opened().experiment == "project"
     assert opened(project_name="digits").experiment == "digits"
 
@@ -59,7 +59,7 @@ def test_two_config_files_are_named(project):
         open_session("first", project_root=root)
 
 
-def test_a_folder_without_a_config_is_no_session(project):
+def test_a_folder_without_a_config_is_not_a_session(project):
     root = project()
     (root / "runs" / "empty").mkdir()
 
@@ -68,7 +68,7 @@ def test_a_folder_without_a_config_is_no_session(project):
         open_session("empty", project_root=root)
 
 
-def test_the_one_config_file_may_have_another_name(project):
+def test_the_only_config_file_may_have_another_name(project):
     root = project()
     (root / "runs" / "first" / "config.yaml").rename(root / "runs" / "first" / "mine.yml")
 
@@ -78,20 +78,20 @@ def test_the_one_config_file_may_have_another_name(project):
 @pytest.mark.parametrize(
     ("name", "said"), [("frist", "Did you mean 'first'?"), ("zzz", "There are: first.")]
 )
-def test_an_unknown_session_is_refused_with_those_there_are(project, name, said):
+def test_an_unknown_session_is_refused_with_the_existing_ones(project, name, said):
     with pytest.raises(UsageError) as caught:
         open_session(name, project_root=project())
 
     assert str(caught.value).endswith(f"there is no session with this name. {said}")
 
 
-def test_a_folder_without_runs_is_no_project(tmp_path):
+def test_a_folder_without_runs_is_not_a_project(tmp_path):
     with pytest.raises(UsageError, match="--project_root"):
         open_session("first", project_root=tmp_path)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../first", "first/", "a/first", "/tmp"])
-def test_a_name_never_leads_out_of_the_runs(project, name):
+def test_a_session_name_cannot_point_outside_the_runs(project, name):
     with pytest.raises(UsageError, match="expected the name of a folder in runs/"):
         open_session(name, project_root=project())
 
@@ -116,7 +116,7 @@ def test_a_missing_key_is_named_with_the_file(refused, key):
     assert f"'{key}'" in message
 
 
-def test_a_misspelt_key_is_found(refused):
+def test_a_misspelt_key_is_detected(refused):
     assert "Did you mean epoch (" in refused(epochs=None, epoch=2)
 
 
@@ -146,11 +146,11 @@ def test_the_export_needs_its_keys(refused, key):
         ("days", "[2026-11-22]", "config.yaml:12: days is a list, [datetime.date(2026, 11, 22)]"),
     ],
 )
-def test_a_value_that_cannot_be_is_shown_with_its_line(refused, key, value, said):
+def test_an_invalid_value_is_reported_with_its_line(refused, key, value, said):
     assert said in refused(**{key: value})
 
 
-def test_an_export_without_keys_is_no_section(project):
+def test_an_export_that_is_not_a_section_is_refused(project):
     file = project() / "runs" / "first" / "config.yaml"
     file.write_text(file.read_text().partition("export:")[0] + "export: val_loss\n")
 
@@ -162,20 +162,20 @@ def test_an_export_without_keys_is_no_section(project):
     "key", ["data_loader_class", "preprocessor_class", "model_builder_class", "evaluator_class"]
 )
 @pytest.mark.parametrize("value", ["Loader", "parts/Loader.py", "parts.", "3", "[parts.Loader]"])
-def test_a_class_is_named_with_its_file(refused, key, value):
+def test_a_class_must_be_given_with_its_file(refused, key, value):
     message = refused(**{key: value})
 
     assert f": {key} is " in message
     assert "expected the name of a class with its file, such as models.ModelBuilder." in message
 
 
-def test_a_value_that_begins_with_its_own_key_is_told_what_was_meant(refused):
+def test_a_value_that_repeats_its_key_gets_a_suggestion(refused):
     message = refused(evaluator_class="'evaluator_class: evaluation.Evaluator'")
 
     assert message.endswith("Did you mean 'evaluation.Evaluator'?")
 
 
-def test_what_is_not_yaml_is_refused_with_its_line(refused):
+def test_invalid_yaml_is_refused_with_its_line(refused):
     assert "config.yaml:7: this is not YAML" in refused(epochs="`10`")
 
 
@@ -200,7 +200,7 @@ def test_a_setting_replaces_a_value(opened, setting, path, value):
     assert opened([setting]).config.flat()[path] == value
 
 
-def test_a_setting_keeps_what_stands_beside_it(opened):
+def test_a_setting_keeps_the_other_values_of_its_section(opened):
     session = opened(["export.mode=max"])
 
     assert session.config.export.metric == "val_loss"
@@ -228,20 +228,18 @@ def test_a_later_setting_wins(opened):
         ("batch_size={a: 1}", DefinitionError, "batch_size is"),
     ],
 )
-def test_a_setting_that_cannot_be_is_refused(refused, setting, kind, said):
+def test_an_invalid_setting_is_refused(refused, setting, kind, said):
     assert said in refused(kind, settings=[setting])
 
 
 # --- the data -------------------------------------------------------------------------------
 
 
-def test_the_folder_of_the_command_line_comes_before_that_of_the_config(opened, tmp_path):
+def test_the_folder_of_the_command_line_overrides_the_config(opened, tmp_path):
     assert opened(data_dir=str(tmp_path)).data == str(tmp_path)
 
 
-def test_a_folder_of_the_config_is_the_projects_and_one_of_the_command_line_the_shells(
-    opened, tmp_path, monkeypatch
-):
+def test_data_folders_are_relative_to_project_or_shell(opened, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     assert opened().data == str(tmp_path / "project" / "data")
@@ -256,7 +254,7 @@ def test_a_home_folder_is_found(opened, monkeypatch, tmp_path):
     assert opened(data_dir="~/mnist").data == str(tmp_path / "mnist")
 
 
-def test_a_folder_that_is_not_there_is_refused_with_who_named_it(refused, project):
+def test_a_missing_folder_is_refused_with_its_origin(refused, project):
     file = project() / "runs" / "first" / "config.yaml"
     file.write_text(file.read_text().replace("data_dir: data", "data_dir: nowhere"))
 
@@ -265,7 +263,7 @@ def test_a_folder_that_is_not_there_is_refused_with_who_named_it(refused, projec
     assert "--data_dir: there is no folder /no/where" in refused(DataError, data_dir="/no/where")
 
 
-def test_nobody_says_where_the_data_is(project):
+def test_a_missing_data_folder_setting_is_refused(project):
     file = project() / "runs" / "first" / "config.yaml"
     file.write_text(file.read_text().replace("data_dir: data\n", ""))
 
@@ -276,7 +274,7 @@ def test_nobody_says_where_the_data_is(project):
 # --- the job --------------------------------------------------------------------------------
 
 
-def test_a_job_holds_what_the_config_says(opened, tmp_path):
+def test_a_job_has_the_settings_of_the_config(opened, tmp_path):
     job = opened(seed=5).job()
 
     root = tmp_path / "project"
@@ -297,7 +295,7 @@ def test_a_job_holds_what_the_config_says(opened, tmp_path):
     assert options.restore_best_weights
 
 
-def test_who_runs_a_session_may_ask_for_more(opened):
+def test_a_job_may_override_epochs_workers_and_checkpoints(opened):
     job = opened().job(num_epochs=9, workers=Workers(1, 2), checkpoint_steps=3)
 
     assert (job.training.num_epochs, job.training.checkpoint_steps) == (9, 3)
@@ -309,7 +307,7 @@ def test_more_epochs_are_the_same_job(opened):
     assert opened().job(num_epochs=9).identity() == opened().job().identity()
 
 
-def test_another_value_is_another_job_and_the_key_is_named(opened, tmp_path):
+def test_another_value_is_another_job_and_its_key_is_named(opened, tmp_path):
     folder = OutputFolder(tmp_path / "out")
     with claim(folder, opened().job()):
         folder.write_bytes("checkpoints/kept", b"")

@@ -134,7 +134,7 @@ def jobs(queue: Queue) -> list[str]:
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_job_goes_on_whoever_is_killed_and_ends_as_its_session_does(queue, at_work) -> None:
+def test_a_job_survives_kills_and_ends_like_its_session(queue, at_work) -> None:
     until(lambda: len(starts(queue)) == 1 and len(jobs(queue)) == 1)
 
     # Who stands for it: the next one waits for the same job.
@@ -158,7 +158,7 @@ def test_a_job_goes_on_whoever_is_killed_and_ends_as_its_session_does(queue, at_
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_job_that_is_cancelled_has_time_to_end(queue, at_work) -> None:
+def test_a_cancelled_job_has_time_to_end(queue, at_work) -> None:
     until(lambda: len(starts(queue)) == 1)
     with pytest.raises(UsageError, match="Leave out --now"):
         queue.cancel("one", at_once=True)
@@ -170,14 +170,14 @@ def test_a_job_that_is_cancelled_has_time_to_end(queue, at_work) -> None:
     assert "told to end" in queue.log(queue.read("one")).read_text()
 
 
-def test_no_cluster_is_told_soon(queue, capsys) -> None:
+def test_a_missing_cluster_is_reported_soon(queue, capsys) -> None:
     given = ["--address=http://127.0.0.1:9", f"--folder={queue.folder('one')}", "--", "true"]
 
     assert ray_job.main(given) == UnavailableError.exit_code
     assert "error: --ray_address=http://127.0.0.1:9: no Ray cluster" in capsys.readouterr().out
 
 
-def test_a_machine_without_the_home_says_so(tmp_path) -> None:
+def test_a_machine_without_the_home_folder_is_reported(tmp_path) -> None:
     command = ray_job.entrypoint(tmp_path / "no where", ["python", "-c", "1"])
     done = subprocess.run(["bash", "-c", command], check=False, capture_output=True, text=True)
 
@@ -200,7 +200,7 @@ def test_a_ray_job_needs_a_cluster(tmp_path) -> None:
         submit.submit(request, submit.SubmitOrigin(None, ""), Queue(tmp_path))
 
 
-def test_workers_of_a_ray_job_are_those_of_its_cluster(tmp_path) -> None:
+def test_workers_of_a_ray_job_run_on_its_cluster(tmp_path) -> None:
     one = replace(ONE, python="/bin/python", ray_address="host:6379", num_workers="2")
     as_job = replace(one, as_ray_job=True)
 

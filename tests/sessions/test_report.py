@@ -59,7 +59,7 @@ def ids_in(folder, name, rows_of):
     return [row[""] for row in rows_of(folder / f"{name}.csv")]
 
 
-def test_each_example_is_there_once_whatever_the_size_of_batches(report, rows_of):
+def test_each_example_is_reported_once_for_any_batch_size(report, rows_of):
     splits, folder, model = report()
 
     assert splits["validation"]["num_examples"] == splits["test"]["num_examples"] == 10
@@ -75,7 +75,7 @@ def test_a_mean_is_over_examples_and_not_over_batches(report):
     assert splits["test"]["means"] == {"label": 4.5}
 
 
-def test_the_manifest_says_which_model_was_evaluated(report):
+def test_the_manifest_names_the_evaluated_model(report):
     splits, folder, _ = report()
 
     found = json.loads((folder / "reports.json").read_text())
@@ -94,7 +94,7 @@ def test_the_manifest_says_which_model_was_evaluated(report):
         ("np.array(i)", "7"),
     ],
 )
-def test_a_test_example_is_called_as_the_loader_calls_it(report, rows_of, made, called):
+def test_test_examples_have_the_ids_of_the_loader(report, rows_of, made, called):
     generator = f"((np.zeros((2, 2)), i, {made}) for i in range(10))"
     _, folder, _ = report(TEST.format(generator=generator, number=10), **OTHER_LOADER)
 
@@ -102,7 +102,7 @@ def test_a_test_example_is_called_as_the_loader_calls_it(report, rows_of, made, 
 
 
 @pytest.mark.parametrize("made", ["None", "np.zeros(2)", "{'id': 3}"])
-def test_what_is_no_id_is_refused(report, made):
+def test_invalid_ids_are_refused(report, made):
     generator = f"((np.zeros((2, 2)), i, {made}) for i in range(10))"
 
     with pytest.raises(
@@ -121,14 +121,14 @@ def test_what_is_no_id_is_refused(report, made):
         ("None", "7"),
     ],
 )
-def test_a_validation_example_is_called_as_the_index_calls_it(report, rows_of, ids, called):
+def test_validation_examples_have_the_ids_of_the_index(report, rows_of, ids, called):
     _, folder, _ = report(IDS.format(ids=ids), **OTHER_LOADER)
 
     assert ids_in(folder, "validation_report", rows_of)[7] == called
 
 
 @pytest.mark.parametrize("number", [9, 11])
-def test_as_many_ids_as_examples_are_needed(report, tmp_path, number):
+def test_the_number_of_ids_must_match_the_examples(report, tmp_path, number):
     with pytest.raises(DataError, match=f"has {number} ids, but .* declares 10 examples"):
         report(IDS.format(ids=f"range({number})"), **OTHER_LOADER)
 
@@ -144,7 +144,7 @@ def test_a_split_that_ends_early_is_refused_and_reports_nothing(report, tmp_path
     assert not (reports / "reports.json").exists()
 
 
-def test_test_data_that_never_ends_is_read_as_far_as_was_said_and_noted(report, rows_of, notes):
+def test_endless_test_data_are_read_to_the_stated_length_and_noted(report, rows_of, notes):
     splits, folder, _ = report(
         TEST.format(generator="itertools.cycle(pictures('abcdefghij'))", number=10), **OTHER_LOADER
     )
@@ -180,7 +180,7 @@ class Whole:
 """
 
 
-def test_the_users_own_batches_are_taken_apart(report, rows_of):
+def test_batches_of_the_user_are_split_into_examples(report, rows_of):
     splits, folder, model = report(WHOLE, preprocessor_class="parts.Whole")
 
     assert ids_in(folder, "eval_report", rows_of) == [f"image_{i}.jpg" for i in range(10)]
@@ -213,7 +213,7 @@ def weights_in(folder):
         ("[np.ones((2, 2))] * N", None),
     ],
 )
-def test_weights_of_examples_stand_beside_them(report, weights, found):
+def test_example_weights_are_in_the_report(report, weights, found):
     _, folder, _ = report(WEIGHTED.format(weights=weights), **OTHER_LOADER)
 
     assert weights_in(folder) == (found or [None] * 10)
@@ -221,9 +221,7 @@ def test_weights_of_examples_stand_beside_them(report, weights, found):
 
 @pytest.mark.parametrize("third", ["", "None,"])
 @pytest.mark.parametrize("whole", [False, True])
-def test_validation_examples_without_a_weight_are_reported_as_they_are_trained_on(
-    report, third, whole
-):
+def test_validation_examples_without_a_weight_are_reported(report, third, whole):
     splits, folder, _ = report(
         f"""
         class L(Loader):
@@ -249,7 +247,7 @@ def test_validation_examples_without_a_weight_are_reported_as_they_are_trained_o
     assert weights_in(folder) == [None] * 10
 
 
-def test_without_an_evaluator_there_are_predictions_only(report, rows_of):
+def test_without_an_evaluator_only_predictions_are_reported(report, rows_of):
     splits, folder, _ = report(evaluator_class=None)
 
     assert splits["test"]["means"] == {}
@@ -262,9 +260,7 @@ def test_an_empty_test_split_is_an_empty_report(report):
     assert splits["test"]["num_examples"] == 0
 
 
-def test_the_pictures_are_the_raw_inputs_of_the_examples_that_do_worst(
-    report, monkeypatch, project
-):
+def test_pictures_are_the_raw_inputs_of_the_worst_examples(report, monkeypatch, project):
     pictures = {}
 
     def write_page(table, folder, *, name, picture_of, num_worst, **more):
@@ -288,7 +284,7 @@ def test_the_pictures_are_the_raw_inputs_of_the_examples_that_do_worst(
         assert [int(picture[0, 0]) for picture in found.values()] == [8, 5, 0]
 
 
-def test_a_picture_nobody_asked_for_is_not_there(report, monkeypatch):
+def test_only_requested_pictures_are_stored(report, monkeypatch):
     asked = []
 
     def write_page(table, folder, *, picture_of, **more):
@@ -303,7 +299,7 @@ def test_a_picture_nobody_asked_for_is_not_there(report, monkeypatch):
     assert asked == [None, None]
 
 
-def test_looking_for_pictures_takes_no_longer_than_it_may(report, monkeypatch):
+def test_searching_for_pictures_respects_its_time_limit(report, monkeypatch):
     clock = iter(range(0, 10**6, 100))
     monkeypatch.setattr(reporting, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     found = []
@@ -337,7 +333,7 @@ def predictions_in(folder, name):
     return [row["prediction"] for row in table.rows(range(10))]
 
 
-def test_batchify_makes_what_the_model_is_asked(report):
+def test_batchify_creates_the_inputs_of_the_model(report):
     _, folder, _ = report(SCALING, preprocessor_class="parts.Scaling")
 
     # Four times the number of the example, halved.
@@ -363,7 +359,7 @@ def test_examples_that_batchify_drops_at_the_end_are_reported(report, rows_of, s
     assert splits["validation"]["means"] == splits["test"]["means"] == {"label": 4.5}
 
 
-def test_a_batchify_that_reads_everything_first_ends(report):
+def test_a_batchify_that_reads_everything_first_terminates(report):
     splits, _, _ = report(
         """
         class Listing(Preprocessor):
@@ -420,7 +416,7 @@ class P(Preprocessor):
 
 @pytest.mark.parametrize("drop", [False, True])
 @pytest.mark.parametrize("more", ["", ".filter(lambda x, y, third: True)"])
-def test_batches_of_a_dataset_are_taken_apart(report, rows_of, notes, drop, more):
+def test_batches_of_a_dataset_are_split_into_examples(report, rows_of, notes, drop, more):
     _, folder, _ = report(
         DATASETS.format(drop=drop, more=more), preprocessor_class="parts.P", **OTHER_LOADER
     )
@@ -430,7 +426,7 @@ def test_batches_of_a_dataset_are_taken_apart(report, rows_of, notes, drop, more
     assert [note for note in notes.texts if "more than" in note] == []
 
 
-def test_a_dataset_that_ends_early_is_refused_though_its_batches_repeat(report):
+def test_a_dataset_that_ends_early_is_refused_despite_repeated_batches(report):
     with pytest.raises(DataError, match=r"L.create_test_generator\(\) ended after 7 examples"):
         report(
             DATASETS.format(drop=False, more=".take(7)"),
@@ -439,7 +435,7 @@ def test_a_dataset_that_ends_early_is_refused_though_its_batches_repeat(report):
         )
 
 
-def test_a_dataset_without_end_is_read_as_far_as_was_said_and_noted(report, notes):
+def test_an_endless_dataset_is_read_to_the_stated_length_and_noted(report, notes):
     report(
         DATASETS.format(drop=False, more=".repeat()"), preprocessor_class="parts.P", **OTHER_LOADER
     )
@@ -447,7 +443,7 @@ def test_a_dataset_without_end_is_read_as_far_as_was_said_and_noted(report, note
     assert any("yields more than the 10 examples" in note for note in notes.texts)
 
 
-def test_batches_of_different_shapes_are_given_to_the_model_one_after_the_other(report):
+def test_batches_of_different_shapes_are_predicted_separately(report):
     splits, _, model = report(
         """
         class Padding(Preprocessor):
@@ -495,9 +491,7 @@ class Whole:
         ("parts.Whole", "in the order of the loader"),
     ],
 )
-def test_a_way_of_ones_own_to_preprocess_need_not_take_ids(
-    report, rows_of, notes, preprocessor, noted
-):
+def test_custom_preprocessing_need_not_accept_ids(report, rows_of, notes, preprocessor, noted):
     splits, folder, _ = report(WEIGHTS_ONLY, preprocessor_class=preprocessor)
 
     assert ids_in(folder, "eval_report", rows_of) == [f"image_{i}.jpg" for i in range(10)]
@@ -506,7 +500,7 @@ def test_a_way_of_ones_own_to_preprocess_need_not_take_ids(
     assert note.startswith("test: ")
 
 
-def test_what_fails_in_every_way_is_reported_as_it_failed_first(report):
+def test_preprocessing_that_always_fails_reports_the_first_error(report):
     with pytest.raises(UserCodeError, match="ValueError: the first way"):
         report(
             """

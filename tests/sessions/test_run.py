@@ -71,7 +71,7 @@ def times(folder):
 # --- the order of things --------------------------------------------------------------------
 
 
-def test_a_session_that_was_evaluated_is_left_as_it_is(run):
+def test_an_evaluated_session_is_left_unchanged(run):
     first, folder = run()
     before = times(folder)
     second, _ = run()
@@ -85,7 +85,7 @@ def test_a_session_that_was_evaluated_is_left_as_it_is(run):
     assert len(events(folder, JobStarted)) == 1
 
 
-def test_another_config_is_refused_and_leaves_the_session_as_it_is(run):
+def test_another_config_is_refused_and_leaves_the_session_unchanged(run):
     status, folder = run()
 
     with pytest.raises(
@@ -96,7 +96,7 @@ def test_another_config_is_refused_and_leaves_the_session_as_it_is(run):
     assert read_status(folder) == status
 
 
-def test_a_session_that_gets_better_with_more_epochs_is_exported_again(run):
+def test_a_session_that_improves_with_more_epochs_is_exported_again(run):
     _, folder = run()
     before = manifest(folder)
     status, _ = run(num_epochs=3)
@@ -106,7 +106,7 @@ def test_a_session_that_gets_better_with_more_epochs_is_exported_again(run):
     assert [e.epoch for e in events(folder, EpochFinished)] == [0, 1, 2]
 
 
-def test_a_session_that_gets_no_better_is_trained_on_and_not_exported_again(run):
+def test_a_session_that_does_not_improve_is_not_exported_again(run):
     _, folder = run(lines={"mode": "max"})
     before = times(folder)
     status, _ = run(lines={"mode": "max"}, num_epochs=3)
@@ -117,7 +117,7 @@ def test_a_session_that_gets_no_better_is_trained_on_and_not_exported_again(run)
     assert manifest(folder)["step"] == 3
 
 
-def test_what_sessions_write_is_no_code_where_the_whole_project_is(run):
+def test_session_outputs_are_not_part_of_the_projects_code(run):
     classes = {"data_loader_class": "Loader", "preprocessor_class": "Preprocessor"}
     classes |= {"model_builder_class": "Builder", "evaluator_class": "Evaluator"}
     lines = {"src_code_path": ".", **{key: f"src.parts.{name}" for key, name in classes.items()}}
@@ -131,7 +131,7 @@ def test_what_sessions_write_is_no_code_where_the_whole_project_is(run):
     assert [note for note in notes.texts if "changed" in note] == []
 
 
-def test_a_failure_is_in_the_status_and_the_same_command_goes_on(run, monkeypatch, tmp_path):
+def test_a_failure_is_in_the_status_and_the_same_command_resumes(run, monkeypatch, tmp_path):
     folder = tmp_path / "project" / "runs" / "first"
     fails_once(monkeypatch, export, "export", TrainingError("It says something else."))
     with pytest.raises(TrainingError):
@@ -156,7 +156,7 @@ def test_a_failure_is_in_the_status_and_the_same_command_goes_on(run, monkeypatc
     assert len(events(folder, JobStarted)) == 1
 
 
-def test_a_run_that_is_killed_after_its_export_only_reports_later(run, monkeypatch, tmp_path):
+def test_a_run_killed_after_its_export_only_has_to_report(run, monkeypatch, tmp_path):
     folder = tmp_path / "project" / "runs" / "first"
     fails_once(monkeypatch, report, "report", KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt) as interrupted:
@@ -174,9 +174,7 @@ def test_a_run_that_is_killed_after_its_export_only_reports_later(run, monkeypat
     assert len(events(folder, JobStarted)) == 1
 
 
-def test_what_is_trained_further_is_not_taken_for_done_before_its_model_is_there(
-    run, monkeypatch, tmp_path
-):
+def test_a_continued_training_is_not_done_before_its_model_exists(run, monkeypatch, tmp_path):
     folder = tmp_path / "project" / "runs" / "first"
     run()
     # Between the last checkpoint and the trained model.
@@ -193,9 +191,7 @@ def test_what_is_trained_further_is_not_taken_for_done_before_its_model_is_there
     assert [e.step for e in events(folder, JobFinished)] == [6, 9]
 
 
-def test_a_run_that_was_killed_before_old_checkpoints_were_deleted_deletes_them_later(
-    run, monkeypatch, tmp_path
-):
+def test_a_resumed_run_deletes_old_checkpoints(run, monkeypatch, tmp_path):
     store = CheckpointStore(
         OutputFolder(tmp_path / "project" / "runs" / "first" / "training"), keep_max=9
     )
@@ -213,7 +209,7 @@ def test_a_run_that_was_killed_before_old_checkpoints_were_deleted_deletes_them_
 
 
 @pytest.mark.parametrize(("mode", "step"), [("min", 6), ("max", 3)])
-def test_the_best_of_negative_values_is_exported(run, mode, step):
+def test_the_best_of_negative_metric_values_is_exported(run, mode, step):
     status, folder = run(lines={"mode": mode})
 
     assert (status.step, manifest(folder)["step"]) == (step, step)
@@ -221,7 +217,7 @@ def test_the_best_of_negative_values_is_exported(run, mode, step):
     assert CheckpointStore(OutputFolder(folder / "training")).steps() == sorted({step, 6})
 
 
-def test_what_is_no_number_is_never_the_best(run):
+def test_nan_is_never_the_best(run):
     # After the first epoch it is NaN; after the second one 6, after the third one 9.
     lines = {"model_metric": "late", "metric": "val_late", "epochs": 3}
     status, _ = run(lines=lines)
@@ -229,7 +225,7 @@ def test_what_is_no_number_is_never_the_best(run):
     assert (status.step, status.metrics["val_late"]) == (6, 6.0)
 
 
-def test_the_last_model_is_exported_where_nothing_is_ever_a_number(run):
+def test_the_last_model_is_exported_if_all_values_are_nan(run):
     notes = Notes()
     status, folder = run(lines={"model_metric": "never", "metric": "val_never"}, reporter=notes)
 
@@ -259,9 +255,7 @@ def printed(command, folder):
         ("accuracy", "accuracy: no such metric. The metrics are loss, value, val_loss"),
     ],
 )
-def test_a_metric_that_is_not_measured_is_found_out_before_the_first_epoch(
-    run, tmp_path, metric, said
-):
+def test_an_unmeasured_metric_is_detected_before_the_first_epoch(run, tmp_path, metric, said):
     with pytest.raises(UsageError) as caught:
         run(lines={"model_metric": "value", "metric": metric})
 
@@ -277,7 +271,7 @@ def test_a_metric_that_is_not_measured_is_found_out_before_the_first_epoch(
 # --- where it is followed -------------------------------------------------------------------
 
 
-def test_an_mlflow_run_ends_as_its_session_does_and_goes_on_with_it(run, monkeypatch, tmp_path):
+def test_an_mlflow_run_ends_and_resumes_with_its_session(run, monkeypatch, tmp_path):
     from mlflow.tracking import MlflowClient
 
     database = tmp_path / "project" / "runs" / "mlflow.db"
@@ -308,7 +302,7 @@ def test_an_mlflow_run_ends_as_its_session_does_and_goes_on_with_it(run, monkeyp
     assert (found.info.run_name, found.data.tags["session_type"]) == ("first", "training")
 
 
-def test_a_run_leaves_nothing_in_the_repository_to_be_committed(run, project, tmp_path):
+def test_a_run_leaves_no_uncommitted_files_in_the_repository(run, project, tmp_path):
     root = project()
     for command in ("init -q", "add .", "-c user.name=a -c user.email=a@b commit -qm All"):
         subprocess.run(["git", *command.split()], cwd=root, check=True)
@@ -323,7 +317,7 @@ def test_a_run_leaves_nothing_in_the_repository_to_be_committed(run, project, tm
     assert again.commit == status.commit
 
 
-def test_a_session_is_not_tracked_where_mlflow_is_not_installed(run, monkeypatch, tmp_path):
+def test_a_session_is_not_tracked_without_mlflow(run, monkeypatch, tmp_path):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     find = importlib.util.find_spec
     monkeypatch.setattr(

@@ -49,7 +49,7 @@ def test_a_session_that_never_ran_is_new(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_session_that_somebody_holds_is_running(holder, tmp_path):
+def test_a_held_session_is_running(holder, tmp_path):
     status = read_status(tmp_path)
 
     assert (status.state, status.pid, status.attempt) == (SessionState.RUNNING, holder.pid, 1)
@@ -79,7 +79,7 @@ def test_a_second_process_is_refused_with_the_first_ones_id(holder, tmp_path):
     assert read_status(tmp_path).pid == holder.pid
 
 
-def test_a_lock_is_dropped_when_a_run_ends_whichever_way(tmp_path):
+def test_a_lock_is_released_however_a_run_ends(tmp_path):
     with pytest.raises(KeyboardInterrupt), held(tmp_path, "first"):
         raise KeyboardInterrupt
 
@@ -88,13 +88,13 @@ def test_a_lock_is_dropped_when_a_run_ends_whichever_way(tmp_path):
 
 
 @pytest.mark.parametrize("state", set(SessionState) - {SessionState.RUNNING})
-def test_a_state_that_was_reached_stays(tmp_path, state):
+def test_a_reached_state_is_kept(tmp_path, state):
     write_status(tmp_path, SessionStatus(state, attempt=3, error="why"))
 
     assert read_status(tmp_path) == SessionStatus(state, attempt=3, error="why")
 
 
-def test_the_error_of_an_earlier_run_is_gone_in_the_next(tmp_path):
+def test_the_next_run_clears_the_error_of_an_earlier_one(tmp_path):
     write_status(tmp_path, SessionStatus(SessionState.FAILED, error="why", commit="abc"))
 
     with held(tmp_path, "first") as status:
@@ -106,7 +106,7 @@ def test_the_error_of_an_earlier_run_is_gone_in_the_next(tmp_path):
     "text",
     ["", "{", "[]", "3", '{"state": "asleep"}', '{"attempt": 1}', '{"state": "new", "x": 1}'],
 )
-def test_a_damaged_file_is_named_with_the_way_out(tmp_path, text):
+def test_a_damaged_file_is_reported_with_a_remedy(tmp_path, text):
     (tmp_path / STATE_FILE).write_text(text)
 
     for ask in (read_status, status_of):
@@ -114,7 +114,7 @@ def test_a_damaged_file_is_named_with_the_way_out(tmp_path, text):
             ask(tmp_path)
 
 
-def test_a_damaged_file_keeps_no_lock(tmp_path):
+def test_a_damaged_file_holds_no_lock(tmp_path):
     (tmp_path / STATE_FILE).write_text("{")
 
     for _ in range(2):
@@ -123,7 +123,7 @@ def test_a_damaged_file_keeps_no_lock(tmp_path):
         assert not isinstance(caught.value, OutputBusyError)
 
 
-def test_what_a_killed_run_had_half_written_is_removed(tmp_path):
+def test_partial_files_of_a_killed_run_are_removed(tmp_path):
     code = (
         "import os, sys\nfrom elasticdl.artifacts.folder import OutputFolder\n"
         "with OutputFolder(sys.argv[1]).staging('exported') as staged:\n"
@@ -138,7 +138,7 @@ def test_what_a_killed_run_had_half_written_is_removed(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [".gitignore", STATE_FILE]
 
 
-def test_what_a_session_writes_is_no_part_of_its_repository(tmp_path):
+def test_session_files_are_ignored_by_git(tmp_path):
     def git(*arguments):
         done = subprocess.run(
             ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments],
@@ -166,7 +166,7 @@ def test_what_a_session_writes_is_no_part_of_its_repository(tmp_path):
     assert git("status", "--porcelain") == "?? runs/first/notes.md\n"
 
 
-def test_a_gitignore_of_the_users_is_left_alone(tmp_path):
+def test_a_gitignore_of_the_user_is_left_alone(tmp_path):
     (tmp_path / ".gitignore").write_text("mine\n")
 
     with held(tmp_path, "first"):
@@ -175,7 +175,7 @@ def test_a_gitignore_of_the_users_is_left_alone(tmp_path):
     assert (tmp_path / ".gitignore").read_text() == "mine\n"
 
 
-def test_the_file_says_who_ran_it_for_other_programs(tmp_path):
+def test_the_state_file_tells_other_programs_who_ran_it(tmp_path):
     with held(tmp_path, "first"):
         pass
 

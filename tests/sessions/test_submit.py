@@ -135,7 +135,7 @@ def has_ended(queue: Queue, one):
 
 @pytest.mark.parametrize("kind", ["path", "URL"])
 @pytest.mark.parametrize("name", ["SHA", "branch"])
-def test_a_commit_stays_the_one_it_was_when_the_branch_moves_on(repo, queue, kind, name) -> None:
+def test_a_submission_keeps_its_commit_when_the_branch_moves(repo, queue, kind, name) -> None:
     sha = git(repo, "rev-parse", "HEAD")
 
     one = submitted(
@@ -154,7 +154,7 @@ def test_a_commit_stays_the_one_it_was_when_the_branch_moves_on(repo, queue, kin
     assert git(checkout, "status", "--porcelain") == ""
 
 
-def test_an_older_commit_may_be_submitted_while_something_is_changed(repo, queue) -> None:
+def test_an_older_commit_may_be_submitted_despite_changes(repo, queue) -> None:
     older = git(repo, "rev-parse", "HEAD")
     (repo / "src/models.py").write_text("newer")
     commit(repo)
@@ -187,7 +187,7 @@ def test_a_project_may_be_a_folder_of_its_repository(tmp_path, queue) -> None:
         ("src/__pycache__/models.pyc", False),
     ],
 )
-def test_what_is_not_committed_is_refused_by_name(repo, queue, file, is_refused) -> None:
+def test_uncommitted_changes_are_refused_by_name(repo, queue, file, is_refused) -> None:
     (repo / file).parent.mkdir(exist_ok=True)
     (repo / file).write_text("changed")
 
@@ -199,7 +199,7 @@ def test_what_is_not_committed_is_refused_by_name(repo, queue, file, is_refused)
         assert submitted(queue, repo).state is SessionState.QUEUED
 
 
-def test_a_patch_is_stored_and_applied_and_touches_nothing_here(repo, queue) -> None:
+def test_a_patch_is_stored_and_applied_without_local_changes(repo, queue) -> None:
     (repo / "weights.bin").write_bytes(bytes(range(256)))
     (repo / "src/gone.py").touch()
     commit(repo)
@@ -232,11 +232,11 @@ def test_a_patch_is_stored_and_applied_and_touches_nothing_here(repo, queue) -> 
     assert submitted(queue, repo, with_patch=True).id != one.id
 
 
-def test_with_nothing_changed_a_patch_is_none(repo, queue) -> None:
+def test_without_changes_a_patch_is_empty(repo, queue) -> None:
     assert submitted(queue, repo, with_patch=True).id == submitted(queue, repo).id
 
 
-def test_a_patch_is_of_head_and_of_a_folder(repo, queue) -> None:
+def test_a_patch_requires_head_and_a_folder(repo, queue) -> None:
     older = git(repo, "rev-parse", "HEAD")
     (repo / "README.md").write_text("newer")
     commit(repo)
@@ -247,7 +247,7 @@ def test_a_patch_is_of_head_and_of_a_folder(repo, queue) -> None:
         submitted(queue, f"file://{repo}", with_patch=True)
 
 
-def test_a_mistake_in_the_config_is_told_before_anything_waits(repo, queue) -> None:
+def test_a_config_error_is_reported_before_queueing(repo, queue) -> None:
     config = repo / "runs/baseline/config.yaml"
     config.write_text(config.read_text().replace("epochs: 5", "epochs: many"))
     sha = commit(repo)
@@ -260,13 +260,13 @@ def test_a_mistake_in_the_config_is_told_before_anything_waits(repo, queue) -> N
     assert list(queue.home.glob(".new*")) == []
 
 
-def test_data_of_the_config_lies_in_the_project_somebody_works_in(repo, queue) -> None:
+def test_data_of_the_config_are_in_the_working_project(repo, queue) -> None:
     assert submitted(queue, repo).data_dir == str(repo / "datasets/digits")
     with pytest.raises(DataError, match="--data_dir"):
         submitted(queue, f"file://{repo}")
 
 
-def test_committed_data_is_that_of_the_commit(repo, queue) -> None:
+def test_committed_data_are_those_of_the_commit(repo, queue) -> None:
     (repo / ".gitignore").unlink()
     (repo / "datasets/digits/labels.csv").touch()
     commit(repo)
@@ -276,7 +276,7 @@ def test_committed_data_is_that_of_the_commit(repo, queue) -> None:
     assert not any("data_dir" in word for word in one.arguments(Path()))
 
 
-def test_bytecode_does_not_make_the_code_another(repo, queue) -> None:
+def test_bytecode_does_not_change_the_code(repo, queue) -> None:
     (repo / ".gitignore").unlink()
     commit(repo)
     one = submitted(queue, repo, data_dir=".")
@@ -288,7 +288,7 @@ def test_bytecode_does_not_make_the_code_another(repo, queue) -> None:
     assert git(checkout, "status", "--porcelain") == ""
 
 
-def test_what_run_takes_is_handed_on_to_it(repo, queue, monkeypatch) -> None:
+def test_options_of_run_are_passed_on(repo, queue, monkeypatch) -> None:
     monkeypatch.setattr(runner, "ensure", lambda *_: None)
     monkeypatch.chdir(repo)
     given = (
@@ -329,7 +329,7 @@ def test_a_password_of_the_tracking_server_is_refused(repo, queue) -> None:
     assert not queue.home.exists()
 
 
-def test_an_unknown_commit_and_run_are_told(repo, queue) -> None:
+def test_unknown_commits_and_runs_are_reported(repo, queue) -> None:
     with pytest.raises(UsageError, match="--commit=v9"):
         submitted(queue, repo, commit="v9")
     with pytest.raises(UsageError, match="--commit=--all"):
@@ -364,7 +364,7 @@ def test_a_password_is_not_stored(repo, queue, monkeypatch) -> None:
 # --- the queue --------------------------------------------------------------------------------
 
 
-def test_so_many_may_wait_and_no_more(repo, queue) -> None:
+def test_the_number_of_waiting_submissions_is_limited(repo, queue) -> None:
     submitted(queue, repo, limit=2)
     submitted(queue, repo, settings=("epochs=6",), limit=2)
 
@@ -374,7 +374,7 @@ def test_so_many_may_wait_and_no_more(repo, queue) -> None:
     submitted(queue, repo, limit=2)
 
 
-def test_the_same_is_one_submission_that_goes_on(repo, queue, start_runner) -> None:
+def test_the_same_session_is_one_submission_that_resumes(repo, queue, start_runner) -> None:
     one = submitted(queue, repo)
     again = submitted(queue, repo)
     # It does not lose its place in the line.
@@ -396,7 +396,7 @@ def test_the_same_is_one_submission_that_goes_on(repo, queue, start_runner) -> N
     assert (queue.folder(one.id) / "project/runs/baseline/kept").exists()
 
 
-def test_one_runs_at_a_time_first_come_first_served(repo, queue, start_runner) -> None:
+def test_submissions_run_one_at_a_time_in_order(repo, queue, start_runner) -> None:
     several = [submitted(queue, repo, settings=(f"epochs={n}",)) for n in (9, 1, 5)]
     process = start_runner()
 
@@ -463,7 +463,7 @@ def test_a_session_that_died_with_its_runner_is_started_again(repo, queue, start
     until(is_running(queue, one, num_starts=2))
 
 
-def test_a_session_that_is_killed_goes_on_but_not_for_ever(repo, queue, start_runner) -> None:
+def test_a_killed_session_is_resumed_a_limited_number_of_times(repo, queue, start_runner) -> None:
     one = submitted(queue, repo)
     start_runner()
     for number in (1, 2, 3):
@@ -478,7 +478,7 @@ def test_a_session_that_is_killed_goes_on_but_not_for_ever(repo, queue, start_ru
     assert submitted(queue, repo).state is SessionState.QUEUED
 
 
-def test_there_is_one_runner(queue, repo, start_runner) -> None:
+def test_only_one_runner_exists(queue, repo, start_runner) -> None:
     one = submitted(queue, repo)
     start_runner()
     until(is_running(queue, one))
@@ -487,7 +487,7 @@ def test_there_is_one_runner(queue, repo, start_runner) -> None:
     assert len(starts(queue, one)) == 1
 
 
-def test_what_is_cancelled_does_not_start_and_does_not_go_on(repo, queue, start_runner) -> None:
+def test_a_cancelled_submission_neither_starts_nor_resumes(repo, queue, start_runner) -> None:
     one, other = (submitted(queue, repo, settings=(f"epochs={n}",)) for n in (1, 2))
     process = start_runner()
     until(is_running(queue, one))
@@ -526,7 +526,7 @@ ONE = Submission("one", "/repo", "ab" * 20, "", "", "baseline", "/data", since=1
         (None, SessionState.EXPORTED, SessionState.INTERRUPTED, None),
     ],
 )
-def test_an_end_means_what_the_code_and_the_session_say(code, told, state, exit_code) -> None:
+def test_the_final_state_follows_from_exit_code_and_session(code, told, state, exit_code) -> None:
     ended = ONE.ended(code, SessionStatus(told, since=101.0, error="as it says"), "as its log says")
 
     assert (ended.state, ended.exit_code) == (state, exit_code)
@@ -534,14 +534,14 @@ def test_an_end_means_what_the_code_and_the_session_say(code, told, state, exit_
         assert ended.error == ("as it says" if told is SessionState.FAILED else "as its log says")
 
 
-def test_what_an_earlier_start_said_is_not_believed() -> None:
+def test_the_status_of_an_earlier_start_is_ignored() -> None:
     assert (
         ONE.ended(None, SessionStatus(SessionState.EVALUATED, since=99.0)).state
         is SessionState.INTERRUPTED
     )
 
 
-def test_what_is_submitted_meanwhile_is_started_meanwhile(repo, queue, start_runner) -> None:
+def test_submissions_made_during_a_run_are_started(repo, queue, start_runner) -> None:
     one = submitted(queue, repo)
     start_runner(slots=2)
     until(is_running(queue, one))
@@ -551,7 +551,7 @@ def test_what_is_submitted_meanwhile_is_started_meanwhile(repo, queue, start_run
     until(is_running(queue, other))
 
 
-def test_what_is_cancelled_at_once_takes_nobody_along(repo, queue, start_runner) -> None:
+def test_cancelling_one_session_does_not_affect_others(repo, queue, start_runner) -> None:
     one, other = (submitted(queue, repo, settings=(f"epochs={n}",)) for n in (1, 2))
     start_runner()
     until(is_running(queue, one))
@@ -562,7 +562,7 @@ def test_what_is_cancelled_at_once_takes_nobody_along(repo, queue, start_runner)
     assert (queue.read(one.id).state, queue.read(one.id).exit_code) == (SessionState.KILLED, 137)
 
 
-def test_a_child_that_outlives_its_session_is_not_the_session(repo, queue) -> None:
+def test_a_child_that_outlives_its_session_does_not_count(repo, queue) -> None:
     one = submitted(queue, repo)
     forks = "import os, time; os.fork() and print('forked', flush=True); time.sleep(60)"
     descriptor = queue.new_process_lock(one)
@@ -601,7 +601,7 @@ def elasticdl(*arguments: str, cwd: Path, **environment: str) -> subprocess.Pope
     )
 
 
-def test_ctrl_c_ends_following_and_nothing_else(repo, queue, start_runner) -> None:
+def test_ctrl_c_only_ends_following(repo, queue, start_runner) -> None:
     one = submitted(queue, repo)
     start_runner()
     until(is_running(queue, one))
@@ -616,7 +616,7 @@ def test_ctrl_c_ends_following_and_nothing_else(repo, queue, start_runner) -> No
     assert queue.lives(queue.read(one.id))
 
 
-def test_who_follows_exits_with_the_code_of_the_session(repo, queue, start_runner) -> None:
+def test_following_exits_with_the_code_of_the_session(repo, queue, start_runner) -> None:
     one = submitted(queue, repo)
     start_runner()
     until(is_running(queue, one))
@@ -630,9 +630,7 @@ def test_who_follows_exits_with_the_code_of_the_session(repo, queue, start_runne
     assert said.splitlines()[-2:] == [f"{one.id}: failed", "  as it was told"]
 
 
-def test_commits_see_neither_each_others_modules_nor_what_lies_about(
-    repo, queue, monkeypatch
-) -> None:
+def test_commits_see_only_their_own_modules(repo, queue, monkeypatch) -> None:
     (repo / "tried").mkdir()
     (repo / "tried/lies_about.py").touch()
     # As of somebody who tries his modules out.
@@ -658,7 +656,7 @@ def test_commits_see_neither_each_others_modules_nor_what_lies_about(
 
 
 @pytest.mark.slow
-def test_the_example_trains_when_it_is_submitted(repo, queue, monkeypatch) -> None:
+def test_the_example_can_be_submitted(repo, queue, monkeypatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     subprocess.run([sys.executable, "make_data.py"], cwd=repo, check=True)
     given = ("submit", "--run_name=baseline", "--follow", "--epochs=2", "--checkpoint_steps=7")

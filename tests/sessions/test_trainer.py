@@ -79,7 +79,7 @@ def test_each_batch_of_an_epoch_is_trained_on_once(trainer, generator, tmp_path)
 @pytest.mark.parametrize(
     ("generator", "weight"), [(endless, -(0 + 1 + 2 + 3 + 4 + 5)), (dataset, -2 * (0 + 1 + 2))]
 )
-def test_an_endless_python_generator_goes_on_and_what_can_start_over_does(
+def test_endless_generators_continue_and_restartable_ones_restart(
     trainer, generator, weight, tmp_path
 ):
     trainer(epochs=2).train(Builder(), None, generator(), 3, reporter=Silent())
@@ -87,7 +87,7 @@ def test_an_endless_python_generator_goes_on_and_what_can_start_over_does(
     assert weight_of(tmp_path / "run" / "training") == weight
 
 
-def test_a_second_call_does_nothing_and_more_epochs_are_trained_on(trainer, tmp_path):
+def test_a_second_call_does_nothing_but_more_epochs_continue(trainer, tmp_path):
     first = trainer().train(Builder(), None, dataset(), 10, reporter=Silent())
     second = trainer().train(Builder(), None, dataset(), 10, reporter=Silent())
     third = trainer(epochs=2).train(Builder(), None, dataset(), 10, reporter=Silent())
@@ -100,7 +100,7 @@ def test_a_second_call_does_nothing_and_more_epochs_are_trained_on(trainer, tmp_
 
 
 @pytest.mark.parametrize("generator", [endless, dataset, sequence])
-def test_the_model_of_the_best_validation_is_exported(trainer, generator, tmp_path):
+def test_the_model_with_the_best_validation_is_exported(trainer, generator, tmp_path):
     made = trainer(epochs=3, metric="val_loss", mode="max")
 
     made.train(Builder(), None, generator(), 10, dataset(), 10, reporter=Silent())
@@ -114,9 +114,7 @@ def test_the_model_of_the_best_validation_is_exported(trainer, generator, tmp_pa
     assert (made.export() / "saved_model.pb").is_file()
 
 
-def test_a_validation_generator_that_goes_round_is_the_same_data_each_time(
-    trainer, tmp_path, monkeypatch
-):
+def test_a_cyclic_validation_generator_gives_the_same_data(trainer, tmp_path, monkeypatch):
     from elasticdl.engines import iterable_data
 
     # As where the data is too large to be kept.
@@ -138,12 +136,12 @@ def test_a_validation_generator_that_goes_round_is_the_same_data_each_time(
         ((iter(()), 3), "train_data_gen yields nothing"),
     ],
 )
-def test_nothing_to_train_on_is_refused(trainer, arguments, said):
+def test_empty_training_data_are_refused(trainer, arguments, said):
     with pytest.raises(UsageError, match=said):
         trainer().train(Builder(), None, *arguments, reporter=Silent())
 
 
-def test_a_config_without_an_export_is_told_the_key(tmp_path):
+def test_a_config_without_an_export_is_refused_with_the_key(tmp_path):
     made = TFKerasTrainer(ConfigStruct({"epochs": 1}), tmp_path)
 
     with pytest.raises(ConfigKeyError, match="no key 'export'"):
@@ -153,7 +151,7 @@ def test_a_config_without_an_export_is_told_the_key(tmp_path):
 # --- names ----------------------------------------------------------------------------------
 
 
-def test_the_old_names_are_these_classes():
+def test_old_names_refer_to_the_same_classes():
     import abstractions
     import abstractions.orchestration
     import abstractions.orchestrator
@@ -181,7 +179,7 @@ def test_importing_the_names_imports_no_framework(run_python):
 # --- the orchestrator -----------------------------------------------------------------------
 
 
-def test_an_orchestrator_runs_a_session_and_leaves_its_tables(
+def test_an_orchestrator_runs_a_session_and_writes_its_tables(
     project, in_this_process, tmp_path, rows_of
 ):
     root = project()
@@ -200,7 +198,7 @@ def test_an_orchestrator_runs_a_session_and_leaves_its_tables(
     assert len(rows_of(folder / "eval_report.csv")) == 10
 
 
-def test_class_weights_count_in_training_and_not_in_validation(trainer):
+def test_class_weights_apply_in_training_but_not_in_validation(trainer):
     class Weighing(Builder):
         def get_class_weight(self):
             return {1: 3.0}

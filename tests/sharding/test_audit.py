@@ -25,7 +25,7 @@ def audited(rows, finished=(0,), plan=PLAN, *, by_record=True):
     return epoch, [tuple(row) for row in impossible.tolist()]
 
 
-def test_an_epoch_told_once_is_clean() -> None:
+def test_an_epoch_logged_once_has_no_findings() -> None:
     epoch, impossible = audited(WHOLE)
 
     assert epoch.findings == []
@@ -33,28 +33,28 @@ def test_an_epoch_told_once_is_clean() -> None:
     assert (epoch.num_batches, epoch.num_records, epoch.ranks) == (8, 36, (0, 1))
 
 
-def test_what_was_left_out_is_found() -> None:
+def test_missing_batches_are_found() -> None:
     epoch, _ = audited([(0, 0, 0, 0, 1), (0, 0, 0, 2, 3), *WHOLE[1:]])
 
     assert epoch.findings == [AuditFinding(0, 1, 2, times=0)]
     assert epoch.num_records == 31
 
 
-def test_what_came_twice_is_found_with_its_rows() -> None:
+def test_duplicate_batches_are_found_with_their_rows() -> None:
     epoch, _ = audited([*WHOLE, (0, 7, 1, 1, 2)])
 
     assert epoch.findings == [AuditFinding(1, 1, 2, times=2)]
     assert epoch.rows_of(epoch.findings[0]) == [(0, 1, 1, 0, 3), (0, 7, 1, 1, 2)]
 
 
-def test_an_epoch_nobody_told_of_is_found_if_it_is_finished() -> None:
+def test_an_unlogged_epoch_is_found_if_it_is_finished() -> None:
     epoch, _ = audited([], finished=[0])
 
     assert [finding.times for finding in epoch.findings] == [0, 0, 0]
     assert audit(PLAN, np.empty((0, 5)), set(), by_record=True)[0] == []
 
 
-def test_in_an_epoch_that_goes_on_only_what_came_twice_is_wrong() -> None:
+def test_in_an_unfinished_epoch_only_duplicates_are_wrong() -> None:
     epoch, _ = audited([(0, 0, 0, 2, 3), (0, 1, 0, 2, 3), (0, 1, 2, 1, 2)], finished=[])
 
     assert epoch.findings == [AuditFinding(0, 2, 3, times=2)]
@@ -73,7 +73,7 @@ def test_in_an_epoch_that_goes_on_only_what_came_twice_is_wrong() -> None:
         (0, 0, 1, 0, 2**62),
     ],
 )
-def test_rows_the_plan_has_no_place_for_are_named_and_not_counted(row) -> None:
+def test_impossible_rows_are_named_and_not_counted(row) -> None:
     epoch, impossible = audited([row, *WHOLE])
 
     assert impossible == [row]
@@ -105,7 +105,7 @@ def test_shards_of_a_pipeline_may_have_any_number_of_batches() -> None:
 
 
 @pytest.mark.parametrize("finished", [[], [0]])
-def test_what_a_pipeline_shard_lacks_in_between_or_has_twice_is_found(finished) -> None:
+def test_gaps_and_duplicates_of_a_pipeline_shard_are_found(finished) -> None:
     rows = [(0, 0, 0, 1, 4), (0, 0, 2, 0, 3), (0, 1, 2, 2, 5), (0, 1, 2, 6, 7)]
 
     epoch, _ = audited(rows, finished, by_record=False)
@@ -165,7 +165,7 @@ def histories(draw):
 
 
 @given(history=histories(), doubled=st.booleans())
-def test_one_batch_dropped_or_doubled_is_found_exactly(history, doubled) -> None:
+def test_one_missing_or_duplicate_batch_is_found_exactly(history, doubled) -> None:
     plan, num_epochs, rows, (epoch, rank, shard, first, stop), batch = history
     if doubled:
         rows = [*rows, (epoch, rank + 1, shard, batch, batch + 1)]
@@ -185,7 +185,7 @@ small = st.integers(0, 4)
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), small, small, small, small)), st.booleans())
-def test_any_rows_are_counted_as_one_by_one(rows, by_record) -> None:
+def test_any_rows_are_counted_as_if_one_by_one(rows, by_record) -> None:
     plan = ShardPlan(31, minibatch_size=3, minibatches_per_shard=3)
 
     epochs, _ = audit(plan, rows, {0, 1}, by_record=by_record)

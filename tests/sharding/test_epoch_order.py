@@ -34,7 +34,7 @@ def epoch_of(plan, epoch):
     shuffle=st.booleans(),
     epoch=st.integers(0, 3),
 )
-def test_an_epoch_is_every_record_once(
+def test_an_epoch_has_every_record_once(
     num_records, blocks, minibatch_size, minibatches_per_shard, shuffle, epoch
 ):
     plan = plan_of(
@@ -54,7 +54,7 @@ def test_an_epoch_is_every_record_once(
     shard_size=st.integers(1, 40),
     epoch=st.integers(0, 3),
 )
-def test_a_shard_is_a_stretch_of_the_epochs_blocks(blocks, shard_size, epoch):
+def test_a_shard_is_a_range_of_the_epochs_blocks(blocks, shard_size, epoch):
     plan = plan_of(0, blocks, minibatch_size=shard_size, minibatches_per_shard=1)
     sizes = [size for size, count in blocks for _ in range(count)]
     block_of = np.repeat(np.arange(len(sizes)), sizes)
@@ -82,7 +82,7 @@ def test_any_shard_can_be_computed_alone(blocks):
     assert again.record_numbers(2, 9).tolist() == first[start:stop]
 
 
-def test_without_shuffle_records_come_as_stored():
+def test_without_shuffle_records_keep_their_stored_order():
     plan = ShardPlan(10, 2, 2, shuffle=False)
 
     assert [plan.span(position) for position in range(3)] == [(0, 4), (4, 8), (8, 10)]
@@ -90,7 +90,7 @@ def test_without_shuffle_records_come_as_stored():
 
 
 @pytest.mark.parametrize("blocks", [(), ((10, 100),)])
-def test_orders_are_functions_of_seed_and_epoch(blocks):
+def test_orders_depend_only_on_seed_and_epoch(blocks):
     plan, other = (plan_of(1000, blocks, minibatch_size=2, seed=seed) for seed in (0, 1))
 
     orders = [epoch_of(plan, 0), epoch_of(plan, 1), epoch_of(other, 0)]
@@ -109,14 +109,14 @@ def test_without_blocks_a_shard_holds_records_of_all_the_data():
 
 
 @pytest.mark.parametrize(("num_records", "expected"), [(1, 1), (4, 1), (5, 2), (8, 2)])
-def test_all_shards_but_the_last_are_whole(num_records, expected):
+def test_all_shards_except_the_last_are_full(num_records, expected):
     plan = ShardPlan(num_records, minibatch_size=2, minibatches_per_shard=2)
 
     assert plan.num_shards == expected
     assert len(plan.record_numbers(0, expected - 1)) == num_records - 4 * (expected - 1)
 
 
-def test_a_billion_records_are_planned_without_a_list():
+def test_a_billion_records_are_planned_in_constant_memory():
     plan = ShardPlan(10**9, 64)
 
     numbers = plan.record_numbers(epoch=3, position=400_000)
@@ -124,6 +124,6 @@ def test_a_billion_records_are_planned_without_a_list():
     assert len(set(numbers.tolist())) == 2048
 
 
-def test_blocks_that_are_not_the_data_are_refused():
+def test_blocks_that_do_not_match_the_data_are_refused():
     with pytest.raises(ValueError, match="The blocks have 12 records; expected 11"):
         ShardPlan(11, 2, blocks=((4, 3),))

@@ -36,11 +36,11 @@ def test_a_rank_keeps_its_piece_until_it_is_finished():
     assert ledger.lease_of(0) == ShardLease(0, next_batch=2)
 
 
-def test_a_rank_that_has_nothing_holds_no_piece():
+def test_a_rank_without_work_holds_no_piece():
     assert Ledger(num_shards=3).assign([0, 2]).lease_of(1) is None
 
 
-def test_what_a_lost_rank_held_is_first_in_line_without_its_committed_batches():
+def test_uncommitted_batches_of_a_lost_rank_come_first():
     ledger = (
         Ledger(num_shards=3).assign([0, 1]).advance([LeaseUpdate(0, 2, finished=False, digest=9)])
     )
@@ -50,7 +50,7 @@ def test_what_a_lost_rank_held_is_first_in_line_without_its_committed_batches():
     assert ledger.lease_of(5) == ShardLease(0, next_batch=2, digest=9)
 
 
-def test_what_was_lost_last_is_first_in_line():
+def test_the_most_recently_lost_piece_comes_first():
     ledger = Ledger(num_shards=3).assign([0, 1, 2]).release([0]).release([1, 2])
 
     assert ledger.waiting == [ShardLease(1), ShardLease(2), ShardLease(0)]
@@ -62,7 +62,7 @@ def test_losing_a_rank_that_holds_nothing_changes_nothing():
     assert ledger.release([7]) == ledger
 
 
-def test_an_epoch_is_done_when_nothing_is_left_anywhere():
+def test_an_epoch_is_done_when_no_piece_is_left():
     ledger = Ledger(num_shards=1).assign([0])
     assert not ledger.epoch_done
 
@@ -72,7 +72,7 @@ def test_an_epoch_is_done_when_nothing_is_left_anywhere():
     assert ledger.next_epoch() == Ledger(num_shards=1, epoch=1)
 
 
-def test_the_next_epoch_splits_as_this_one():
+def test_the_next_epoch_can_be_split_like_this_one():
     ledger = (
         Ledger(num_shards=1, batches_per_shard=4).assign([0]).advance([LeaseUpdate(0, 4, True)])
     )
@@ -85,12 +85,12 @@ def test_the_next_epoch_waits_for_the_last_batch():
         Ledger(num_shards=1).assign([0]).next_epoch()
 
 
-def test_the_next_epoch_waits_for_what_was_lost():
+def test_the_next_epoch_waits_for_lost_pieces():
     with pytest.raises(ValueError, match="Epoch 0 is not done"):
         Ledger(num_shards=1).assign([0]).release([0]).next_epoch()
 
 
-def test_a_shard_without_any_batch_is_finished_with_none():
+def test_an_empty_shard_is_finished_without_a_batch():
     ledger = Ledger(num_shards=1).assign([0]).advance([LeaseUpdate(0, 0, finished=True)])
 
     assert ledger.epoch_done
@@ -118,7 +118,7 @@ def test_ledgers_that_differ_in_one_number_are_not_equal():
         ([LeaseUpdate(0, 5, finished=False)], "Rank 0 committed more than its lease holds"),
     ],
 )
-def test_rows_that_cannot_be_are_refused(rows, message):
+def test_impossible_rows_are_refused(rows, message):
     ledger = Ledger(num_shards=3, batches_per_shard=4).assign([0, 2])
 
     with pytest.raises(ValueError, match=message):
@@ -136,7 +136,7 @@ def test_rows_that_cannot_be_are_refused(rows, message):
         lambda ledger: ledger.release_missing([0], patience=1),
     ],
 )
-def test_a_ledger_is_not_changed_by_what_comes_of_it(happens):
+def test_a_ledger_is_immutable(happens):
     ledger = Ledger(num_shards=3, batches_per_shard=8).assign([0, 1, 2]).release([2])
     before = ledger.to_json()
 
@@ -149,7 +149,7 @@ def test_a_ledger_is_not_changed_by_what_comes_of_it(happens):
 # --- missed steps -----------------------------------------------------------------------------
 
 
-def test_a_piece_goes_to_somebody_else_when_patience_is_over():
+def test_a_piece_is_reassigned_when_patience_is_over():
     ledger = Ledger(num_shards=3).assign([0, 1])
 
     once = ledger.release_missing([0], patience=2)
@@ -160,7 +160,7 @@ def test_a_piece_goes_to_somebody_else_when_patience_is_over():
     assert twice.waiting == [ShardLease(1)]
 
 
-def test_only_steps_missed_in_a_row_count():
+def test_only_consecutive_missed_steps_count():
     ledger = Ledger(num_shards=3).assign([0, 1])
 
     for present in ([0], [0, 1], [0]):
@@ -169,7 +169,7 @@ def test_only_steps_missed_in_a_row_count():
     assert ledger.lease_of(1) == ShardLease(1)
 
 
-def test_a_replacement_in_time_goes_on_where_its_rank_stands():
+def test_a_timely_replacement_continues_the_piece_of_its_rank():
     ledger = Ledger(num_shards=3).assign([0, 1]).advance([LeaseUpdate(1, 2, finished=False)])
 
     ledger = ledger.release_missing([0], patience=2).assign([0, 1])
@@ -177,7 +177,7 @@ def test_a_replacement_in_time_goes_on_where_its_rank_stands():
     assert ledger.lease_of(1) == ShardLease(1, next_batch=2)
 
 
-def test_no_patience_at_all_is_refused():
+def test_zero_patience_is_refused():
     with pytest.raises(ValueError, match="patience of 0 steps"):
         Ledger(num_shards=3).assign([0]).release_missing([0], patience=0)
 
@@ -185,7 +185,7 @@ def test_no_patience_at_all_is_refused():
 # --- splitting --------------------------------------------------------------------------------
 
 
-def test_a_rank_without_a_piece_takes_the_rear_half_of_the_longest():
+def test_an_idle_rank_takes_the_rear_half_of_the_longest_piece():
     ledger = (
         Ledger(num_shards=2, batches_per_shard=8).assign([0, 1]).advance([LeaseUpdate(0, 3, False)])
     )
@@ -199,7 +199,7 @@ def test_a_rank_without_a_piece_takes_the_rear_half_of_the_longest():
     }
 
 
-def test_who_holds_the_larger_part_keeps_the_odd_batch():
+def test_the_previous_holder_keeps_the_odd_batch():
     ledger = Ledger(num_shards=1, batches_per_shard=3).assign([0, 1])
 
     assert ledger.leased == {0: ShardLease(0, 0, 2), 1: ShardLease(0, 2, 3)}
@@ -211,7 +211,7 @@ def test_one_batch_is_not_split():
     assert ledger.lease_of(2) is None
 
 
-def test_nothing_is_split_before_everything_is_dealt():
+def test_nothing_is_split_before_everything_is_assigned():
     ledger = Ledger(num_shards=3, batches_per_shard=8).assign([0, 1]).release([1]).assign([1, 2])
 
     assert ledger.leased == {
@@ -235,7 +235,7 @@ def test_a_part_ends_before_the_next_one():
     assert ledger.leased == {1: ShardLease(0, 2, 4)}
 
 
-def test_a_part_beyond_the_end_of_a_short_shard_is_finished_with_no_batch():
+def test_a_part_beyond_a_short_shard_is_finished_without_a_batch():
     # The shard turns out to have one batch only.
     ledger = Ledger(num_shards=1, batches_per_shard=4).assign([0, 1])
 
@@ -244,7 +244,7 @@ def test_a_part_beyond_the_end_of_a_short_shard_is_finished_with_no_batch():
     assert ledger.epoch_done
 
 
-def test_half_of_an_absent_ranks_piece_is_taken_without_its_missed_steps():
+def test_splitting_an_absent_ranks_piece_skips_its_missed_steps():
     ledger = Ledger(num_shards=1, batches_per_shard=8).assign([0]).release_missing([], patience=3)
 
     ledger = ledger.assign([1]).release_missing([], patience=2)
@@ -258,7 +258,7 @@ def test_half_of_an_absent_ranks_piece_is_taken_without_its_missed_steps():
     num_idle=st.integers(1, 40),
     order=st.randoms(),
 )
-def test_idle_ranks_take_from_the_longest_one_after_the_other(lefts, num_idle, order):
+def test_idle_ranks_split_the_longest_piece_one_after_the_other(lefts, num_idle, order):
     ranks = list(range(len(lefts) + num_idle))
     order.shuffle(ranks)
     holders, idle = ranks[: len(lefts)], sorted(ranks[len(lefts) :])
@@ -315,7 +315,7 @@ def test_a_lone_rank_trains_in_the_order_of_the_plan(lengths, splits, steps):
     splits=st.booleans(),
     order=st.randoms(),
 )
-def test_neither_the_order_nor_the_kind_of_what_it_is_told_matters(ranks, splits, order):
+def test_order_and_type_of_arguments_do_not_matter(ranks, splits, order):
     shuffled = list(ranks)
     order.shuffle(shuffled)
     some = [rank for rank in shuffled if rank % 3]
@@ -554,7 +554,7 @@ class TestEveryBatchIsCommittedOnceInManyMoreHistories(Job.TestCase):
 
 
 @pytest.mark.parametrize("batch", [BatchId(1, 0, 2), BatchId(1, 1, 0), BatchId(2, 0, 0)])
-def test_a_batch_that_is_not_committed_can_be_left_out_from_its_epoch_on(batch):
+def test_an_uncommitted_batch_can_be_skipped_from_its_epoch_on(batch):
     ledger = Ledger(num_shards=2, batches_per_shard=4, epoch=1).assign([0])
     ledger = ledger.advance([LeaseUpdate(0, 2, finished=False)])
 
@@ -565,7 +565,7 @@ def test_a_batch_that_is_not_committed_can_be_left_out_from_its_epoch_on(batch):
     assert Ledger.from_json(left_out.to_json()).left_out == (batch,)
 
 
-def test_what_was_left_out_stays_so_in_the_epochs_that_follow():
+def test_skipped_batches_stay_skipped_in_later_epochs():
     ledger = Ledger(num_shards=1).leave_out([BatchId(0, 0, 0)]).assign([0])
 
     ledger = ledger.advance([LeaseUpdate(0, 1, finished=True)]).next_epoch()
@@ -574,14 +574,14 @@ def test_what_was_left_out_stays_so_in_the_epochs_that_follow():
 
 
 @pytest.mark.parametrize("batch", [BatchId(1, 0, 1), BatchId(1, 1, 3), BatchId(0, 1, 3)])
-def test_a_batch_that_was_trained_on_after_all_is_not_left_out(batch):
+def test_a_committed_batch_is_not_skipped(batch):
     ledger = Ledger(num_shards=3, batches_per_shard=4, epoch=1).assign([0, 1])
     ledger = ledger.advance([LeaseUpdate(0, 2, finished=False), LeaseUpdate(1, 4, finished=True)])
 
     assert ledger.leave_out([batch]) is ledger
 
 
-def test_both_parts_of_a_shard_that_is_shared_are_looked_into():
+def test_skipping_covers_both_parts_of_a_split_shard():
     ledger = Ledger(num_shards=1, batches_per_shard=8).assign([0, 1])
     ledger = ledger.advance([LeaseUpdate(0, 1, finished=False), LeaseUpdate(1, 1, finished=False)])
 

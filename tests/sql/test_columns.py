@@ -38,7 +38,7 @@ def features(clause: str) -> list[dict]:
                         {"kind": "category", "column": "city", "buckets": 9}]}}),
     ],
 )  # fmt: skip
-def test_each_function_is_a_feature(clause, feature) -> None:
+def test_each_column_function_becomes_a_feature(clause, feature) -> None:
     assert features(clause) == [feature]
 
 
@@ -55,6 +55,6 @@ def test_each_function_is_a_feature(clause, feature) -> None:
         ("3", "Expected a column"),
     ],
 )
-def test_what_does_not_fit_is_refused(clause, problem) -> None:
+def test_invalid_column_functions_are_refused(clause, problem) -> None:
     with pytest.raises(StatementError, match=problem):
         features(clause)

@@ -89,7 +89,7 @@ def filling(url: str, number: int) -> subprocess.Popen[str]:
         ),
     ],
 )
-def test_a_table_is_as_before_or_complete_whenever_its_writer_is_killed(url, parts) -> None:
+def test_a_killed_writer_leaves_a_table_unchanged_or_complete(url, parts) -> None:
     create(url, _ROWS)
     start = time.monotonic()
     process = filling(url, 1)
@@ -140,7 +140,7 @@ def cut(url: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
-def test_a_connection_cut_while_reading_is_a_matter_of_time(kind, request) -> None:
+def test_a_lost_connection_while_reading_is_a_temporary_error(kind, request) -> None:
     url = request.getfixturevalue(kind).url
     many = {
         "postgresql": "SELECT g, repeat('x', 200) AS t FROM generate_series(1, 2000000) g",
@@ -158,7 +158,7 @@ def test_a_connection_cut_while_reading_is_a_matter_of_time(kind, request) -> No
 
 @pytest.mark.parametrize("column", ["v", "extra"])
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
-def test_a_connection_cut_while_filling_leaves_the_table(kind, column, request) -> None:
+def test_a_lost_connection_while_filling_keeps_the_table(kind, column, request) -> None:
     server = request.getfixturevalue(kind)
     server.query("DROP TABLE IF EXISTS many")
     create(server.url, 1000)
@@ -178,7 +178,7 @@ def test_a_connection_cut_while_filling_leaves_the_table(kind, column, request) 
         assert list(database.table("many").columns) == ["id", "v"]
 
 
-def test_a_locked_sqlite_file_is_a_matter_of_time(tmp_path, monkeypatch) -> None:
+def test_a_locked_sqlite_file_is_a_temporary_error(tmp_path, monkeypatch) -> None:
     import sqlite3
 
     from elasticdl.sql.databases import sqlite
@@ -196,7 +196,7 @@ def test_a_locked_sqlite_file_is_a_matter_of_time(tmp_path, monkeypatch) -> None
     other.close()
 
 
-def test_a_duckdb_file_of_another_process_is_a_matter_of_time(tmp_path, monkeypatch) -> None:
+def test_a_duckdb_file_in_use_is_a_temporary_error(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("elasticdl.sql.databases.duckdb._ENDING_S", 0.0)
     url = f"duckdb:///{tmp_path}/test.db"
     create(url, _ROWS)
@@ -252,7 +252,7 @@ def test_a_table_without_transactions_is_refused_in_mariadb(mariadb) -> None:
     assert mariadb.query("SELECT count(*) AS n FROM many") == [(0,)]
 
 
-def test_a_trigger_that_refuses_leaves_everything_in_postgresql(postgresql) -> None:
+def test_a_failing_trigger_keeps_the_table_unchanged_in_postgresql(postgresql) -> None:
     postgresql.query("DROP TABLE IF EXISTS many")
     create(postgresql.url, 100)
     postgresql.query(
@@ -293,7 +293,7 @@ _SUPPRESSED = {
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "a rule of postgresql", "sqlite", "sqlalchemy"])
-def test_rows_that_a_trigger_leaves_as_they_are_end_a_fill(kind, request, tmp_path) -> None:
+def test_rows_that_a_trigger_keeps_unchanged_end_a_fill(kind, request, tmp_path) -> None:
     drivers = {"sqlite": "sqlite", "sqlalchemy": "sqlite+pysqlite"}
     url = (
         f"{drivers[kind]}:///{tmp_path}/test.db"
@@ -317,7 +317,7 @@ def test_rows_that_a_trigger_leaves_as_they_are_end_a_fill(kind, request, tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
-def test_a_column_that_two_programs_add_at_once_is_filled_by_both(kind, request) -> None:
+def test_a_column_added_by_two_programs_concurrently_is_filled_by_both(kind, request) -> None:
     server = request.getfixturevalue(kind)
     server.query("DROP TABLE IF EXISTS many")
     create(server.url, 2)

@@ -48,7 +48,7 @@ def read(url: str, select: str):
         ("null::int4", "int32", None),
     ],
 )  # fmt: skip
-def test_types_of_postgresql(postgresql, sql, type_, value) -> None:
+def test_types_of_postgresql_are_read(postgresql, sql, type_, value) -> None:
     postgresql.query("DROP TYPE IF EXISTS mood", "CREATE TYPE mood AS ENUM ('sad', 'happy')")
     found, values = read(postgresql.url, f"SELECT {sql} AS c")
 
@@ -107,7 +107,7 @@ def test_types_that_are_refused_in_postgresql(postgresql, sql, reason) -> None:
         ("DATETIME(3)", "timestamp[us]", dt.datetime.fromisoformat("2020-01-02 03:04:05.678")),
     ],
 )
-def test_types_of_mariadb(mariadb, sql, type_, value) -> None:
+def test_types_of_mariadb_are_read(mariadb, sql, type_, value) -> None:
     text = f"x'{value.hex()}'" if isinstance(value, bytes) else f"'{value}'"
     if isinstance(value, (int, float)):
         text = repr(int(value) if value == int(value) else value)
@@ -122,7 +122,7 @@ def test_types_of_mariadb(mariadb, sql, type_, value) -> None:
     assert read(mariadb.url, "SELECT c FROM typed") == (type_, [value, None])
 
 
-def test_a_timestamp_of_mariadb_is_an_instant_whatever_the_zone_of_the_server(mariadb) -> None:
+def test_mariadb_timestamps_do_not_depend_on_the_server_time_zone(mariadb) -> None:
     mariadb.query(
         "DROP TABLE IF EXISTS typed",
         "CREATE TABLE typed (c TIMESTAMP)",
@@ -182,7 +182,7 @@ def test_a_date_of_zeros_is_refused_in_mariadb(mariadb) -> None:
         ("", [None], "null", [None]),
     ],
 )  # fmt: skip
-def test_types_of_sqlite(tmp_path, type_, values, found, expected) -> None:
+def test_types_of_sqlite_are_read(tmp_path, type_, values, found, expected) -> None:
     import sqlite3
 
     with sqlite3.connect(tmp_path / "t.db") as connection:
@@ -193,7 +193,7 @@ def test_types_of_sqlite(tmp_path, type_, values, found, expected) -> None:
     assert read(f"sqlite:///{tmp_path}/t.db", "SELECT c FROM t") == (found, expected)
 
 
-def test_a_type_of_sqlite_is_that_of_all_rows_not_of_the_first_ones(tmp_path) -> None:
+def test_the_type_of_a_sqlite_column_fits_all_rows(tmp_path) -> None:
     import sqlite3
 
     with sqlite3.connect(tmp_path / "t.db") as connection:
@@ -242,7 +242,7 @@ def test_values_that_are_refused_in_sqlite(tmp_path, type_, values, reason) -> N
         ("['a', NULL]::ENUM('a')[]", "list<item: string>", ["a", None]),
     ],
 )  # fmt: skip
-def test_types_of_duckdb(sql, type_, value) -> None:
+def test_types_of_duckdb_are_read(sql, type_, value) -> None:
     assert read("duckdb://", f"SELECT {sql} AS c") == (type_, [value])
 
 
@@ -340,7 +340,7 @@ def check_key(url: str, request, plan) -> None:
     assert [float(value) for value in found.values()] == [len(key), sum(range(len(key)))]
 
 
-def test_what_is_no_query_has_rows_as_well_in_mariadb(mariadb) -> None:
+def test_statements_other_than_queries_can_return_rows_in_mariadb(mariadb) -> None:
     mariadb.query(
         "DROP TABLE IF EXISTS shown", "CREATE TABLE shown (id INTEGER PRIMARY KEY, w VARCHAR(9))"
     )

@@ -98,7 +98,7 @@ def test_rows_are_read_in_batches(place) -> None:
     assert "people" in place.database.tables()
 
 
-def test_a_column_is_filled_by_key_and_the_rest_stays(place) -> None:
+def test_filling_a_column_by_key_keeps_other_columns(place) -> None:
     people(place)
     before = place.rows("SELECT id, name FROM people ORDER BY id")
     key = place.database.table("people").key
@@ -122,7 +122,7 @@ def test_a_missing_column_is_added_with_the_type_of_the_values(place) -> None:
     ]  # fmt: skip
 
 
-def test_a_value_that_the_table_refuses_is_told_without_our_update(place) -> None:
+def test_a_refused_value_is_reported_without_our_update_statement(place) -> None:
     place.run(
         "CREATE TABLE people (id INTEGER PRIMARY KEY, score DOUBLE PRECISION CHECK (score < 5), "
         "n DECIMAL(4,2))",
@@ -154,14 +154,14 @@ def test_a_generated_column_is_not_filled(place) -> None:
     assert place.rows("SELECT score, twice FROM people") == [(4.0, 8.0)]
 
 
-def test_rows_that_are_gone_are_not_counted(place) -> None:
+def test_deleted_rows_are_not_counted(place) -> None:
     people(place)
 
     assert place.database.fill("people", ["id"], given([1, 99], score=[1.0, 2.0])) == 1
     assert place.rows("SELECT count(*) FROM people") == [(3,)]
 
 
-def test_a_key_that_is_given_twice_is_refused(place) -> None:
+def test_a_duplicate_key_is_refused(place) -> None:
     people(place)
     with pytest.raises(DatabaseError, match="key 1 more than once"):
         place.database.fill("people", ["id"], given([1, 2, 1], score=[1.0, 2.0, 3.0]))
@@ -183,7 +183,7 @@ def test_a_key_that_is_given_twice_is_refused(place) -> None:
         ([[-3, 1], [9]], 2),
     ],
 )
-def test_duckdb_is_filled_in_parts_where_keys_ascend(
+def test_duckdb_is_filled_in_parts_if_keys_are_ascending(
     tmp_path, monkeypatch, batches, num_updates
 ) -> None:
     monkeypatch.setattr(duckdb, "_PART_ROWS", 2)
@@ -210,7 +210,7 @@ def test_duckdb_is_filled_in_parts_where_keys_ascend(
     assert len(updates) == num_updates
 
 
-def test_a_failure_on_the_way_leaves_the_table_and_its_columns(place) -> None:
+def test_a_failure_while_filling_keeps_the_table_and_its_columns(place) -> None:
     people(place)
     rows = given([1, 2], score=[1.0, 2.0], extra=[1.0, 2.0])
 
@@ -232,7 +232,7 @@ def test_a_failure_on_the_way_leaves_the_table_and_its_columns(place) -> None:
     assert place.database.fill("people", ["id"], given([1], score=[1.0])) == 1
 
 
-def test_what_the_table_refuses_changes_nothing(place) -> None:
+def test_a_refused_value_changes_nothing(place) -> None:
     place.run(
         "CREATE TABLE small (id INTEGER PRIMARY KEY, v DOUBLE PRECISION CHECK (v < 10))",
         "INSERT INTO small VALUES (1, 1), (2, 2)",
@@ -255,7 +255,7 @@ def test_what_the_table_refuses_changes_nothing(place) -> None:
         ("DATE", [1.5], "the values are numbers"),
     ],
 )
-def test_values_of_another_kind_are_refused(place, type_, values, expected) -> None:
+def test_values_of_another_type_are_refused(place, type_, values, expected) -> None:
     place.run(f"CREATE TABLE t (id INTEGER PRIMARY KEY, v {type_})", "INSERT INTO t(id) VALUES (1)")
     with pytest.raises(DatabaseError, match=expected):
         place.database.fill("t", ["id"], given([1], v=values))
@@ -269,7 +269,7 @@ def test_the_key_itself_cannot_be_filled(place) -> None:
         place.database.fill("people", ["id"], given([1], id=[7]))
 
 
-def test_a_key_of_several_columns(place) -> None:
+def test_a_key_may_have_several_columns(place) -> None:
     place.run(
         "CREATE TABLE sales (shop VARCHAR(10), day INTEGER, v DOUBLE PRECISION, "
         "PRIMARY KEY (shop, day))" if "sqlite" not in place.url else
@@ -328,7 +328,7 @@ ODD = [
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_a_name_is_never_sql(place, odd) -> None:
+def test_names_are_never_executed_as_sql(place, odd) -> None:
     def quote(name: str) -> str:
         return place.mark + name.replace(place.mark, place.mark * 2) + place.mark
 
@@ -353,7 +353,7 @@ def test_a_name_is_never_sql(place, odd) -> None:
     assert place.rows("SELECT * FROM keep") == []
 
 
-def test_a_value_is_never_sql(place) -> None:
+def test_values_are_never_executed_as_sql(place) -> None:
     place.run("CREATE TABLE t (id VARCHAR(60) NOT NULL PRIMARY KEY, v VARCHAR(60))")
     words = [*ODD, "'; DELETE FROM t; --", "\\'; --", "\\", "\\N", "NULL", "\t\n", "%s"]
     batch = pa.record_batch({"id": words})
@@ -363,7 +363,7 @@ def test_a_value_is_never_sql(place) -> None:
     assert sorted(place.rows("SELECT id, v FROM t")) == sorted((w, w) for w in words)
 
 
-def test_names_are_found_in_any_case(place) -> None:
+def test_names_are_case_insensitive(place) -> None:
     people(place)
 
     assert place.database.fill("People", ["id"], given([1], SCORE=[9.0])) == 1
@@ -371,7 +371,7 @@ def test_names_are_found_in_any_case(place) -> None:
     assert place.database.table("PEOPLE").name == place.database.table("people").name
 
 
-def test_two_queries_can_be_read_at_a_time(place) -> None:
+def test_two_queries_can_be_read_concurrently(place) -> None:
     people(place)
     with place.database.read("SELECT id FROM people ORDER BY id") as first:
         ones = iter(first.batches)
@@ -391,7 +391,7 @@ def test_rows_can_be_left_unread(place) -> None:
     assert place.rows("SELECT count(*) FROM many") == [(100_000,)]
 
 
-def test_a_table_that_changes_while_it_is_read_gives_one_state(place) -> None:
+def test_a_table_changed_while_reading_gives_a_consistent_state(place) -> None:
     if "memory" in place.kind:
         pytest.skip("no other connection reaches it")
     place.run("CREATE TABLE many (a INTEGER)")
@@ -474,7 +474,7 @@ def test_every_kind_of_value_is_written_and_read_back(place) -> None:
         assert found["moment"] == tuple(times)
 
 
-def test_null_is_read_from_columns_of_nothing_else(place) -> None:
+def test_columns_with_only_null_are_read(place) -> None:
     people(place)
 
     assert place.rows("SELECT NULL AS a, name FROM people WHERE id = 3") == [(None, None)]
@@ -487,7 +487,7 @@ def test_an_empty_result_has_its_columns(place) -> None:
     assert rows.schema.names == ["id", "name", "score"]
 
 
-def test_the_message_of_the_database_arrives(place) -> None:
+def test_the_error_message_of_the_database_is_shown(place) -> None:
     with (
         pytest.raises(DatabaseError, match="nowhere"),
         place.database.read("SELECT * FROM nowhere") as rows,
@@ -507,7 +507,7 @@ def test_the_message_of_the_database_arrives(place) -> None:
 
 
 @pytest.mark.parametrize("comment", ["-- all", "/* all */"])
-def test_a_comment_may_end_a_select(place, comment) -> None:
+def test_a_select_may_end_with_a_comment(place, comment) -> None:
     people(place)
     select = f"SELECT id FROM people WHERE id < 3 {comment}"
 
@@ -524,7 +524,7 @@ def test_a_comment_may_end_a_select(place, comment) -> None:
     assert min(place.rows(keyed), key=lambda row: row[1]) == ("ann", 1)
 
 
-def test_a_plain_statement_is_done(place) -> None:
+def test_a_plain_statement_is_executed(place) -> None:
     people(place)
     place.run("DELETE FROM people WHERE id = 1")
 
@@ -534,7 +534,7 @@ def test_a_plain_statement_is_done(place) -> None:
         assert place.rows("SELECT count(*) AS n FROM people WHERE id = 8") == [(1,)]
 
 
-def test_a_statement_that_begins_with_with_and_writes_is_committed(tmp_path) -> None:
+def test_a_writing_statement_with_a_cte_is_committed(tmp_path) -> None:
     database = open_database(f"sqlite+pysqlite:///{tmp_path / 'a.db'}")
 
     # SQLite's driver begins no transaction before WITH; those of other databases do.
@@ -557,13 +557,13 @@ def test_a_statement_that_begins_with_with_and_writes_is_committed(tmp_path) -> 
     database.close()
 
 
-def test_a_percent_sign_is_itself(place) -> None:
+def test_a_percent_sign_is_not_a_placeholder(place) -> None:
     people(place)
 
     assert place.rows("SELECT name FROM people WHERE name LIKE '%n%' AND id % 2 = 1") == [("ann",)]
 
 
-def test_closing_twice_does_no_harm(place) -> None:
+def test_closing_twice_is_harmless(place) -> None:
     place.database.close()
     place.database.close()
 
@@ -571,14 +571,14 @@ def test_closing_twice_does_no_harm(place) -> None:
 @pytest.mark.parametrize(
     "url", ["", "nothing", "nothing://x", "duckdb:x", "postgresql", "mysql:/x"]
 )
-def test_a_url_of_no_database_is_refused(url, monkeypatch) -> None:
+def test_an_invalid_database_url_is_refused(url, monkeypatch) -> None:
     monkeypatch.setenv("ELASTICDL_DATABASE", "nothing:at all")
     with pytest.raises(UsageError, match="database"):
         open_database(url)
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "mysql"])
-def test_a_server_that_is_not_there_may_be_later(kind) -> None:
+def test_an_unreachable_server_is_a_temporary_error(kind) -> None:
     pytest.importorskip({"postgresql": "adbc_driver_postgresql", "mysql": "pymysql"}[kind])
     with pytest.raises(UnavailableError) as caught:
         open_database(f"{kind}://me:secret@127.0.0.1:1/x")
@@ -588,7 +588,7 @@ def test_a_server_that_is_not_there_may_be_later(kind) -> None:
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
-def test_a_wrong_password_is_an_error_that_does_not_show_it(kind, request) -> None:
+def test_an_error_about_a_wrong_password_does_not_show_it(kind, request) -> None:
     server = request.getfixturevalue(kind)
     with pytest.raises(DatabaseError) as caught:
         open_database(server.url.replace("secret", "wrongword"))
@@ -597,7 +597,7 @@ def test_a_wrong_password_is_an_error_that_does_not_show_it(kind, request) -> No
         open_database(server.url.removesuffix("/test") + "/nowhere")
 
 
-def test_a_url_of_no_database_names_those_that_there_are() -> None:
+def test_an_unknown_database_url_is_answered_with_the_known_ones() -> None:
     with pytest.raises(UsageError, match="not a valid database URL.*duckdb:.*mariadb:") as caught:
         open_database("foo://me:secret@x")
     assert "secret" not in str(caught.value)
@@ -605,8 +605,8 @@ def test_a_url_of_no_database_names_those_that_there_are() -> None:
         open_database("oracle+oracledb://x/y")
 
 
-def test_duckdb_keeps_no_cache_of_a_large_table_that_was_read(tmp_path, monkeypatch) -> None:
-    """It would lie in the memory in which the model is trained, or predicts."""
+def test_duckdb_does_not_cache_a_large_table_after_reading(tmp_path, monkeypatch) -> None:
+    """A cache would take memory that training and prediction need."""
     monkeypatch.setattr(duckdb, "_LARGE_BYTES", 2**20)
     monkeypatch.setattr(duckdb, "_SMALL_LIMIT", "20MB")
     used = "SELECT sum(memory_usage_bytes) AS used FROM duckdb_memory()"

@@ -33,7 +33,7 @@ def ended(process) -> str:
     return output + errors
 
 
-def test_a_training_that_is_terminated_says_how_to_resume(shop) -> None:
+def test_a_terminated_training_says_how_to_resume(shop) -> None:
     class TerminatedError(BaseException):
         pass
 
@@ -121,7 +121,7 @@ def session(shop, tmp_path) -> SqlSession:
     return SqlSession(shop, str(tmp_path / "models"))
 
 
-def test_a_model_is_evaluated_explained_and_shown(tmp_path) -> None:
+def test_a_model_can_be_evaluated_explained_and_shown(tmp_path) -> None:
     *_, metrics, importances, shown, stored = run(
         SqlSession("duckdb://", str(tmp_path / "models")),
         "CREATE TABLE t AS SELECT i % 5 AS a, i % 7 AS b, 2.0 * (i % 5) AS c FROM range(99) r(i);"
@@ -140,7 +140,7 @@ def test_a_model_is_evaluated_explained_and_shown(tmp_path) -> None:
     }  # fmt: skip
 
 
-def test_tables_in_memory_are_trained_on_in_this_process(tmp_path) -> None:
+def test_in_memory_tables_are_trained_on_in_this_process(tmp_path) -> None:
     made = "CREATE TABLE t AS SELECT i % 5 AS a, 2.0 * (i % 5) AS b FROM range(60) rows(i);"
     statement = f"SELECT a, b FROM t TO TRAIN regressor.DNN WITH {SHORT} INTO m;"
     predict = "SELECT a FROM t TO PREDICT t.p USING m; SELECT count(p) AS n FROM t"
@@ -161,12 +161,12 @@ def test_tables_in_memory_are_trained_on_in_this_process(tmp_path) -> None:
         ("SHOW TRAIN m", "no trained model 'm'"),
     ],
 )
-def test_what_is_wrong_is_said_before_a_row_is_read(session, statement, problem) -> None:
+def test_errors_are_reported_before_a_row_is_read(session, statement, problem) -> None:
     with pytest.raises(StatementError, match=problem):
         run(session, statement)
 
 
-def test_the_program_can_be_read_and_holds_no_password(tmp_path) -> None:
+def test_the_explained_program_compiles_and_has_no_password(tmp_path) -> None:
     statement = "SELECT 1 AS a, 2 AS b TO TRAIN regressor.DNN INTO m"
     [result] = execute(statement, SqlSession("duckdb://", str(tmp_path)), explain=True)
 

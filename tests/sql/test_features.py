@@ -24,7 +24,7 @@ def summary(name: str, values, arrow_type=None):
         (pa.list_(pa.int64()), "sequence", {"dtype": "int64"}),
     ],
 )
-def test_whole_numbers_are_hashed_as_numbers(type_, kind, dtype) -> None:
+def test_integers_are_hashed_as_numbers(type_, kind, dtype) -> None:
     value = {"category": "1", "sequence": [1]}[kind]
     value = 1 if pa.types.is_integer(type_) else value
     feature = {"kind": kind, "column": "x", "buckets": 10}

@@ -120,7 +120,7 @@ def test_the_key_is_read_with_the_rows(url) -> None:
     assert run(url, how.select) == [(True, 1)]
 
 
-def test_a_table_of_another_schema_is_another_table(url) -> None:
+def test_a_table_of_another_schema_is_distinguished(url) -> None:
     with pytest.raises(UsageError, match="t does not match these rows"):
         planned(url, "SELECT a FROM other.t")
     assert list(planned(url, "SELECT a FROM other.t", "other.t.v").key) == ["rowid"]
@@ -137,7 +137,7 @@ def test_a_table_of_another_schema_is_another_table(url) -> None:
         ("SELECT DISTINCT a FROM t", "DISTINCT"),
     ],
 )
-def test_rows_that_are_not_those_of_the_table_are_refused(url, select, reason) -> None:
+def test_rows_that_do_not_match_the_table_are_refused(url, select, reason) -> None:
     with pytest.raises(UsageError, match=reason):
         planned(url, select)
 
@@ -153,9 +153,7 @@ def test_rows_that_are_not_those_of_the_table_are_refused(url, select, reason) -
         ("ID", CLASSIFIER, "the values are texts|part of its key"),
     ],
 )
-def test_a_column_that_does_not_fit_is_refused_before_anything_is_predicted(
-    url, column, record, reason
-) -> None:
+def test_an_unsuitable_column_is_refused_before_predicting(url, column, record, reason) -> None:
     with pytest.raises(UsageError, match=reason):
         planned(url, "SELECT a FROM t", f"t.{column}", record)
 
@@ -169,12 +167,12 @@ def test_a_column_that_rounds_is_noted(url) -> None:
     assert not planned(url, "SELECT a FROM t", "t.missing", REGRESSOR).note
 
 
-def test_the_column_of_the_probability_must_fit_as_well(url) -> None:
+def test_the_probability_column_must_be_suitable_too(url) -> None:
     with pytest.raises(UsageError, match="whole is INTEGER"):
         planned(url, "SELECT a FROM t", "t.word", CLASSIFIER, probability="whole")
 
 
-def test_upper_case_without_quotes_is_lower_case_in_postgresql(postgresql) -> None:
+def test_unquoted_upper_case_is_lower_case_in_postgresql(postgresql) -> None:
     run(
         postgresql.url,
         "DROP TABLE IF EXISTS people",
@@ -190,7 +188,7 @@ def test_upper_case_without_quotes_is_lower_case_in_postgresql(postgresql) -> No
     assert list(how.key) == ["Id"]
 
 
-def test_a_schema_in_front_of_the_table_in_postgresql(postgresql) -> None:
+def test_a_table_may_have_a_schema_in_postgresql(postgresql) -> None:
     run(
         postgresql.url,
         "DROP SCHEMA IF EXISTS sales CASCADE",

@@ -68,7 +68,7 @@ def ctrl_c(after_s: float = 0.5) -> threading.Timer:
 
 
 @pytest.mark.timeout(60)
-def test_ctrl_c_ends_a_query_here_and_on_the_server(database) -> None:
+def test_ctrl_c_ends_a_query_locally_and_on_the_server(database) -> None:
     begun_s = time.monotonic()
     timer = ctrl_c()
     with pytest.raises(KeyboardInterrupt):
@@ -79,7 +79,7 @@ def test_ctrl_c_ends_a_query_here_and_on_the_server(database) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_another_thread_ends_a_query(database) -> None:
+def test_another_thread_can_cancel_a_query(database) -> None:
     errors = []
 
     def ask() -> None:
@@ -100,7 +100,7 @@ def test_another_thread_ends_a_query(database) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_ctrl_c_while_a_column_is_filled_leaves_the_table(database) -> None:
+def test_ctrl_c_while_filling_keeps_the_table(database) -> None:
     for statement in (
         "DROP TABLE IF EXISTS many",
         "CREATE TABLE many (id INTEGER PRIMARY KEY, v DOUBLE PRECISION)",
@@ -136,7 +136,7 @@ def test_ctrl_c_while_a_column_is_filled_leaves_the_table(database) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_ctrl_c_pressed_twice_lets_a_query_end() -> None:
+def test_pressing_ctrl_c_twice_ends_a_query() -> None:
     ended = threading.Event()
 
     def cancel() -> None:
@@ -155,7 +155,7 @@ def test_ctrl_c_pressed_twice_lets_a_query_end() -> None:
 
 
 @pytest.mark.timeout(60)
-def test_ctrl_c_does_not_wait_for_a_server_that_is_gone(postgresql, monkeypatch) -> None:
+def test_ctrl_c_does_not_wait_for_a_lost_server(postgresql, monkeypatch) -> None:
     monkeypatch.setattr(queries, "PATIENCE_S", 1.0)
     with open_database(postgresql.url) as database:
         stopped = threading.Timer(0.5, postgresql.process.send_signal, (signal.SIGSTOP,))

@@ -30,7 +30,7 @@ def run(program: str, tmp_path) -> None:
         ("i AS a, i AS b, 1 AS a", "LABEL b", "line 1, column 29: Two columns are called", "a"),
     ],
 )
-def test_a_label_that_cannot_be_is_refused(select, clauses, problem, place, tmp_path) -> None:
+def test_an_unsuitable_label_is_refused(select, clauses, problem, place, tmp_path) -> None:
     with pytest.raises(ElasticDLError, match=problem) as caught:
         run(
             f"SELECT {select} FROM range(20) r(i) TO TRAIN regressor.DNN {clauses} INTO m;",
@@ -73,7 +73,7 @@ def test_rare_classes_are_named(tmp_path, capfd) -> None:
 
 
 @pytest.mark.parametrize("extension", ["EVALUATE m", "EXPLAIN m WITH explain.num_rows=5"])
-def test_an_infinite_label_is_not_measured(extension, tmp_path) -> None:
+def test_an_infinite_label_is_refused_in_evaluation(extension, tmp_path) -> None:
     with pytest.raises(DataError, match="'y' is infinite in 1 row"):
         run(
             "CREATE TABLE t AS SELECT i AS a, 2.0::DOUBLE * i AS y FROM range(20) r(i);"

@@ -22,7 +22,7 @@ TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 
 
 @given(TEXTS)
-def test_a_text_is_the_same_text_in_duckdb(text: str) -> None:
+def test_a_string_survives_a_round_trip_in_duckdb(text: str) -> None:
     program = with_values("SELECT ${text} AS a", {"text": text})
 
     with duckdb.connect() as connection:
@@ -30,7 +30,7 @@ def test_a_text_is_the_same_text_in_duckdb(text: str) -> None:
 
 
 @given(TEXTS, st.sampled_from(["duckdb", "postgres", "mysql", "sqlite"]))
-def test_a_text_is_one_literal_in_every_dialect(text: str, dialect: str) -> None:
+def test_a_string_is_one_literal_in_every_dialect(text: str, dialect: str) -> None:
     program = "SELECT * FROM t TO TRAIN m WITH a=${text} INTO b;"
     try:
         (train,) = parse(with_values(program, {"text": text}, dialect), dialect)
@@ -57,7 +57,7 @@ def test_values_of_other_types_have_their_literals() -> None:
     ]  # fmt: skip
 
 
-def test_a_minus_before_a_negative_number_is_no_comment() -> None:
+def test_a_minus_before_a_negative_number_is_not_a_comment() -> None:
     assert with_values("SELECT 5-${n};", {"n": -1}) == "SELECT 5- -1 ;"
 
 
@@ -76,7 +76,7 @@ def test_a_minus_before_a_negative_number_is_no_comment() -> None:
         ("SELECT ${none}", "at least one member"),
     ],
 )
-def test_what_is_no_value_is_refused_with_its_place(program: str, problem: str) -> None:
+def test_an_unsupported_value_is_refused_with_its_place(program: str, problem: str) -> None:
     values = {"x": "a", "nul": "a\0b", "inf": float("inf"), "thing": object(), "none": ()}
 
     with pytest.raises(StatementError, match="line 1, column ") as caught:
@@ -85,7 +85,7 @@ def test_what_is_no_value_is_refused_with_its_place(program: str, problem: str) 
     assert caught.value.column == program.index("${") + 1
 
 
-def test_comments_and_escapes_stay_as_they_are() -> None:
+def test_comments_and_escapes_are_kept() -> None:
     program = "SELECT 1 -- ${x}\n /* ${x} */, '$${x}'"
 
     assert with_values(program, {}) == "SELECT 1 -- ${x}\n /* ${x} */, '${x}'"

@@ -166,7 +166,9 @@ CLASSIFY = "SELECT * FROM employee TO TRAIN classifier.DNN"
         ),
     ],
 )
-def test_a_mistake_is_pointed_at_before_a_row_is_read(statement, place, problem, models) -> None:
+def test_an_error_points_at_its_place_before_a_row_is_read(
+    statement, place, problem, models
+) -> None:
     error = error_of(statement, models)
 
     assert isinstance(error, StatementError)
@@ -186,7 +188,7 @@ def test_a_mistake_is_pointed_at_before_a_row_is_read(statement, place, problem,
         ("SELECT error('too old') AS a", "SELECT"),
     ],
 )
-def test_what_the_database_refuses_is_pointed_at(statement, place, models) -> None:
+def test_an_error_of_the_database_points_at_its_place(statement, place, models) -> None:
     error = error_of(statement, models)
 
     assert isinstance(error, DatabaseError)
@@ -200,7 +202,7 @@ def test_what_the_database_refuses_is_pointed_at(statement, place, models) -> No
     "extension",
     ["TO PREDICT t2.p USING m", "TO PREDICT testdata.p USING m", "TO EVALUATE m", "TO EXPLAIN m"],
 )
-def test_two_columns_of_one_name_are_refused_with_their_place(extension, models) -> None:
+def test_duplicate_columns_are_refused_with_their_place(extension, models) -> None:
     error = error_of(
         f"SELECT role, years, 7 AS salary, 'x' AS\nrole FROM testdata {extension}", models
     )
@@ -210,7 +212,7 @@ def test_two_columns_of_one_name_are_refused_with_their_place(extension, models)
     assert caret_of(error) == "role"
 
 
-def test_two_columns_to_validate_on_of_one_name_are_refused(models) -> None:
+def test_duplicate_validation_columns_are_refused(models) -> None:
     error = error_of(
         f"{TRAIN} WITH validation.select='SELECT *, role FROM employee', {SHORT} INTO x", models
     )
@@ -240,7 +242,7 @@ def test_a_label_of_the_wrong_type_is_refused_before_rows_are_read(
     assert caret_of(error) in {"role", "day"}
 
 
-def test_names_may_have_spaces_quotes_and_keywords_in_them(tmp_path) -> None:
+def test_names_may_contain_spaces_quotes_and_keywords(tmp_path) -> None:
     *_, rows = run(
         'CREATE TABLE "Order" AS SELECT i % 3 AS "Straße, Nr.", i % 5 AS "it""s", i % 2 = 0 AS '
         '"SELECT", 2.0 * i AS "GEHALT brutto" FROM range(40) rows(i);'
@@ -256,7 +258,7 @@ def test_names_may_have_spaces_quotes_and_keywords_in_them(tmp_path) -> None:
     assert rows == [{"same": True}] * 40
 
 
-def test_names_in_clauses_are_quoted_as_mysql_does_too() -> None:
+def test_names_in_clauses_may_be_quoted_as_in_mysql() -> None:
     train, predict = parse(
         'SELECT * FROM `Order` TO TRAIN regressor.DNN COLUMN `a b`, INDICATOR(`c"d`) '
         "LABEL `GEHALT brutto` INTO m; SELECT * FROM `Order` TO PREDICT `Order`.`für ``24` USING m",
@@ -269,7 +271,7 @@ def test_names_in_clauses_are_quoted_as_mysql_does_too() -> None:
     assert (predict.table.text, predict.column.text) == ("Order", "für `24")
 
 
-def test_labels_and_columns_are_found_in_another_case(tmp_path) -> None:
+def test_labels_and_columns_are_case_insensitive(tmp_path) -> None:
     *_, rows = run(
         f"{TABLES}SELECT ROLE, SALARY, YEARS FROM EMPLOYEE TO TRAIN regressor.DNN WITH {SHORT} "
         "COLUMN INDICATOR(Role), YEARS LABEL Salary INTO m;"
@@ -280,7 +282,7 @@ def test_labels_and_columns_are_found_in_another_case(tmp_path) -> None:
     assert rows == [{"n": 9}]
 
 
-def test_texts_may_be_missing_in_every_kind_of_feature(tmp_path) -> None:
+def test_every_kind_of_feature_accepts_missing_text(tmp_path) -> None:
     *_, rows = run(
         "CREATE TABLE t AS SELECT CASE WHEN i % 4 > 0 THEN 'r' || (i % 4) END AS role, "
         "CASE WHEN i % 5 > 0 THEN 'a b' END AS tags, CASE WHEN i % 6 > 0 THEN '0:1.5' END AS "
@@ -298,7 +300,7 @@ def test_texts_may_be_missing_in_every_kind_of_feature(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["duckdb", "sqlite", "sqlalchemy", "postgresql", "mariadb"])
-def test_a_prediction_of_no_row_changes_nothing(kind, request, tmp_path, models, capfd) -> None:
+def test_predicting_no_rows_changes_nothing(kind, request, tmp_path, models, capfd) -> None:
     urls = {"duckdb": "duckdb://", "sqlite": "sqlite://"}
     urls["sqlalchemy"] = f"sqlite+pysqlite:///{tmp_path}/t.db"
     url = urls[kind] if kind in urls else request.getfixturevalue(kind).url
@@ -332,7 +334,7 @@ def test_a_prediction_of_no_row_changes_nothing(kind, request, tmp_path, models,
 
 
 @pytest.mark.parametrize("kind", ["duckdb", "sqlite", "mariadb"])
-def test_a_model_knows_its_columns_in_another_case(kind, request, models) -> None:
+def test_columns_of_a_model_are_case_insensitive(kind, request, models) -> None:
     url = request.getfixturevalue(kind).url if kind == "mariadb" else f"{kind}://"
     trained = Models(str(models))
     with open_database(url) as database:
@@ -360,7 +362,7 @@ def test_a_model_knows_its_columns_in_another_case(kind, request, models) -> Non
             assert "loss" in metrics.column("metric").to_pylist()
 
 
-def test_whole_numbers_of_any_type_may_be_classes(tmp_path) -> None:
+def test_integers_of_any_type_may_be_classes(tmp_path) -> None:
     *_, rows = run(
         "CREATE TABLE t AS SELECT i AS a, (i % 3)::DOUBLE AS b FROM range(40) rows(i);"
         f"SELECT * FROM t TO TRAIN classifier.DNN WITH {SHORT} INTO c;"
@@ -371,7 +373,7 @@ def test_whole_numbers_of_any_type_may_be_classes(tmp_path) -> None:
     assert rows == [{"ok": True}]
 
 
-def test_a_table_that_was_mended_trains_by_the_same_statement(tmp_path) -> None:
+def test_a_repaired_table_trains_with_the_same_statement(tmp_path) -> None:
     url, train = (
         f"duckdb:///{tmp_path}/t.db",
         f"SELECT * FROM t TO TRAIN regressor.DNN WITH {SHORT} INTO m",
@@ -395,7 +397,7 @@ def test_a_table_that_was_mended_trains_by_the_same_statement(tmp_path) -> None:
         assert models.current("m").number == 1
 
 
-def test_class_counts_must_fit_the_values_that_the_rows_have(tmp_path) -> None:
+def test_class_counts_must_match_the_values_of_the_rows(tmp_path) -> None:
     error = error_of(f"{CLASSIFY} WITH class_counts=[1, 2]\nLABEL role INTO x", tmp_path)
 
     assert isinstance(error, UsageError)
@@ -422,7 +424,7 @@ def test_dates_for_timestamps_are_noted_and_times_of_day_refused(tmp_path, capfd
     assert "'day' holds times of day, but m was trained on timestamps" in str(error)
 
 
-def test_another_label_may_stand_beside_the_one_trained_on(models) -> None:
+def test_rows_may_have_another_label_beside_the_trained_one(models) -> None:
     selected = "FROM employee TO EVALUATE m LABEL pay;"
     *_, beside, alone = run(
         f"{TABLES}SELECT *, 7.0 * years AS pay {selected}"
@@ -466,7 +468,7 @@ def test_booleans_may_be_the_label(tmp_path) -> None:
         ("SELECT * FROM employee WHERE false TO EVALUATE m", "no rows to evaluate"),
     ],
 )
-def test_rows_that_do_not_fit_are_refused(statement, problem, models) -> None:
+def test_incompatible_rows_are_refused(statement, problem, models) -> None:
     error = error_of(statement, models)
 
     assert re.search(problem, str(error)), error
@@ -474,7 +476,7 @@ def test_rows_that_do_not_fit_are_refused(statement, problem, models) -> None:
 
 
 @pytest.mark.parametrize("kind", ["duckdb", "sqlite", "postgresql", "mariadb"])
-def test_each_database_is_understood_when_it_misses_a_name(kind, request, tmp_path) -> None:
+def test_missing_name_errors_of_each_database_are_understood(kind, request, tmp_path) -> None:
     url = (
         f"{kind}:///{tmp_path / 'shop.db'}"
         if kind in {"duckdb", "sqlite"}

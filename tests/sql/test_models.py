@@ -27,7 +27,7 @@ def trained(models: Models, statement: str = "s"):
         return version
 
 
-def test_a_new_statement_makes_a_new_version_and_the_old_one_stays(models) -> None:
+def test_a_new_statement_makes_a_new_version_and_keeps_the_old(models) -> None:
     assert trained(models).number == 1
     assert trained(models).number == 2
     assert models.current("m").number == 2
@@ -43,14 +43,14 @@ def test_versions_are_listed_with_the_newest_first(models) -> None:
     assert listed == [(3, False), (2, True), (1, True)]
 
 
-def test_the_number_of_a_training_that_did_not_begin_is_used_again(models) -> None:
+def test_the_version_of_a_training_that_did_not_begin_is_reused(models) -> None:
     trained(models)
     models.discard(begun(models, "a"))
 
     assert begun(models, "b").number == 2
 
 
-def test_an_incomplete_training_is_resumed_by_its_own_statement_only(models) -> None:
+def test_an_incomplete_training_is_resumed_only_by_its_statement(models) -> None:
     trained(models)
     first = begun(models, "a")
 
@@ -60,7 +60,7 @@ def test_an_incomplete_training_is_resumed_by_its_own_statement_only(models) -> 
     assert models.current("m").number == 1
 
 
-def test_an_unknown_name_is_answered_with_a_near_one(models) -> None:
+def test_an_unknown_name_is_answered_with_a_similar_one(models) -> None:
     trained(models)
 
     with pytest.raises(UsageError, match="did you mean 'm'") as caught:
@@ -68,7 +68,7 @@ def test_an_unknown_name_is_answered_with_a_near_one(models) -> None:
     assert "trained model 'mm'" in str(caught.value)
 
 
-def test_a_model_that_is_being_trained_is_not_there_yet(models) -> None:
+def test_a_model_in_training_is_not_yet_available(models) -> None:
     begun(models)
 
     assert models.names() == []
@@ -76,7 +76,7 @@ def test_a_model_that_is_being_trained_is_not_there_yet(models) -> None:
         models.current("m")
 
 
-def test_one_process_at_a_time_trains_a_name(models, monkeypatch) -> None:
+def test_only_one_process_at_a_time_trains_a_name(models, monkeypatch) -> None:
     monkeypatch.setattr("elasticdl.sql.models._ENDING_S", 0.0)
     with models.training("m", "a", "db"):
         with pytest.raises(OutputBusyError, match="the model m: .* INTO another name"):

@@ -86,7 +86,7 @@ def test_statements_run_in_a_notebook(notebook) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")
 @pytest.mark.slow
-def test_an_interrupted_cell_ends_its_training_which_resumes(notebook) -> None:
+def test_an_interrupted_cell_ends_its_training_which_can_resume(notebook) -> None:
     train = (
         "%%sql\nSELECT name, role, salary FROM employee TO TRAIN regressor.DNN "
         "WITH hidden_units=[4], train.num_epochs=100000 INTO m;"

@@ -52,7 +52,7 @@ def test_the_statements_of_the_seed_are_read_as_written() -> None:
     assert predict.using.text == "my_trained_model"
 
 
-def test_clauses_of_the_later_grammar_may_stand_in_any_order() -> None:
+def test_clauses_of_the_later_grammar_may_have_any_order() -> None:
     [train] = parse(
         "SELECT * FROM t TO TRAIN classifier.DNN INTO iris.v1 LABEL class "
         "COLUMN INDICATOR(BUCKET(age, [10, 20])), DENSE(a, 3), b "
@@ -75,7 +75,7 @@ def test_clauses_of_the_later_grammar_may_stand_in_any_order() -> None:
     assert plain.text == "b"
 
 
-def test_other_statements_of_the_extension() -> None:
+def test_evaluate_explain_and_show_statements_are_parsed() -> None:
     evaluate, explain, show = parse(
         "SELECT 1 TO EVALUATE m LABEL y INTO t; SELECT 1 EXPLAIN m WITH a=1; SHOW TRAIN m"
     )
@@ -103,14 +103,14 @@ def test_other_statements_of_the_extension() -> None:
         "SHOW TABLES",
     ],
 )
-def test_keywords_elsewhere_are_the_databases_own(statement, dialect) -> None:
+def test_keywords_elsewhere_belong_to_the_database(statement, dialect) -> None:
     [query] = parse(statement, dialect)
 
     assert isinstance(query, Query)
     assert query.text == statement
 
 
-def test_subqueries_and_comments_may_hold_the_keywords_beside_the_extension() -> None:
+def test_subqueries_and_comments_may_contain_extension_keywords() -> None:
     [train] = parse(
         "SELECT a FROM (SELECT 1 a WHERE 'TO TRAIN x' <> '') s -- TO PREDICT\n"
         "TO /* now */ TRAIN regressor.DNN INTO m"
@@ -153,14 +153,14 @@ def test_an_error_points_at_the_place(program, line, column, problem) -> None:
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=60))
-def test_any_text_is_read_or_refused(text) -> None:
+def test_any_text_is_parsed_or_refused(text) -> None:
     for program in (text, f"SELECT 1 TO TRAIN {text}", f"SELECT 1 TO TRAIN m WITH {text} INTO x"):
         with contextlib.suppress(StatementError):
             parse(program)
 
 
 @pytest.mark.parametrize("text", ["'", "' ", '"a"x"', "/* "])
-def test_a_program_full_of_quotes_is_refused_at_once(text: str) -> None:
+def test_a_program_full_of_quotes_is_refused_quickly(text: str) -> None:
     begun_s = time.monotonic()
 
     with pytest.raises(StatementError, match="nterminated"):

@@ -20,7 +20,7 @@ def written(columns: dict, form: str = "table", width: int | None = None) -> str
     return stream.getvalue()
 
 
-def test_numbers_stand_on_the_right_and_null_is_shown() -> None:
+def test_numbers_are_right_aligned_and_null_is_shown() -> None:
     lines = written({"n": [1, 200], "t": ["a", None]}).splitlines()
 
     assert lines[0] == "╭─────┬──────╮"
@@ -34,7 +34,7 @@ def test_numbers_stand_on_the_right_and_null_is_shown() -> None:
     ]
 
 
-def test_a_table_is_cut_to_the_terminal_and_says_so() -> None:
+def test_a_table_truncated_to_the_terminal_says_so() -> None:
     text = written({"long": ["x" * 100], "b": [1], "c": ["y" * 50], "d": [2]}, width=50)
 
     assert max(len(line) for line in text.splitlines()[:-1]) <= 50
@@ -44,14 +44,14 @@ def test_a_table_is_cut_to_the_terminal_and_says_so() -> None:
     assert "x" * 100 in written({"long": ["x" * 100]})
 
 
-def test_of_many_rows_the_first_thousand_are_shown() -> None:
+def test_only_the_first_thousand_of_many_rows_are_shown() -> None:
     lines = written({"a": list(range(2500))}).splitlines()
 
     assert lines[-1] == "2,500 rows, of which 1,000 are shown"
     assert len(lines) == 1000 + 5
 
 
-def test_a_table_without_rows_has_its_columns() -> None:
+def test_an_empty_table_shows_its_columns() -> None:
     assert "│ a │" in written({"a": pa.array([], pa.string())})
 
 
@@ -66,7 +66,7 @@ def test_values_cannot_control_the_terminal() -> None:
     assert "[bold]x" in text
 
 
-def test_csv_is_read_back_and_tells_null_from_an_empty_text() -> None:
+def test_csv_output_distinguishes_null_from_empty_text() -> None:
     text = written({"a,b": ['say "hi"\nthere', "", None], "n": [1.5, None, float("nan")]}, "csv")
 
     assert list(csv.reader(io.StringIO(text))) == [
@@ -78,7 +78,7 @@ def test_csv_is_read_back_and_tells_null_from_an_empty_text() -> None:
     assert text.splitlines()[-2:] == ['"",', ",nan"]
 
 
-def test_json_is_json() -> None:
+def test_json_output_is_valid() -> None:
     values = {
         "f": [1.5, float("nan"), None],
         "d": [decimal.Decimal("0.10"), decimal.Decimal("12345678901234567890.12"), None],
@@ -94,7 +94,7 @@ def test_json_is_json() -> None:
     assert json.loads(written({"a": pa.array([], pa.int64())}, "json")) == []
 
 
-def test_bars_are_as_long_as_their_values_and_none_is_negative() -> None:
+def test_bars_are_proportional_and_never_negative() -> None:
     lines = bars(["a", "bb", "c"], [1.0, 0.5, -0.1]).splitlines()
 
     assert [line.count("█") for line in lines] == [40, 20, 0]

@@ -42,20 +42,20 @@ def test_the_key_follows_the_selected_columns(select, expected) -> None:
         ("SELECT FROM WHERE", "cannot be read"),
     ],
 )
-def test_a_row_must_be_a_row_of_the_table(select, reason) -> None:
+def test_rows_must_be_rows_of_the_table(select, reason) -> None:
     text, why_not = keyed(select)
 
     assert text == ""
     assert reason in why_not
 
 
-def test_tables_are_found_anywhere_but_common_table_expressions_are_none() -> None:
+def test_tables_are_found_without_common_table_expressions() -> None:
     select = "WITH c AS (SELECT * FROM a) SELECT * FROM c JOIN s.b ON EXISTS (SELECT 1 FROM d)"
 
     assert sorted(tables_of(select, "duckdb")) == [("a",), ("d",), ("s", "b")]
 
 
-def test_a_schema_in_front_may_be_left_out() -> None:
+def test_the_schema_of_a_table_may_be_omitted() -> None:
     assert is_same_table("T", "main.t")
     assert not is_same_table("a.t", "b.t")
     assert not is_same_table("data", "testdata")

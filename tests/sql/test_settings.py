@@ -26,7 +26,7 @@ def predicting(clause: str) -> PredictSettings:
     return predict_settings(parse(program)[0].attributes, program)
 
 
-def test_names_say_what_is_set() -> None:
+def test_prefixes_determine_what_is_set() -> None:
     assert training(
         "units=[1], model.rate=0.5, train.batch_size=8, train.epoch=2, train.num_workers='2..3', "
         "validation.select='SELECT 2', validation.fraction=0.1"
@@ -38,7 +38,7 @@ def test_names_say_what_is_set() -> None:
     )
 
 
-def test_a_prediction_has_options_of_its_own() -> None:
+def test_a_prediction_has_its_own_options() -> None:
     assert predicting("predict.minibatch_size=8, predict.probability=p") == PredictSettings(
         {"minibatch_size": 8}, "p"
     )
@@ -75,7 +75,7 @@ def test_options_of_an_explanation_are_counts() -> None:
         explain_options(parse(program)[0].attributes, program)
 
 
-def test_many_rows_are_looked_at_in_large_minibatches_unless_told_otherwise() -> None:
+def test_many_rows_use_large_minibatches_by_default() -> None:
     assert for_rows({}, 4096) == {}
     assert for_rows({"num_workers": 2}, 4097) == {"num_workers": 2, "minibatch_size": 2048}
     assert for_rows({"minibatch_size": 16}, 10**6) == {"minibatch_size": 16}

@@ -89,7 +89,7 @@ def run(shop, *arguments: str, given: bytes = b"") -> subprocess.CompletedProces
 
 
 @pytest.mark.slow
-def test_a_session_on_a_terminal(terminal, tmp_path) -> None:
+def test_statements_run_on_a_terminal(terminal, tmp_path) -> None:
     terminal.until("elasticdl>")
     terminal.type("\\d\r")
     assert "│ employee │" in terminal.until("2 rows")
@@ -133,7 +133,7 @@ def test_a_session_on_a_terminal(terminal, tmp_path) -> None:
     assert history.stat().st_mode & 0o077 == 0
 
 
-def test_statements_come_from_a_pipe_and_rows_go_to_one(shop) -> None:
+def test_statements_and_rows_can_be_piped(shop) -> None:
     done = run(shop, "--format=csv", given=b"SELECT role, count(*) AS n FROM employee\n"
                b"GROUP BY role ORDER BY role; SELECT 'last'")  # fmt: skip
 
@@ -172,11 +172,11 @@ def test_bytes_that_are_not_text_are_refused_with_their_line(shop) -> None:
         ("/* ; ", False),
     ],
 )
-def test_enter_runs_what_is_complete(text: str, expected: bool) -> None:
+def test_enter_runs_a_complete_statement(text: str, expected: bool) -> None:
     assert is_complete(text) == expected
 
 
-def test_words_complete_to_what_may_stand_there(shop, tmp_path) -> None:
+def test_completion_offers_valid_words(shop, tmp_path) -> None:
     names = CompletionNames(Connection(SqlSession(shop)), Models(str(tmp_path)), None)
 
     def words(before: str, after: str = "") -> list[str]:

@@ -21,7 +21,7 @@ _HOLDER = (
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
-def test_a_shell_that_is_killed_takes_its_submitter_along(sent, tmp_path) -> None:
+def test_a_killed_shell_ends_its_submitter(sent, tmp_path) -> None:
     submitter = tmp_path / "submitter.py"
     submitter.write_text(
         "import pathlib, time\n"
@@ -73,7 +73,7 @@ def test_a_statement_waits_for_the_end_of_its_predecessor(tmp_path) -> None:
     thread.join()
 
 
-def test_a_file_of_duckdb_is_waited_for(tmp_path) -> None:
+def test_a_statement_waits_for_a_duckdb_file_in_use(tmp_path) -> None:
     path = tmp_path / "t.db"
     command = [sys.executable, "-c", _HOLDER, str(path), "0.7"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:

@@ -134,12 +134,12 @@ def test_a_quoted_name_is_not_split_into_a_table_and_a_column() -> None:
         ("`a.b`.c", ("a.b", "c")),
     ],
 )
-def test_a_name_is_typed_with_quotes_around_dots(text, parts) -> None:
+def test_names_with_dots_are_typed_in_quotes(text, parts) -> None:
     assert typed(text) == parts
     assert shown(("s", "a.b")) == 's."a.b"'
 
 
-def test_rows_are_not_appended_to_the_table_that_a_view_shows(database, models) -> None:
+def test_rows_are_not_appended_through_a_view(database, models) -> None:
     do(
         database,
         "ALTER TABLE t ADD COLUMN p FLOAT",
@@ -174,7 +174,7 @@ def test_rows_are_not_appended_to_the_table_that_a_view_shows(database, models) 
         ("nowhere.new.p", "has no schema 'nowhere', so the table nowhere.new cannot be created"),
     ],
 )
-def test_a_table_of_something_else_takes_no_predictions(target, problem, models) -> None:
+def test_an_unrelated_table_is_refused_for_predictions(target, problem, models) -> None:
     tables = (
         "CREATE TABLE employee AS SELECT i AS id, 1 AS a, 2 AS b, 3.0 AS y, 4.0 AS p FROM "
         "range(3) rows(i); CREATE TABLE results AS SELECT a, b, p FROM employee;"
@@ -203,7 +203,7 @@ def test_a_missing_schema_is_reported_before_anything_is_computed(database, mode
     assert row == {"table": "a.new", "column": "p", "rows": 3}
 
 
-def test_metrics_are_kept_with_their_model_version_and_time(models) -> None:
+def test_metrics_are_stored_with_model_version_and_time(models) -> None:
     rows = "SELECT 1 AS a, 2 AS b, 3.0 AS y"
     *_, found = run(
         f"CREATE TABLE old (metric VARCHAR, value DOUBLE); {rows} TO EVALUATE lin INTO metrics;"
@@ -218,7 +218,7 @@ def test_metrics_are_kept_with_their_model_version_and_time(models) -> None:
 
 
 @pytest.mark.parametrize("verb", ["EVALUATE", "EXPLAIN"])
-def test_a_table_of_something_else_takes_no_metrics(verb, models) -> None:
+def test_an_unrelated_table_is_refused_for_metrics(verb, models) -> None:
     program = (
         "CREATE TABLE t AS SELECT 'loss' AS metric, 1.0 AS value, 'x' AS \"column\", 1.0 AS "
         "importance, 1.0 AS deviation, 5 AS more; SELECT 1 AS a, 2 AS b, 3.0 AS y "
@@ -230,7 +230,7 @@ def test_a_table_of_something_else_takes_no_metrics(verb, models) -> None:
 
 @pytest.mark.parametrize("verb", ["EVALUATE", "EXPLAIN"])
 @pytest.mark.parametrize(("model", "label"), [("lin", "y"), ("cls", "k")])
-def test_rows_without_a_label_are_left_out_and_counted(verb, model, label, models, capfd) -> None:
+def test_rows_without_a_label_are_omitted_and_counted(verb, model, label, models, capfd) -> None:
     value = {"y": "(2.0 * i)::DOUBLE", "k": "['u', 'v'][1 + i % 2]"}[label]
     table = (
         f"CREATE TABLE t AS SELECT i % 5 AS a, i % 7 AS b, CASE WHEN i % 4 > 0 THEN {value} END "
@@ -245,7 +245,7 @@ def test_rows_without_a_label_are_left_out_and_counted(verb, model, label, model
         run(f"{table} SELECT * FROM t WHERE {label} IS NULL TO {verb} {model}", models)
 
 
-def test_the_column_of_the_probability_is_named_in_the_result(models, capfd) -> None:
+def test_the_probability_column_is_named_in_the_result(models, capfd) -> None:
     table = "CREATE TABLE t AS SELECT i % 5 AS a, i % 7 AS b FROM range(40) rows(i);"
     _, rows = run(
         f"{table} SELECT a, b FROM t TO PREDICT t.p WITH predict.probability=prob USING cls", models
@@ -260,7 +260,7 @@ def test_the_column_of_the_probability_is_named_in_the_result(models, capfd) -> 
         )
 
 
-def test_few_different_rows_are_held_out_together_or_not_at_all(tmp_path, capfd) -> None:
+def test_equal_rows_are_held_out_together_or_not_at_all(tmp_path, capfd) -> None:
     train = f"TO TRAIN regressor.DNN WITH {SHORT}, validation.fraction={{}} INTO m"
     rows = "SELECT 3 + i % 2 AS a, 5 + i % 2 AS y FROM range(40) rows(i) "
     with pytest.raises(DataError, match="All 40 rows are held out for validation"):

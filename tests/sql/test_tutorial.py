@@ -89,7 +89,7 @@ def matches(found: str, shown: str) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_the_statements_of_the_tutorial_print_what_it_shows(tmp_path, monkeypatch) -> None:
+def test_statements_of_the_tutorial_print_the_shown_output(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(os.environ, "COLUMNS", "100")
     monkeypatch.chdir(tmp_path)
     blocks = examples(PAGE.read_text(encoding="utf-8"))

@@ -26,7 +26,7 @@ def ids_of(feature, table) -> list[int]:
 
 
 @pytest.mark.parametrize("type_", TYPES)
-def test_categories_are_told_apart_by_their_last_digit(type_) -> None:
+def test_categories_are_distinguished_by_their_last_digit(type_) -> None:
     table = pa.table({"a": pa.array([WIDE, WIDE + 1, None, WIDE + 2, 7], type_)})
     words = {"kind": "category", "column": "a", "vocabulary": [WIDE, WIDE + 1], "dtype": "int64"}
     hashed = {"kind": "category", "column": "a", "buckets": 10_000, "dtype": "int64"}
@@ -40,7 +40,7 @@ def test_categories_are_told_apart_by_their_last_digit(type_) -> None:
     assert [small] == ids_of(hashed, pa.table({"a": [" 07"]}))
 
 
-def test_sequences_of_ids_are_told_apart_by_their_last_digit() -> None:
+def test_sequences_of_ids_are_distinguished_by_their_last_digit() -> None:
     words = {"kind": "sequence", "column": "a", "vocabulary": [WIDE, WIDE + 1], "dtype": "int64"}
     columns = Columns.of([words], "y")
     table = pa.table({"a": [[WIDE + 1, WIDE, 3], [WIDE]]})
@@ -50,7 +50,7 @@ def test_sequences_of_ids_are_told_apart_by_their_last_digit() -> None:
 
 
 @pytest.mark.parametrize("type_", TYPES)
-def test_numbers_are_rounded(type_) -> None:
+def test_numbers_are_rounded_to_float(type_) -> None:
     columns = Columns.of([{"kind": "number", "column": "a"}], "y")
     table = pa.table({"a": pa.array([WIDE + 1, None], type_)})
     found = columns.arrays(decode_table(table, Schema.from_user(columns.schema()), str))
@@ -59,7 +59,7 @@ def test_numbers_are_rounded(type_) -> None:
 
 
 @pytest.mark.parametrize("type_", TYPES)
-def test_classes_are_told_apart_by_their_last_digit(type_) -> None:
+def test_classes_are_distinguished_by_their_last_digit(type_) -> None:
     classes = Classes.of([WIDE, WIDE + 1])
     schema = Schema.from_user([label_entry("y", classes)])
     labels = decode_table(pa.table({"y": pa.array([WIDE + 1, WIDE], type_)}), schema, str)
@@ -69,7 +69,7 @@ def test_classes_are_told_apart_by_their_last_digit(type_) -> None:
     assert classes.predictions(np.eye(2))["prediction"].tolist() == [WIDE, WIDE + 1]
 
 
-def test_a_column_may_be_a_number_and_a_category() -> None:
+def test_a_column_may_be_both_a_number_and_a_category() -> None:
     table = pa.table({"a": pa.array([WIDE + 1, None], pa.int64())})
     number = {"kind": "number", "column": "a"}
     words = {"kind": "category", "column": "a", "vocabulary": [WIDE, WIDE + 1], "dtype": "int64"}
@@ -81,7 +81,7 @@ def test_a_column_may_be_a_number_and_a_category() -> None:
         assert found["ids"].tolist() == [[1], [3]]
 
 
-def test_a_summary_counts_them_exactly() -> None:
+def test_a_summary_counts_wide_numbers_exactly() -> None:
     for type_ in TYPES:
         column = Summarizer("a", type_)
         column.add(pa.array([WIDE, WIDE + 1, WIDE + 1], type_))
@@ -92,7 +92,7 @@ def test_a_summary_counts_them_exactly() -> None:
         assert found.minimum == WIDE
 
 
-def test_a_table_of_them_is_trained_on_and_filled_exactly(tmp_path, capfd) -> None:
+def test_a_table_of_wide_numbers_is_filled_exactly(tmp_path, capfd) -> None:
     *_, rows = [
         [row for batch in result.rows.batches for row in batch.to_pylist()] if result.rows else []
         for result in execute(
@@ -119,7 +119,7 @@ def test_a_table_of_them_is_trained_on_and_filled_exactly(tmp_path, capfd) -> No
         (f"{WIDE} * 512 + i", "regressor", "cannot tell them apart"),
     ],
 )
-def test_what_has_too_many_digits_is_refused(label, model, problem, tmp_path) -> None:
+def test_numbers_with_too_many_digits_are_refused(label, model, problem, tmp_path) -> None:
     statement = (
         f"SELECT i, {label} AS y FROM range(30) r(i) TO TRAIN {model}.DNN WITH {SHORT} INTO m;"
     )

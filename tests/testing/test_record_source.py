@@ -110,12 +110,12 @@ class Unpicklable(InMemory):
         (ForgettingItsFiles, "After pickling"),
     ],
 )
-def test_each_broken_law_is_found(broken: type, message: str) -> None:
+def test_every_violation_of_the_contract_is_detected(broken: type, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         check_record_source(broken(), RECORDS)
 
 
-def test_source_that_cannot_be_pickled_is_found() -> None:
+def test_source_that_cannot_be_pickled_is_detected() -> None:
     with pytest.raises(TypeError, match="cannot pickle"):
         check_record_source(Unpicklable(), RECORDS)
 
@@ -145,7 +145,7 @@ class Decoding(InMemory):
         (lambda records: [{"x": record["x"].reshape(())} for record in records], "field 'x' is"),
     ],
 )
-def test_records_decoded_in_another_way_are_found(change, message: str) -> None:
+def test_differently_decoded_records_are_detected(change, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         check_decoding(Decoding(change))
 
@@ -166,14 +166,14 @@ class OneRecord(InMemory):
         return [content[1:]]
 
 
-def test_damage_that_goes_unnoticed_is_found(tmp_path: Path) -> None:
+def test_unnoticed_damage_is_detected(tmp_path: Path) -> None:
     check_damage_is_found(OneRecord, b"\0abc", [b"abc"], tmp_path, offsets=[0])
 
     with pytest.raises(AssertionError, match="Byte 2 was damaged by 0x01, and no Corrupt"):
         check_damage_is_found(OneRecord, b"\0abc", [b"abc"], tmp_path, offsets=[0, 2])
 
 
-def test_error_that_names_another_file_is_found(tmp_path: Path) -> None:
+def test_error_that_names_another_file_is_detected(tmp_path: Path) -> None:
     class Misnaming(OneRecord):
         def read_bytes(self, start, stop):
             raise CorruptDataError("elsewhere", 0, "a", "b")

@@ -8,7 +8,7 @@ from elasticdl.tracking.address import database_path, tracking_uri
 @pytest.mark.parametrize(
     "uri", ["http://host:5000", "postgresql://u:p@host/db", "databricks", "databricks://profile"]
 )
-def test_what_mlflow_knows_passes_through(uri):
+def test_mlflow_addresses_are_kept(uri):
     assert tracking_uri(uri) == uri
     assert database_path(uri) is None
 
@@ -23,7 +23,7 @@ def test_a_folder_gets_a_database(tmp_path, monkeypatch):
     assert database_path(tracking_uri("a.db")) == tmp_path / "a.db"
 
 
-def test_an_address_is_its_own_address(tmp_path):
+def test_resolving_an_address_twice_changes_nothing(tmp_path):
     once = tracking_uri(str(tmp_path))
 
     assert tracking_uri(once) == once

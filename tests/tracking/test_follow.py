@@ -47,7 +47,7 @@ class Unreliable(MemoryTracker):
         return [at for kind, at in self.run.points if kind is Kind.EPOCH]
 
 
-def test_events_are_in_the_log_and_at_the_trackers(log, notes):
+def test_events_reach_the_log_and_the_trackers(log, notes):
     one, other = MemoryTracker(), MemoryTracker()
     with FollowedLog(log, notes.append) as events:
         events.track([one, other], ATTEMPT)
@@ -61,7 +61,7 @@ def test_events_are_in_the_log_and_at_the_trackers(log, notes):
     assert notes == []
 
 
-def test_what_happened_before_is_told_first(log, notes):
+def test_earlier_events_are_sent_first(log, notes):
     tracker = MemoryTracker()
     with FollowedLog(log, notes.append) as events:
         events.track([tracker], ATTEMPT, [epoch(0), JobFailed(kind="X", message="before")])
@@ -71,7 +71,7 @@ def test_what_happened_before_is_told_first(log, notes):
     assert tracker.run.status == "RUNNING", "How an earlier attempt ended is no news"
 
 
-def test_without_trackers_it_is_the_log(log, notes):
+def test_without_trackers_only_the_log_is_written(log, notes):
     before = threading.active_count()
     with FollowedLog(log, notes.append) as events:
         events.write(epoch(1))
@@ -80,7 +80,7 @@ def test_without_trackers_it_is_the_log(log, notes):
     assert len(read_events(log.path)) == 1
 
 
-def test_a_tracker_that_does_not_answer_is_noted_once_and_told_later(log, notes):
+def test_a_failing_tracker_is_noted_once_and_updated_later(log, notes):
     tracker, steady = Unreliable(), MemoryTracker()
     tracker.down = True
     with FollowedLog(log, notes.append, retry_s=0) as events:
@@ -96,7 +96,7 @@ def test_a_tracker_that_does_not_answer_is_noted_once_and_told_later(log, notes)
     assert notes[0].startswith("It does not answer. Training continues.")
 
 
-def test_a_tracker_that_does_not_answer_is_left_alone_but_tried_at_the_end(log, notes):
+def test_a_failing_tracker_is_retried_at_the_end(log, notes):
     tracker = Unreliable()
     tracker.down = True
     with FollowedLog(log, notes.append, retry_s=1000) as events:
@@ -111,7 +111,7 @@ def test_a_tracker_that_does_not_answer_is_left_alone_but_tried_at_the_end(log, 
     assert tracker.epochs() == [0, 1]
 
 
-def test_what_is_never_taken_does_not_keep_the_rest(log, notes):
+def test_a_permanently_rejected_point_does_not_block_the_rest(log, notes):
     tracker = Unreliable()
     with FollowedLog(log, notes.append) as events:
         events.track([tracker], ATTEMPT)
@@ -134,7 +134,7 @@ class Stuck(MemoryTracker):
         self.free.wait()
 
 
-def test_a_slow_tracker_keeps_neither_the_training_nor_the_end(log, notes):
+def test_a_slow_tracker_delays_neither_training_nor_end(log, notes):
     tracker = Stuck()
     started = time.monotonic()
     with FollowedLog(log, notes.append, drain_s=0.1) as events:
@@ -162,7 +162,7 @@ def test_a_tracker_that_cannot_start_is_an_error(log, notes):
 @pytest.mark.parametrize(
     ("error", "status"), [(OSError("full"), "FAILED"), (KeyboardInterrupt(), "KILLED")]
 )
-def test_a_run_whose_end_could_not_be_written_is_not_left_running(log, notes, error, status):
+def test_a_run_with_an_unwritten_end_is_not_left_running(log, notes, error, status):
     tracker = MemoryTracker()
     with pytest.raises(type(error)), FollowedLog(log, notes.append) as events:
         events.track([tracker], ATTEMPT)
@@ -171,7 +171,7 @@ def test_a_run_whose_end_could_not_be_written_is_not_left_running(log, notes, er
     assert tracker.run.status == status
 
 
-def test_tags_and_files_come_in_their_order(log, notes, tmp_path):
+def test_tags_and_files_keep_their_order(log, notes, tmp_path):
     tracker = MemoryTracker()
     with FollowedLog(log, notes.append) as events:
         events.track([tracker], ATTEMPT)

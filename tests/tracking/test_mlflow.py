@@ -67,7 +67,7 @@ def epoch(number, **values):
     return MetricPoint(Kind.EPOCH, 10 * number + 10, number, 1000.0 + number, training=values)
 
 
-def test_a_point_is_told_at_its_step_and_time(start, run, tracking):
+def test_a_point_is_logged_at_its_step_and_time(start, run, tracking):
     from mlflow.tracking import MlflowClient
 
     tracker = start()
@@ -79,7 +79,7 @@ def test_a_point_is_told_at_its_step_and_time(start, run, tracking):
     assert run().history["epoch"] == [(20, 2.0)]
 
 
-def test_validation_metrics_come_from_evaluations_only(start, run):
+def test_validation_metrics_come_only_from_evaluations(start, run):
     tracker = start()
     tracker.point(MetricPoint(Kind.EVALUATION, 5, 0, 5.0, validation={"loss": 0.7}))
     tracker.point(MetricPoint(Kind.EPOCH, 10, 0, 6.0, {"loss": 0.5}, {"loss": 0.7}))
@@ -87,7 +87,7 @@ def test_validation_metrics_come_from_evaluations_only(start, run):
     assert run().history["val_loss"] == [(5, 0.7)]
 
 
-def test_an_epoch_that_is_repeated_in_other_steps_is_told_once(start, run):
+def test_an_epoch_repeated_with_other_steps_is_logged_once(start, run):
     tracker = start()
     tracker.point(MetricPoint(Kind.EPOCH, 10, 0, 6.0, {"loss": 0.5}))
     tracker = start()
@@ -96,20 +96,20 @@ def test_an_epoch_that_is_repeated_in_other_steps_is_told_once(start, run):
     assert run().history["loss"] == [(10, 0.5)]
 
 
-def test_more_metrics_than_mlflow_takes_at_once(start, run):
+def test_many_metrics_are_logged_in_batches(start, run):
     start().point(epoch(0, **{f"m{number}": float(number) for number in range(1500)}))
 
     assert run().data.metrics["m1499"] == 1499.0
 
 
-def test_what_a_metric_was_called_is_a_tag(start, run):
+def test_the_original_name_of_a_metric_is_a_tag(start, run):
     start().point(epoch(0, **{"dice@0.5": 1.0}))
 
     assert run().data.metrics["dice_0.5"] == 1.0
     assert run().data.tags["elasticdl.metric.dice_0.5"] == "dice@0.5"
 
 
-def test_parameters_stay_and_what_changed_is_a_tag(start, run):
+def test_parameters_are_kept_and_changes_are_tags(start, run):
     start(params={"num_epochs": 6, "seed": 1})
     start(params={"num_epochs": 8, "seed": 1, "new one@": True})
 
@@ -118,7 +118,7 @@ def test_parameters_stay_and_what_changed_is_a_tag(start, run):
     assert run().data.tags["attempt"] == "2"
 
 
-def test_more_and_longer_parameters_than_mlflow_takes(start, run):
+def test_many_and_long_parameters_are_logged(start, run):
     long = "x" * 7000
     start(params={"long": long, **{f"p{number}": number for number in range(150)}})
     start(params={"long": long})
@@ -136,7 +136,7 @@ def folder_of(run):
     return Path(uri.path)
 
 
-def test_files_lie_beside_the_database(start, run, tmp_path, database):
+def test_files_are_stored_beside_the_database(start, run, tmp_path, database):
     report = tmp_path / "report.csv"
     report.write_text("id\n")
     tracker = start()
@@ -151,7 +151,7 @@ def test_files_lie_beside_the_database(start, run, tmp_path, database):
         tracker.artifact(tmp_path / "nothing")
 
 
-def test_why_it_failed_is_a_tag_until_the_next_attempt(start, run):
+def test_the_failure_reason_is_a_tag_until_the_next_attempt(start, run):
     start().end(RunStatus.FAILED, "DataError: gone")
     assert run().data.tags["error"] == "DataError: gone"
     assert run().info.status == "FAILED"
@@ -161,7 +161,7 @@ def test_why_it_failed_is_a_tag_until_the_next_attempt(start, run):
     assert run().info.status == "RUNNING"
 
 
-def test_how_it_ended_is_kept_in_the_output(start, output):
+def test_the_final_state_is_kept_in_the_output(start, output):
     tracker = start()
     assert load_stored_run(output).status == ""
 
@@ -169,7 +169,7 @@ def test_how_it_ended_is_kept_in_the_output(start, output):
     assert load_stored_run(output).status == "FINISHED"
 
 
-def test_a_run_that_was_deleted_is_begun_anew_and_noted(start, run, tracking, notes):
+def test_a_deleted_run_is_recreated_with_a_note(start, run, tracking, notes):
     from mlflow.tracking import MlflowClient
 
     start().point(epoch(0, loss=1.0))
@@ -182,7 +182,7 @@ def test_a_run_that_was_deleted_is_begun_anew_and_noted(start, run, tracking, no
     assert any(f"Run {deleted} was deleted" in note for note in notes)
 
 
-def test_a_run_that_is_deleted_meanwhile_takes_nothing_more(start, run, tracking):
+def test_a_run_deleted_during_training_rejects_data(start, run, tracking):
     from mlflow.tracking import MlflowClient
 
     tracker = start()
@@ -192,7 +192,9 @@ def test_a_run_that_is_deleted_meanwhile_takes_nothing_more(start, run, tracking
         tracker.point(epoch(0, loss=1.0))
 
 
-def test_another_experiment_is_another_run_and_noted(start, runs_in, database, tracking, notes):
+def test_another_experiment_starts_another_run_with_a_note(
+    start, runs_in, database, tracking, notes
+):
     start()
     elsewhere = Tracking(tracking.uri, next(EXPERIMENTS))
     start(elsewhere)
@@ -201,7 +203,7 @@ def test_another_experiment_is_another_run_and_noted(start, runs_in, database, t
     assert any("here it has a new run" in note for note in notes)
 
 
-def test_the_pages_of_an_experiment_are_those_of_model_training(start, tracking):
+def test_an_experiment_has_the_pages_of_model_training(start, tracking):
     from mlflow.tracking import MlflowClient
 
     start()
@@ -222,7 +224,7 @@ def test_a_deleted_experiment_is_an_error(start, tracking):
         start()
 
 
-def test_a_damaged_tracking_file_costs_a_new_run_and_no_training(start, output, runs_in, database):
+def test_a_damaged_tracking_file_only_starts_a_new_run(start, output, runs_in, database):
     start()
     output.write_bytes("tracking.json", b"{torn")
     tracker = start()
@@ -230,7 +232,7 @@ def test_a_damaged_tracking_file_costs_a_new_run_and_no_training(start, output, 
     assert load_stored_run(output).run_id == tracker._run_id
 
 
-def test_a_server_that_is_not_there_is_told_soon(start):
+def test_an_unreachable_server_is_reported_soon(start):
     started = time.monotonic()
     with pytest.raises(TrackingError, match=r"127.0.0.1:9 cannot be used"):
         start(Tracking("http://me:secret@127.0.0.1:9", "x"))
@@ -251,7 +253,7 @@ def test_no_password_is_shown(start):
     assert "secret" not in str(raised.value)
 
 
-def test_a_database_whose_maker_was_killed_is_made_by_the_next(tmp_path, output, notes):
+def test_an_unfinished_database_is_completed_by_the_next_process(tmp_path, output, notes):
     database = tmp_path / "runs" / "mlflow.db"
     making = (
         "from elasticdl.tracking.mlflow import _make_database\n"
@@ -270,9 +272,7 @@ def test_a_database_whose_maker_was_killed_is_made_by_the_next(tmp_path, output,
     assert database.exists()
 
 
-def test_a_run_whose_maker_died_before_it_knew_its_name_is_gone_on_with(
-    start, run, output, monkeypatch
-):
+def test_a_run_of_a_process_that_died_while_creating_it_is_reused(start, run, output, monkeypatch):
     from mlflow.tracking import MlflowClient
 
     create_run = MlflowClient.create_run

@@ -8,12 +8,12 @@ from elasticdl.tracking.names import MetricNames, allowed
 HARD = st.text(alphabet="ab@%_./ -é2", max_size=6) | st.sampled_from(["", ".", "..", "a" * 300])
 
 
-def test_a_name_that_is_taken_stays_as_it_is():
+def test_a_valid_name_is_kept():
     assert MetricNames().of(["val/dice-0.5 (x)"[:12]]) == {"val/dice-0.5": "val/dice-0.5"}
 
 
 @given(st.lists(st.lists(HARD, max_size=6), max_size=4))
-def test_no_two_names_become_one_and_a_later_attempt_gives_the_same(attempts):
+def test_names_stay_distinct_and_reproducible(attempts):
     names = MetricNames(kept=["epoch"])
     given_names = {}
     for originals in attempts:
@@ -29,7 +29,7 @@ def test_no_two_names_become_one_and_a_later_attempt_gives_the_same(attempts):
     assert "epoch" not in given_names.values()
 
 
-def test_mlflow_takes_what_is_allowed():
+def test_mlflow_accepts_allowed_names():
     from mlflow.utils.validation import _validate_metric_name
 
     @given(HARD)

@@ -18,7 +18,7 @@ from elasticdl.tracking.points import Points, flat, status_of
 from elasticdl.tracking.tracker import Kind, MetricPoint, RunStatus
 
 
-def test_an_epochs_validation_metrics_are_told_apart_from_the_trainings():
+def test_validation_and_training_metrics_are_distinguished():
     event = EpochFinished(epoch=2, step=30, metrics={"loss": 0.5, "val_loss": 0.7}, time=9.0)
 
     assert Points().take(event) == MetricPoint(Kind.EPOCH, 30, 2, 9.0, {"loss": 0.5}, {"loss": 0.7})
@@ -41,7 +41,7 @@ def committed(step, time, loss=1.0, num_records=10, records_per_s=5.0):
     )
 
 
-def test_the_steps_of_ten_seconds_are_one_point_and_each_record_counts():
+def test_steps_of_ten_seconds_are_one_point_weighted_by_records():
     points = Points(interval_s=10)
     points.take(JobStarted(job_id="a", time=100.0))
 
@@ -52,7 +52,7 @@ def test_the_steps_of_ten_seconds_are_one_point_and_each_record_counts():
     assert points.take(committed(3, 119.0)) is None
 
 
-def test_steps_before_a_new_start_are_not_in_its_points():
+def test_steps_before_a_restart_are_not_in_its_points():
     points = Points(interval_s=10)
     points.take(committed(50, 105.0, loss=100.0))
     points.take(JobStarted(job_id="a", resumed_from_step=40, time=200.0))
@@ -65,11 +65,11 @@ def test_steps_before_a_new_start_are_not_in_its_points():
 @pytest.mark.parametrize(
     "event", [Checkpointed(step=1, blocked_s=0.0, num_bytes=1), JobFinished(step=1)]
 )
-def test_other_events_make_no_point(event):
+def test_other_events_give_no_point(event):
     assert Points().take(event) is None
 
 
-def test_lists_become_numbers_and_no_two_names_are_the_same():
+def test_lists_become_numbers_with_distinct_names():
     assert flat({"iou": np.array([[1, 2], [3, 4]]), "iou_0_1": 5}) == {
         "iou_0_0": 1,
         "iou_0_1_": 2,
@@ -79,7 +79,7 @@ def test_lists_become_numbers_and_no_two_names_are_the_same():
     }
 
 
-def test_nan_is_a_value():
+def test_nan_is_kept_as_a_value():
     assert math.isnan(flat({"f1": math.nan})["f1"])
 
 
@@ -92,5 +92,5 @@ def test_nan_is_a_value():
         (JobStarted(job_id="a"), None),
     ],
 )
-def test_how_it_ended(event, expected):
+def test_the_final_status_follows_from_the_last_event(event, expected):
     assert status_of(event) == expected

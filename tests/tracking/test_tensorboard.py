@@ -17,7 +17,7 @@ def epoch(number, loss=0.5):
     return MetricPoint(Kind.EPOCH, 10, number, 6.0, {"loss": loss}, {"loss": 2 * loss})
 
 
-def test_training_and_validation_are_one_picture_under_keras_names(tmp_path, curves_in):
+def test_training_and_validation_share_a_chart_with_keras_names(tmp_path, curves_in):
     tracker = TensorBoardTracker(OutputFolder(tmp_path))
     tracker.start(ATTEMPT)
     tracker.point(MetricPoint(Kind.STEPS, 4, 0, 4.0, {"loss": 4.0, "records_per_s": 8.0}))
@@ -34,7 +34,7 @@ def test_training_and_validation_are_one_picture_under_keras_names(tmp_path, cur
     }
 
 
-def test_what_a_dead_attempt_left_torn_is_written_anew(tmp_path, curves_in):
+def test_a_torn_file_of_a_dead_attempt_is_rewritten(tmp_path, curves_in):
     first = TensorBoardTracker(OutputFolder(tmp_path))
     first.start(ATTEMPT)
     first.point(epoch(0))
@@ -52,7 +52,7 @@ def test_what_a_dead_attempt_left_torn_is_written_anew(tmp_path, curves_in):
     assert users.exists(), "A file of somebody else's was taken away"
 
 
-def test_who_watches_sees_a_new_attempt_go_on(tmp_path, monkeypatch):
+def test_viewers_see_a_new_attempt_continue(tmp_path, monkeypatch):
     # In one second, and with numbers of one and of two digits.
     monkeypatch.setattr(tensorboard, "_numbers", itertools.count(9))
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -72,7 +72,7 @@ def test_who_watches_sees_a_new_attempt_go_on(tmp_path, monkeypatch):
     assert [item.step for item in watching.Scalars("epoch_loss")] == [0, 1, 2, 3]
 
 
-def test_nan_is_drawn(tmp_path, curves_in):
+def test_nan_is_written(tmp_path, curves_in):
     tracker = TensorBoardTracker(OutputFolder(tmp_path))
     tracker.start(ATTEMPT)
     tracker.point(epoch(0, math.nan))
@@ -81,7 +81,7 @@ def test_nan_is_drawn(tmp_path, curves_in):
     assert (step, math.isnan(value)) == (0, True)
 
 
-def test_an_output_elsewhere_gets_them_at_the_end():
+def test_a_remote_output_gets_event_files_at_the_end():
     folder = OutputFolder("memory://tensorboard-test")
     tracker = TensorBoardTracker(folder)
     tracker.start(ATTEMPT)

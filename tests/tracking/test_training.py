@@ -91,9 +91,7 @@ def end(process, number):
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_a_job_that_is_terminated_and_killed_is_one_run_with_each_epoch_once(
-    tracked, train, runs, curves_in
-):
+def test_a_resumed_job_is_one_run_with_each_epoch_once(tracked, train, runs, curves_in):
     output = Path(tracked["output"])
 
     process = begin(tracked)
@@ -132,7 +130,7 @@ def open_log(output):
     return (output / "events.jsonl").read_text().splitlines()
 
 
-def test_a_training_that_fails_is_a_failed_run_that_says_why(tracked, train, runs, monkeypatch):
+def test_a_failed_training_is_a_failed_run_with_the_reason(tracked, train, runs, monkeypatch):
     train({**tracked, "num_epochs": 1})
     monkeypatch.setenv("SCALE", "nan")
     with pytest.raises(NonFiniteLossError):
@@ -150,7 +148,7 @@ def test_a_training_that_fails_is_a_failed_run_that_says_why(tracked, train, run
     assert run.history["epoch"] == [(10, 1.0), (20, 2.0)]
 
 
-def test_what_was_asked_for_and_who_did_it_is_in_the_run(tracked, train, runs, database):
+def test_a_run_has_the_request_and_the_user(tracked, train, runs, database):
     reporter = Notes()
     train({**tracked, "num_epochs": 1, "params": "units=4", "run_name": "first"}, reporter)
 
@@ -190,7 +188,7 @@ def test_tracking_may_begin_in_the_middle_of_a_job_and_at_its_end(
     assert len(curves_in(Path(job["output"]))["train/epoch_loss"]) == 4
 
 
-def test_a_job_that_is_known_as_finished_is_not_told_again(tracked, train, runs):
+def test_a_finished_job_is_not_tracked_again(tracked, train, runs):
     train({**tracked, "num_epochs": 1})
     train({**tracked, "num_epochs": 1})
 
@@ -198,7 +196,7 @@ def test_a_job_that_is_known_as_finished_is_not_told_again(tracked, train, runs)
     assert run.data.tags["attempt"] == "1"
 
 
-def test_tracking_changes_no_bit(job, tracked, train, tmp_path):
+def test_tracking_does_not_change_the_result(job, tracked, train, tmp_path):
     train({**job, "num_epochs": 2, "output": str(tmp_path / "untracked")})
     train({**tracked, "num_epochs": 2})
 
@@ -210,14 +208,14 @@ def test_tracking_changes_no_bit(job, tracked, train, tmp_path):
         np.testing.assert_array_equal(one[path], other[path], err_msg=path)
 
 
-def test_a_server_that_is_not_there_is_an_error_before_the_training(tracked, train):
+def test_an_unreachable_server_is_an_error_before_training(tracked, train):
     with pytest.raises(TrackingError, match="127.0.0.1:9"):
         train({**tracked, "tracking_uri": "http://127.0.0.1:9"})
 
     assert not any("step_committed" in line for line in open_log(Path(tracked["output"])))
 
 
-def test_an_output_where_nothing_was_trained_takes_another_job(tracked, train, runs, monkeypatch):
+def test_an_output_without_any_training_accepts_another_job(tracked, train, runs, monkeypatch):
     monkeypatch.setenv("SCALE", "nan")
     with pytest.raises(NonFiniteLossError):
         train({**tracked, "params": "units=4"})
@@ -230,7 +228,7 @@ def test_an_output_where_nothing_was_trained_takes_another_job(tracked, train, r
     assert [step for run in found for step, _ in run.history.get("epoch", ())] == [10]
 
 
-def test_a_folder_of_somebody_elses_is_still_refused(tracked, train):
+def test_an_unrelated_folder_is_still_refused(tracked, train):
     Path(tracked["output"]).mkdir()
     Path(tracked["output"], "thesis.tex").write_text("")
 
@@ -238,7 +236,7 @@ def test_a_folder_of_somebody_elses_is_still_refused(tracked, train):
         train(tracked)
 
 
-def test_a_missing_package_is_told_with_its_install_command(tracked, train, monkeypatch):
+def test_a_missing_package_is_reported_with_its_install_command(tracked, train, monkeypatch):
     monkeypatch.setitem(sys.modules, "mlflow", None)
 
     with pytest.raises(MissingExtraError, match=r"pip install 'elasticdl\[tracking\]'"):

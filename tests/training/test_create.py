@@ -26,7 +26,7 @@ def test_a_framework_without_a_trainer_is_refused():
         create_trainer(definition, batch_of(8), minibatch_size=8, seed=1)
 
 
-def test_a_missing_torch_is_told_with_its_extra(monkeypatch):
+def test_a_missing_torch_is_reported_with_its_extra(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("elasticdl.training.torch")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch", None)
@@ -63,9 +63,7 @@ def test_keras_on_another_framework_is_refused_by_name(run_python):
         ("os.environ['OMP_WAIT_POLICY'] = 'ACTIVE'", "None None"),
     ],
 )
-def test_threads_that_share_processors_spin_briefly_unless_the_user_has_set_it(
-    run_python, given, expected
-):
+def test_threads_on_shared_cores_spin_briefly_by_default(run_python, given, expected):
     printed = run_python(
         "import os, sys\n"
         "for name in ('GOMP_SPINCOUNT', 'OMP_WAIT_POLICY'): os.environ.pop(name, None)\n"
@@ -92,7 +90,7 @@ def test_a_pytorch_model_does_not_wait_for_tensorflow(run_python):
     assert printed.stdout.strip() == "set()"
 
 
-def test_what_tensorflow_writes_while_it_loads_is_not_seen(run_python, tmp_path):
+def test_output_of_tensorflow_while_importing_is_hidden(run_python, tmp_path):
     (tmp_path / "tensorflow.py").write_text(
         "import os\nos.write(2, b'E0000 Unable to register a factory')\nname = 'ours'\n"
     )
@@ -110,7 +108,7 @@ def test_what_tensorflow_writes_while_it_loads_is_not_seen(run_python, tmp_path)
     assert printed.stderr.strip() == "heard"
 
 
-def test_while_tensorflow_is_imported_only_native_code_is_silent(run_python) -> None:
+def test_python_output_is_kept_while_importing_tensorflow(run_python) -> None:
     done = run_python(
         "import os, sys\n"
         "from elasticdl.training.create import _no_stderr\n"

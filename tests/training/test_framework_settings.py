@@ -23,7 +23,7 @@ def _nondeterministic():
 
 
 @pytest.mark.usefixtures("_nondeterministic")
-def test_a_job_that_ends_leaves_another_one_deterministic():
+def test_a_job_that_ends_keeps_another_one_deterministic():
     with framework_settings.restored():
         determinism.be_deterministic()
         with framework_settings.restored():
@@ -53,7 +53,7 @@ def draw_from_all():
     ]
 
 
-def test_calls_leave_the_random_generators_of_the_script_as_they_were(tmp_path):
+def test_calls_do_not_change_the_random_generators_of_a_script(tmp_path):
     data = {"a": np.arange(32.0), "label": np.arange(32) % 2}
     out = str(tmp_path / "out")
     seed_all()
@@ -70,7 +70,7 @@ def test_calls_leave_the_random_generators_of_the_script_as_they_were(tmp_path):
     assert draw_from_all() == expected
 
 
-def test_a_call_that_fails_leaves_the_random_generators_as_they_were(tmp_path):
+def test_a_failed_call_does_not_change_the_random_generators(tmp_path):
     data = {"a": np.arange(32.0), "label": np.arange(32) % 2}
     seed_all()
     expected = draw_from_all()
@@ -84,7 +84,7 @@ def test_a_call_that_fails_leaves_the_random_generators_as_they_were(tmp_path):
     assert draw_from_all() == expected
 
 
-def test_an_unseeded_script_is_unseeded_after_a_job_that_loads_the_frameworks(run_python):
+def test_an_unseeded_script_stays_unseeded_after_a_job(run_python):
     loaded = run_python("""
 from elasticdl.training import framework_settings
 with framework_settings.restored():

@@ -38,7 +38,7 @@ def drawn():
     )
 
 
-def test_a_seed_draws_what_the_functions_draw_that_are_seeded_with_it():
+def test_seeding_gives_the_same_numbers_as_global_functions():
     own = Generators()
     own.seed(5)
     with own.used():
@@ -48,7 +48,7 @@ def test_a_seed_draws_what_the_functions_draw_that_are_seeded_with_it():
     assert of_generators == (drawn(), drawn())
 
 
-def test_to_install_changes_no_number():
+def test_installing_does_not_change_any_number():
     np.random.set_bit_generator(np.random.MT19937())
     seed_all(3)
     before, state = drawn(), (np.random.get_state(), random.getstate())
@@ -63,7 +63,7 @@ def test_to_install_changes_no_number():
     assert drawn() == before
 
 
-def test_what_a_trainer_draws_does_not_move_the_generators_of_the_process():
+def test_draws_of_a_trainer_do_not_advance_global_generators():
     seed_all(3)
     expected = drawn(), drawn()
     seed_all(3)
@@ -76,7 +76,7 @@ def test_what_a_trainer_draws_does_not_move_the_generators_of_the_process():
     assert (first, drawn()) == expected
 
 
-def test_states_that_user_code_keeps_and_restores_are_its_own():
+def test_states_saved_and_restored_by_user_code_are_its_own():
     with Generators().used():
         drawn()
         states = np.random.get_state(), random.getstate()
@@ -87,7 +87,7 @@ def test_states_that_user_code_keeps_and_restores_are_its_own():
         assert drawn() == expected
 
 
-def test_functions_imported_by_name_draw_from_the_generators_of_the_thread():
+def test_functions_imported_by_name_use_the_threads_generators():
     from random import choice, getrandbits, uniform
 
     from numpy.random import rand
@@ -102,7 +102,7 @@ def test_functions_imported_by_name_draw_from_the_generators_of_the_thread():
     assert twice[0] == twice[1]
 
 
-def test_a_list_that_draws_while_it_is_shuffled_draws_on():
+def test_a_list_may_draw_while_being_shuffled():
     class Drawing(list):
         def __setitem__(self, at, value):
             super().__setitem__(at, value)
@@ -120,7 +120,7 @@ def test_a_list_that_draws_while_it_is_shuffled_draws_on():
     assert twice[0][1]
 
 
-def test_copies_of_the_generators_of_the_process_are_plain_ones():
+def test_copies_of_global_generators_are_plain_generators():
     seed_all(3)
     numpys, pythons = np.random.mtrand._rand, random._inst
     copies = [copy.deepcopy(numpys), pickle.loads(pickle.dumps(numpys))]
@@ -135,7 +135,7 @@ def test_copies_of_the_generators_of_the_process_are_plain_ones():
     assert type(pythons[0]) is random.Random
 
 
-def test_threads_that_draw_at_the_same_time_do_not_see_each_other():
+def test_concurrent_draws_in_threads_do_not_interfere():
     ended, wrong = time.monotonic() + 2, []
 
     def feed():
@@ -174,7 +174,7 @@ def test_threads_that_draw_at_the_same_time_do_not_see_each_other():
     assert not wrong
 
 
-def test_a_refusal_is_raised_where_something_is_drawn_and_only_in_its_thread():
+def test_a_refusal_is_raised_only_in_the_drawing_thread():
     refusing = Generators(lambda: DefinitionError("no draws here"))
     with refusing.used():
         for draw in (np.random.rand, random.random, lambda: np.random.seed(1)):

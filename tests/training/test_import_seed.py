@@ -24,7 +24,7 @@ def draws():
     ]
 
 
-def test_draws_within_are_the_same_each_time() -> None:
+def test_draws_during_an_import_are_reproducible() -> None:
     quiet_frameworks()
     with seeded_import(7):
         first = draws()
@@ -51,7 +51,7 @@ def test_the_generators_of_python_and_numpy_continue_as_before() -> None:
     assert (random.random(), np.random.random()) == expected  # noqa: NPY002
 
 
-def test_a_framework_that_is_loaded_elsewhere_keeps_its_seed() -> None:
+def test_a_framework_loaded_elsewhere_keeps_its_seed() -> None:
     import torch
 
     torch.manual_seed(3)

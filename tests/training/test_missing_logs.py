@@ -32,5 +32,5 @@ LOGS = {"loss": 0.5, "val_loss": 0.6, "val_accuracy": 0.9}
         (KeyError("accuracy"), 7, ""),
     ],
 )
-def test_the_names_in_the_logs_are_listed(error, logs, expected):
+def test_available_log_names_are_listed(error, logs, expected):
     assert hint(error, logs) == expected

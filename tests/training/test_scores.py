@@ -29,7 +29,7 @@ def softmax(z):
     ],
 )
 @pytest.mark.parametrize("num_classes", [2, 3, 40])
-def test_a_cross_entropy_is_known_by_its_values(loss, scores, num_classes) -> None:
+def test_a_cross_entropy_is_recognized_by_its_values(loss, scores, num_classes) -> None:
     assert scores_by_loss(loss, (num_classes,)) == scores
 
 
@@ -47,9 +47,9 @@ def binary(p, y):
         (lambda z, y: np.abs(z - y), None),
     ],
 )
-def test_a_single_output_is_that_of_the_second_of_two_classes(loss, scores, shape) -> None:
+def test_a_single_output_is_the_score_of_the_second_class(loss, scores, shape) -> None:
     assert scores_by_loss(loss, shape) == scores
 
 
-def test_two_independent_labels_are_no_two_classes() -> None:
+def test_two_independent_labels_are_not_two_classes() -> None:
     assert scores_by_loss(binary, (2,)) is None

@@ -33,7 +33,7 @@ def zoo(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_models_are_found_by_what_they_descend_from_or_define(zoo: Path) -> None:
+def test_models_are_found_by_base_class_or_definitions(zoo: Path) -> None:
     names = [entry.name for entry in catalogue.entries(zoo)]
 
     assert names == ["more.Child", "pictures", "tables.Parent"]
@@ -45,19 +45,19 @@ def test_params_are_the_constructors_arguments(zoo: Path) -> None:
     assert [str(param) for param in entries["tables.Parent"].params] == ["size", "rate=0.1"]
 
 
-def test_params_of_a_file_are_what_its_functions_have_defaults_for(zoo: Path) -> None:
+def test_params_of_a_file_are_the_defaults_of_its_functions(zoo: Path) -> None:
     entries = {entry.name: entry for entry in catalogue.entries(zoo)}
 
     assert [str(param) for param in entries["pictures"].params] == ["depth=3", "rate=0.1"]
 
 
-def test_the_data_are_told_in_one_sentence(zoo: Path) -> None:
+def test_the_data_are_described_in_one_sentence(zoo: Path) -> None:
     entries = {entry.name: entry for entry in catalogue.entries(zoo)}
 
     assert entries["tables.Parent"].data == "rows; 0 .. 9 of them"
 
 
-def test_every_prebuilt_model_says_what_it_is_and_what_its_data_are() -> None:
+def test_every_prebuilt_model_describes_itself_and_its_data() -> None:
     entries = catalogue.entries()
 
     assert {"classifier.DNN", "cifar10", "mnist", "regressor.DNN"} <= {e.name for e in entries}

@@ -29,13 +29,13 @@ def refused(zoo: Zoo, dotted: str) -> str:
     return str(caught.value)
 
 
-def test_the_last_part_is_a_symbol_of_the_file_before_it(zoo: Zoo) -> None:
+def test_the_last_part_of_a_name_is_a_symbol_of_the_file(zoo: Zoo) -> None:
     file = write(zoo, "a/b.py", "class C: ...")
 
     assert find(zoo, "a.b.C") == ZooLocation("a.b", file, "C")
 
 
-def test_a_name_without_a_symbol_is_the_file(zoo: Zoo) -> None:
+def test_a_name_without_a_symbol_is_a_file(zoo: Zoo) -> None:
     file = write(zoo, "mnist/functional.py", "model = 1")
 
     assert find(zoo, "mnist.functional") == ZooLocation("mnist.functional", file, None)
@@ -49,7 +49,7 @@ def test_a_package_may_export_the_symbol(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("package", [True, False])
-def test_the_one_file_of_a_package_that_defines_the_symbol_is_found(zoo, package) -> None:
+def test_the_only_file_of_a_package_with_the_symbol_is_found(zoo, package) -> None:
     file = write(zoo, "fintech/models.py", "if True:\n    class MyKerasModel: ...")
     write(zoo, "fintech/data.py", "from .models import MyKerasModel\nraise RuntimeError")
     if package:
@@ -60,7 +60,7 @@ def test_the_one_file_of_a_package_that_defines_the_symbol_is_found(zoo, package
     assert place == ZooLocation("fintech.models", file, "MyKerasModel")
 
 
-def test_a_symbol_two_files_define_is_refused_naming_both(zoo: Zoo) -> None:
+def test_a_symbol_defined_in_two_files_is_refused_naming_both(zoo: Zoo) -> None:
     write(zoo, "fintech/a.py", "class M: ...")
     write(zoo, "fintech/b.py", "M = 1")
 
@@ -69,20 +69,20 @@ def test_a_symbol_two_files_define_is_refused_naming_both(zoo: Zoo) -> None:
     assert "fintech/a.py and fintech/b.py" in message
 
 
-def test_a_symbol_of_a_file_and_of_the_folder_of_its_name_is_refused(zoo: Zoo) -> None:
+def test_a_symbol_in_both_a_file_and_its_namesake_folder_is_refused(zoo: Zoo) -> None:
     write(zoo, "mnist.py", "def net(): ...")
     write(zoo, "mnist/net.py", "")
 
     assert "mnist/net.py and mnist.py" in refused(zoo, "mnist.net")
 
 
-def test_nothing_is_imported_to_find_a_name(zoo: Zoo) -> None:
+def test_finding_a_name_imports_nothing(zoo: Zoo) -> None:
     write(zoo, "a.py", "raise RuntimeError('imported')\nC = 1")
 
     assert find(zoo, "a.C").symbol == "C"
 
 
-def test_a_missing_symbol_is_told_with_what_the_file_defines(zoo: Zoo) -> None:
+def test_a_missing_symbol_is_reported_with_the_defined_ones(zoo: Zoo) -> None:
     write(zoo, "m.py", "import os\nclass MyModel: ...\ndef loss(): ...\n_private = 1")
 
     # The file may make the name at import, so that is where it is missed; a package cannot.
@@ -94,14 +94,14 @@ def test_a_missing_symbol_is_told_with_what_the_file_defines(zoo: Zoo) -> None:
     assert "models.py" in message
 
 
-def test_several_files_that_are_there_are_in_the_plural(zoo: Zoo) -> None:
+def test_several_existing_files_are_listed_in_the_plural(zoo: Zoo) -> None:
     for name in ("cycle.py", "layers.py", "net.py"):
         write(zoo, name, "")
 
     assert "; there are cycle.py, layers.py and net.py." in refused(zoo, "x.model")
 
 
-def test_a_missing_file_is_told_with_what_is_there(zoo: Zoo) -> None:
+def test_a_missing_file_is_reported_with_existing_ones(zoo: Zoo) -> None:
     write(zoo, "mnist/functional.py", "")
     write(zoo, "mnist/notes.txt", "")
 
@@ -113,7 +113,7 @@ def test_a_missing_file_is_told_with_what_is_there(zoo: Zoo) -> None:
     assert "notes" not in message
 
 
-def test_a_missing_prebuilt_model_is_told_without_the_files_of_the_package() -> None:
+def test_a_missing_prebuilt_model_error_omits_package_files() -> None:
     message = refused(open_zoo(None), "classifer.DNN")
 
     assert message == (
@@ -124,7 +124,7 @@ def test_a_missing_prebuilt_model_is_told_without_the_files_of_the_package() -> 
 
 
 @pytest.mark.parametrize("name", ["own", "own.Model"])
-def test_a_model_in_the_current_folder_is_answered_with_its_zoo(
+def test_the_zoo_of_a_model_in_the_current_folder_is_suggested(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -136,15 +136,15 @@ def test_a_model_in_the_current_folder_is_answered_with_its_zoo(
 
 
 @pytest.mark.parametrize("name", ["../x.y", "a/b.py", "a.b.py", "a..b", "", "a.b-c", "/etc.x"])
-def test_what_is_no_dotted_name_is_refused(zoo: Zoo, name: str) -> None:
+def test_an_invalid_dotted_name_is_refused(zoo: Zoo, name: str) -> None:
     assert "is not a dotted name" in refused(zoo, name) or "neither" in refused(zoo, name)
 
 
-def test_a_path_is_answered_with_its_dotted_name(zoo: Zoo) -> None:
+def test_the_dotted_name_of_a_path_is_suggested(zoo: Zoo) -> None:
     assert "Did you mean --model_def=mnist.model?" in refused(zoo, "./mnist/model.py")
 
 
-def test_a_path_from_here_is_answered_with_its_name_in_the_zoo(zoo: Zoo, monkeypatch) -> None:
+def test_the_zoo_name_of_a_relative_path_is_suggested(zoo: Zoo, monkeypatch) -> None:
     write(zoo, "mnist/model.py", "")
     monkeypatch.chdir(zoo.folder.parent)
 
@@ -153,7 +153,7 @@ def test_a_path_from_here_is_answered_with_its_name_in_the_zoo(zoo: Zoo, monkeyp
     assert "Did you mean --model_def=mnist.model?" in message
 
 
-def test_a_file_is_answered_with_its_name(zoo: Zoo) -> None:
+def test_the_model_name_of_a_file_is_suggested(zoo: Zoo) -> None:
     write(zoo, "shapes.py", "class Net: ...")
 
     assert refused(zoo, "shapes.py") == (
@@ -164,7 +164,7 @@ def test_a_file_is_answered_with_its_name(zoo: Zoo) -> None:
     )
 
 
-def test_a_prebuilt_model_in_a_zoo_is_answered_without_the_zoo(zoo: Zoo) -> None:
+def test_using_a_prebuilt_model_without_a_zoo_is_suggested(zoo: Zoo) -> None:
     write(zoo, "shapes.py", "")
 
     assert refused(zoo, "classifier.DNN").endswith(
@@ -183,7 +183,7 @@ def test_copies_of_code_in_trained_models_are_not_suggested(zoo: Zoo) -> None:
     assert "out" not in message
 
 
-def test_a_file_without_a_zoo_is_answered_with_both_options(tmp_path, monkeypatch) -> None:
+def test_both_options_are_suggested_for_a_file_without_a_zoo(tmp_path, monkeypatch) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "model.py").write_text("")
     monkeypatch.chdir(tmp_path)
@@ -201,14 +201,14 @@ def test_a_link_out_of_the_zoo_is_refused(zoo: Zoo, tmp_path_factory) -> None:
     assert "is a link that points outside the zoo" in refused(zoo, "a.C")
 
 
-def test_a_zoo_may_be_written_as_in_a_shell(tmp_path, monkeypatch) -> None:
+def test_a_zoo_path_is_expanded_as_in_a_shell(tmp_path, monkeypatch) -> None:
     (tmp_path / "work").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path))
 
     assert open_zoo("$HOME/work").folder == open_zoo("~/work").folder == tmp_path / "work"
 
 
-def test_a_zoo_that_is_not_there_is_told_with_a_near_name(tmp_path) -> None:
+def test_a_missing_zoo_is_reported_with_a_similar_name(tmp_path) -> None:
     (tmp_path / "models").mkdir()
 
     with pytest.raises(UsageError) as caught:
@@ -217,12 +217,12 @@ def test_a_zoo_that_is_not_there_is_told_with_a_near_name(tmp_path) -> None:
     assert f"Did you mean {tmp_path / 'models'}?" in str(caught.value)
 
 
-def test_a_zoo_that_is_a_file_is_told_to_be_one(tmp_path) -> None:
+def test_a_zoo_that_is_a_file_is_refused(tmp_path) -> None:
     (tmp_path / "model.py").write_text("")
 
     with pytest.raises(UsageError, match="is a file; pass its folder"):
         open_zoo(str(tmp_path / "model.py"))
 
 
-def test_no_zoo_is_the_prebuilt_one() -> None:
+def test_without_a_zoo_the_prebuilt_one_is_used() -> None:
     assert find(open_zoo(None), "regressor.DNN").symbol == "DNN"

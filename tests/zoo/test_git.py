@@ -67,13 +67,13 @@ def test_a_subfolder_can_be_the_zoo(repository, cache) -> None:
     assert [path.name for path in folder.iterdir()] == ["n.py"]
 
 
-def test_a_subfolder_that_is_not_there_is_told_with_those_there_are(repository, cache) -> None:
+def test_a_missing_subfolder_is_reported_with_existing_ones(repository, cache) -> None:
     with pytest.raises(UsageError, match="no folder 'visoin' at commit .*there: vision"):
         checkout(f"file://{repository}#visoin", cache)
 
 
 @pytest.mark.parametrize("subfolder", ["../x", "a/../../x", "/etc", ".git"])
-def test_a_subfolder_stays_inside(repository, cache, subfolder) -> None:
+def test_a_subfolder_must_stay_inside_the_repository(repository, cache, subfolder) -> None:
     with pytest.raises(UsageError, match="inside the repository"):
         checkout(f"file://{repository}#{subfolder}", cache)
 
@@ -95,7 +95,7 @@ def test_a_commit_is_fetched_once(repository, cache) -> None:
     assert checkout(f"file://{repository}@{commit}", cache) == (first, commit)
 
 
-def test_a_checkout_that_was_changed_is_made_anew(repository, cache) -> None:
+def test_a_changed_checkout_is_recreated(repository, cache) -> None:
     folder, _ = checkout(f"file://{repository}", cache)
     (folder / "m.py").write_text("net = 'changed'\n")
     (folder / "more.py").write_text("")
@@ -137,23 +137,23 @@ def test_no_hook_runs_and_no_submodule_is_fetched(repository, cache, tmp_path, m
     assert list((folder / "sub").iterdir()) == []
 
 
-def test_a_ref_that_is_not_there_is_told_with_those_there_are(repository, cache) -> None:
+def test_a_missing_ref_is_reported_with_existing_ones(repository, cache) -> None:
     with pytest.raises(UsageError, match="no branch or tag 'v2'. It has: main, v1"):
         checkout(f"file://{repository}@v2", cache)
 
 
-def test_what_git_says_is_passed_on(tmp_path, cache) -> None:
+def test_errors_of_git_are_passed_on(tmp_path, cache) -> None:
     with pytest.raises(UsageError, match="git reported: fatal: .*nowhere.* does not "):
         checkout(f"file://{tmp_path}/nowhere", cache)
 
 
 @pytest.mark.parametrize("zoo", ["ext::sh -c touch% /tmp/x.git", "https://host/x@--upload-pack=x"])
-def test_an_address_cannot_smuggle_a_command(zoo, cache) -> None:
+def test_an_address_cannot_inject_a_command(zoo, cache) -> None:
     with pytest.raises(UsageError):
         checkout(zoo, cache)
 
 
-def test_the_variables_of_a_surrounding_git_hook_are_ignored(
+def test_variables_of_a_surrounding_git_hook_are_ignored(
     repository, cache, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
@@ -173,12 +173,12 @@ def test_the_variables_of_a_surrounding_git_hook_are_ignored(
         ("/srv/models.git@v1#x", ("/srv/models.git", "v1", "x")),
     ],
 )
-def test_an_address_has_a_ref_and_a_subfolder(zoo: str, parts: tuple) -> None:
+def test_an_address_may_have_a_ref_and_a_subfolder(zoo: str, parts: tuple) -> None:
     assert is_git_url(zoo)
     assert parse_git_url(zoo) == GitUrl(*parts)
 
 
-def test_an_at_in_a_local_folders_name_is_no_ref(tmp_path) -> None:
+def test_an_at_sign_in_a_local_folder_name_is_not_a_ref(tmp_path) -> None:
     (tmp_path / "me@home" / "models.git").mkdir(parents=True)
 
     url = parse_git_url(f"file://{tmp_path}/me@home/models.git")
@@ -187,11 +187,11 @@ def test_an_at_in_a_local_folders_name_is_no_ref(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("zoo", ["work", "/home/me@x/work", "./models", "~/git", "models.github"])
-def test_a_folder_is_no_git_address(zoo: str) -> None:
+def test_a_folder_is_not_a_git_address(zoo: str) -> None:
     assert not is_git_url(zoo)
 
 
-def test_a_password_is_neither_shown_nor_told(cache, monkeypatch) -> None:
+def test_a_password_is_never_shown(cache, monkeypatch) -> None:
     monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
     monkeypatch.setenv("GIT_CONFIG_KEY_0", "http.proxy")
     monkeypatch.setenv("GIT_CONFIG_VALUE_0", "http://127.0.0.1:1")
@@ -203,7 +203,7 @@ def test_a_password_is_neither_shown_nor_told(cache, monkeypatch) -> None:
     assert GitUrl("https://me:secret@host/x").shown == "https://host/x"
 
 
-def test_a_folder_of_a_repository_says_its_commit_and_whether_it_was_changed(repository) -> None:
+def test_a_folder_of_a_repository_has_a_commit_and_a_changed_flag(repository) -> None:
     head = run(repository, "rev-parse", "HEAD")
     clean = commit_of(repository / "vision")
     (repository / "m.py").write_text("changed elsewhere")
@@ -214,7 +214,7 @@ def test_a_folder_of_a_repository_says_its_commit_and_whether_it_was_changed(rep
     assert commit_of(repository / "vision") == f"{head}-dirty"
 
 
-def test_a_folder_the_repository_does_not_track_has_no_commit(repository, tmp_path) -> None:
+def test_an_untracked_folder_has_no_commit(repository, tmp_path) -> None:
     (repository / "output").mkdir()
     (repository / ".gitignore").write_text("output\n")
     outside = tmp_path / "plain"
@@ -224,7 +224,7 @@ def test_a_folder_the_repository_does_not_track_has_no_commit(repository, tmp_pa
     assert commit_of(outside) is None
 
 
-def test_a_zoo_knows_its_commit_wherever_it_is(repository, tmp_path, monkeypatch) -> None:
+def test_the_commit_of_a_zoo_is_known_for_any_location(repository, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(git, "_cache", lambda: tmp_path / "cache")
     head = run(repository, "rev-parse", "HEAD")
 
@@ -235,7 +235,7 @@ def test_a_zoo_knows_its_commit_wherever_it_is(repository, tmp_path, monkeypatch
     assert cloned.name == f"file://{repository}"
 
 
-def test_without_git_the_way_out_is_told(repository, cache, monkeypatch) -> None:
+def test_without_git_a_remedy_is_reported(repository, cache, monkeypatch) -> None:
     monkeypatch.setenv("PATH", os.devnull)
 
     with pytest.raises(UsageError, match="needs the program `git`"):

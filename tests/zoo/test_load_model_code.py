@@ -57,7 +57,7 @@ def test_files_of_a_zoo_import_each_other(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("package", [True, False])
-def test_two_zoos_with_the_same_names_do_not_get_each_others_files(tmp_path, package) -> None:
+def test_two_zoos_with_the_same_file_names_are_isolated(tmp_path, package) -> None:
     for name in ("one", "two"):
         write(
             tmp_path / name,
@@ -80,7 +80,7 @@ def test_two_zoos_with_the_same_names_do_not_get_each_others_files(tmp_path, pac
         reference(str(tmp_path / "two"), "asks.X")
 
 
-def test_each_load_sees_the_files_as_they_are(tmp_path, monkeypatch) -> None:
+def test_each_load_reads_the_current_files(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     zoo = write(tmp_path, m="from n import X\nnet = X", n="X = 1")
     first = reference(zoo, "m.net").symbol.value
@@ -91,7 +91,7 @@ def test_each_load_sees_the_files_as_they_are(tmp_path, monkeypatch) -> None:
     assert not list(tmp_path.rglob("__pycache__"))
 
 
-def test_reloading_makes_new_objects_of_all_files(tmp_path) -> None:
+def test_reloading_recreates_objects_of_all_files(tmp_path) -> None:
     zoo = write(tmp_path, m="from n import net", n="net = object()")
     loaded = reference(zoo, "m.net")
 
@@ -101,7 +101,7 @@ def test_reloading_makes_new_objects_of_all_files(tmp_path) -> None:
     assert again.modules[0] is not loaded.modules[0]
 
 
-def test_a_library_below_the_zoo_is_not_imported_again(tmp_path) -> None:
+def test_a_library_within_the_zoo_folder_is_not_reimported(tmp_path) -> None:
     write(tmp_path, m="import lib_of_mine\nnet = 1")
     write(tmp_path / "venv" / "site", lib_of_mine="X = 1")
     sys.path.append(str(tmp_path / "venv" / "site"))
@@ -113,14 +113,14 @@ def test_a_library_below_the_zoo_is_not_imported_again(tmp_path) -> None:
     assert sys.modules["lib_of_mine"] is library
 
 
-def test_a_file_named_as_a_library_is_refused_with_the_reason(tmp_path) -> None:
+def test_a_file_named_like_a_library_is_refused_with_the_reason(tmp_path) -> None:
     zoo = write(tmp_path, json="net = 1")
 
     with pytest.raises(UsageError, match="for the name 'json', Python finds .*json/__init__.py"):
         reference(zoo, "json.net")
 
 
-def test_what_a_file_raises_is_told_with_the_users_lines_only(tmp_path, monkeypatch) -> None:
+def test_errors_in_a_file_show_only_the_users_lines(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     zoo = write(tmp_path, m="from n import f\nnet = f()", n="def f():\n    return 1 / 0")
 
@@ -135,7 +135,7 @@ def test_what_a_file_raises_is_told_with_the_users_lines_only(tmp_path, monkeypa
     assert lines[-1].strip() == "ZeroDivisionError: division by zero"
 
 
-def test_a_syntax_error_is_told_with_its_line(tmp_path) -> None:
+def test_a_syntax_error_is_reported_with_its_line(tmp_path) -> None:
     zoo = write(tmp_path, m="x = 1\nnet = = 2")
 
     with pytest.raises(UserCodeError) as caught:
@@ -152,7 +152,7 @@ def test_a_file_that_exits_does_not_end_the_process(tmp_path) -> None:
         reference(zoo, "m.net")
 
 
-def test_a_missing_package_is_told_with_the_zoos_requirements(tmp_path) -> None:
+def test_a_missing_package_is_reported_with_the_zoos_requirements(tmp_path) -> None:
     zoo = write(tmp_path, m="import no_such_package_anywhere\nnet = 1")
     (tmp_path / "requirements.txt").write_text("no_such_package_anywhere\n")
 
@@ -160,21 +160,21 @@ def test_a_missing_package_is_told_with_the_zoos_requirements(tmp_path) -> None:
         reference(zoo, "m.net")
 
 
-def test_an_unknown_old_import_is_told_with_those_there_are(tmp_path) -> None:
+def test_an_unknown_old_import_is_reported_with_the_known_ones(tmp_path) -> None:
     zoo = write(tmp_path, m="from elasticdl.python.common.k8s_client import Client\nnet = 1")
 
     with pytest.raises(UserCodeError, match="elasticdl.python.common.constants"):
         reference(zoo, "m.net")
 
 
-def test_a_symbol_the_file_does_not_make_is_told_with_what_it_has(tmp_path) -> None:
+def test_a_symbol_missing_in_the_file_is_reported_with_existing_ones(tmp_path) -> None:
     zoo = write(tmp_path, m="class MyModel: ...\ndef loss(): ...")
 
     with pytest.raises(UsageError, match=r"m.py has no 'MyModle'; it defines MyModel, loss"):
         reference(zoo, "m.MyModle")
 
 
-def test_a_prebuilt_model_whose_file_the_zoo_has_too_is_answered_without_the_zoo(tmp_path) -> None:
+def test_a_prebuilt_model_is_suggested_despite_a_namesake_file(tmp_path) -> None:
     zoo = write(tmp_path, classifier="class Own: ...")
 
     with pytest.raises(UsageError, match=r"defines Own. classifier.DNN is a prebuilt model: leave"):
@@ -187,7 +187,7 @@ def test_a_symbol_made_while_importing_is_found(tmp_path) -> None:
     assert reference(zoo, "m.net").symbol.value == 5
 
 
-def test_functions_are_looked_for_where_the_symbol_comes_from(tmp_path) -> None:
+def test_functions_are_searched_in_the_module_of_the_symbol(tmp_path) -> None:
     zoo = write(
         tmp_path,
         pack__in____init__="from .net import custom_model",
@@ -218,7 +218,7 @@ def test_an_override_may_be_installed(tmp_path) -> None:
     assert override.value is os.path.join
 
 
-def test_an_override_that_is_nowhere_is_told_with_its_flag(tmp_path) -> None:
+def test_a_missing_override_is_reported_with_its_flag(tmp_path) -> None:
     zoo = write(tmp_path, m="net = 1\ndef my_loss(): ...")
 
     with pytest.raises(UsageError, match=r"--loss=m.my_los: .*m.py has no 'my_los'"):
@@ -239,7 +239,7 @@ def test_a_symbol_is_loaded_without_a_model(tmp_path) -> None:
     assert load_symbol(None, "os.path.sep").value == "/"
 
 
-def test_files_of_the_prebuilt_zoo_are_of_one_import() -> None:
+def test_files_of_the_prebuilt_zoo_are_imported_once() -> None:
     pytest.importorskip("keras")
 
     for _ in range(2):

@@ -14,7 +14,7 @@ def refused(text: str) -> str:
     return str(caught.value)
 
 
-def test_params_of_the_design_are_read() -> None:
+def test_documented_params_are_read() -> None:
     assert parse_params("hidden_units=[10, 100, 20, 5], learning_rate=0.01") == {
         "hidden_units": [10, 100, 20, 5],
         "learning_rate": 0.01,
@@ -41,7 +41,7 @@ def test_literals_are_read(text: str, values: dict) -> None:
     assert parse_params(text) == values
 
 
-def test_a_bare_word_is_shown_where_it_is_and_asked_to_have_quotes() -> None:
+def test_a_bare_word_is_pointed_at_with_advice_to_quote_it() -> None:
     lines = refused("units=3, activation=relu").splitlines()
 
     assert lines == [
@@ -52,18 +52,20 @@ def test_a_bare_word_is_shown_where_it_is_and_asked_to_have_quotes() -> None:
     ]
 
 
-def test_a_bare_word_in_a_list_is_shown_as_well() -> None:
+def test_a_bare_word_in_a_list_is_pointed_at() -> None:
     message = refused("a=['ä', relu]")
 
     assert message.splitlines()[1:3] == ["    a=['ä', relu]", "            ^^^^"]
 
 
 @pytest.mark.parametrize(("word", "literal"), [("true", "True"), ("null", "None")])
-def test_a_word_of_another_language_is_translated(word: str, literal: str) -> None:
+def test_literals_of_other_languages_are_answered_with_the_python_form(
+    word: str, literal: str
+) -> None:
     assert f"In Python this is {literal}." in refused(f"a={word}")
 
 
-def test_no_code_runs(tmp_path) -> None:
+def test_no_code_is_executed(tmp_path) -> None:
     trace = tmp_path / "ran"
 
     assert "not a literal" in refused(f"a=open({str(trace)!r}, 'w')")
@@ -100,7 +102,7 @@ def test_anything_else_is_refused_with_its_place(text: str, problem: str) -> Non
     assert "at position" in message
 
 
-def test_carets_stay_under_their_place_in_a_long_text() -> None:
+def test_carets_stay_aligned_in_a_long_text() -> None:
     text = ", ".join(f"name{i}={i}" for i in range(50)) + ", last=oops, more=1"
 
     _, shown, carets, _ = refused(text).splitlines()

@@ -30,7 +30,7 @@ def copied(zoo: Path) -> tuple[set[str], list[str]]:
     return files, left_out
 
 
-def test_code_is_copied_byte_for_byte(zoo: Path) -> None:
+def test_code_is_copied_byte_by_byte(zoo: Path) -> None:
     write(zoo, "a/b.py", "# ä\r\n".encode())
     write(zoo, "a/vocabulary.csv", b"1,2\n")
 
@@ -41,7 +41,7 @@ def test_code_is_copied_byte_for_byte(zoo: Path) -> None:
     assert (zoo.parent / "copy/a/b.py").read_bytes() == "# ä\r\n".encode()
 
 
-def test_what_is_nobodys_code_is_not_copied(zoo: Path) -> None:
+def test_generated_and_hidden_files_are_not_copied(zoo: Path) -> None:
     write(zoo, "m.py")
     write(zoo, ".git/config")
     write(zoo, ".env")
@@ -55,7 +55,7 @@ def test_what_is_nobodys_code_is_not_copied(zoo: Path) -> None:
     assert copied(zoo) == ({"m.py"}, [])
 
 
-def test_a_folder_that_is_said_to_hold_no_code_is_not_copied(zoo: Path) -> None:
+def test_an_excluded_folder_is_not_copied(zoo: Path) -> None:
     for name in ("m.py", "runs/first/config.yaml", "runs/mlflow.db", "a/runs/m.py"):
         write(zoo, name)
 
@@ -79,7 +79,7 @@ def test_private_keys_are_not_copied(zoo: Path, name: str) -> None:
     assert not list((zoo.parent / "copy").rglob(name))
 
 
-def test_a_large_file_is_left_out_and_named(zoo: Path) -> None:
+def test_a_large_file_is_omitted_and_named(zoo: Path) -> None:
     write(zoo, "m.py")
     write(zoo, "data/train.recordio", bytes(snapshot.MAX_FILE_BYTES + 1))
     write(zoo, "data/just.bin", bytes(snapshot.MAX_FILE_BYTES))
@@ -87,7 +87,7 @@ def test_a_large_file_is_left_out_and_named(zoo: Path) -> None:
     assert copied(zoo) == ({"m.py", "data/just.bin"}, ["data/train.recordio"])
 
 
-def test_data_does_not_push_code_out(zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_files_do_not_displace_code(zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "MAX_TOTAL_BYTES", 100)
     for number in range(5):
         write(zoo, f"a{number}.bin", bytes(40))
@@ -96,7 +96,7 @@ def test_data_does_not_push_code_out(zoo: Path, monkeypatch: pytest.MonkeyPatch)
     assert copied(zoo) == ({"z/deep/m.py", "a0.bin"}, ["a1.bin", "a2.bin", "a3.bin", "a4.bin"])
 
 
-def test_a_zoo_that_is_a_whole_disk_is_not_walked_through(zoo, monkeypatch) -> None:
+def test_a_zoo_that_is_a_whole_disk_is_not_traversed(zoo, monkeypatch) -> None:
     monkeypatch.setattr(snapshot, "MAX_FILES", 3)
     write(zoo, "m.py")
     for number in range(5):
@@ -109,7 +109,7 @@ def test_a_zoo_that_is_a_whole_disk_is_not_walked_through(zoo, monkeypatch) -> N
     assert left_out == ["all but the first 3 files"]
 
 
-def test_the_copy_may_lie_inside_of_the_zoo(zoo: Path) -> None:
+def test_the_copy_may_be_inside_the_zoo(zoo: Path) -> None:
     write(zoo, "m.py")
     destination = zoo / "out" / "zoo"
 

@@ -247,7 +247,7 @@ def once(act):
 # --- Quorum -------------------------------------------------------------------------------------
 
 
-def test_who_computes_for_longer_than_silence_is_waited_for(lighthouse_of_two):
+def test_a_worker_that_computes_beyond_the_silence_limit_is_awaited(lighthouse_of_two):
     quorums = [quorum_at(lighthouse_of_two, f"rank{i}-1") for i in range(2)]
     buffers = [np.ones(3, np.float32) for _ in quorums]
     meet = threading.Barrier(2)
@@ -267,7 +267,7 @@ def test_who_computes_for_longer_than_silence_is_waited_for(lighthouse_of_two):
     np.testing.assert_array_equal(buffers, np.full((2, 3), 2))
 
 
-def test_two_workers_add_up_and_a_refused_step_does_not_count(lighthouse_of_two):
+def test_two_workers_sum_and_a_refused_step_does_not_count(lighthouse_of_two):
     quorums = [quorum_at(lighthouse_of_two, f"rank{i}-1") for i in range(2)]
     buffers = [np.float32([1, 10]), np.float32([2, 2**24])]
     meet = threading.Barrier(2)
@@ -292,7 +292,7 @@ def test_two_workers_add_up_and_a_refused_step_does_not_count(lighthouse_of_two)
     assert told[1] == told[0]
 
 
-def test_after_a_refused_step_workers_connect_anew_once(lighthouse_of_two):
+def test_workers_reconnect_once_after_a_refused_step(lighthouse_of_two):
     quorums = [quorum_at(lighthouse_of_two, f"rank{i}-1") for i in range(2)]
     meet = threading.Barrier(2)
     connected = [[], []]
@@ -320,7 +320,7 @@ def test_after_a_refused_step_workers_connect_anew_once(lighthouse_of_two):
     assert [quorum.num_commits for quorum in quorums] == [5, 5]
 
 
-def test_a_third_worker_takes_over_the_state_of_two_and_takes_part(lighthouse):
+def test_a_third_worker_takes_over_the_state_and_joins(lighthouse):
     workers = [Worker(lighthouse, rank) for rank in range(2)]
     meet = threading.Barrier(2)
     two_have_begun, third_is_there = threading.Event(), threading.Event()
@@ -356,7 +356,7 @@ def test_a_third_worker_takes_over_the_state_of_two_and_takes_part(lighthouse):
 # --- a quorum that stands -----------------------------------------------------------------------
 
 
-def test_workers_train_on_without_asking_and_soon_let_in_who_joins(lighthouse_of_two):
+def test_workers_keep_their_quorum_and_soon_admit_a_joining_worker(lighthouse_of_two):
     # Some steps of 0.05 s, on a busy machine too.
     timeouts = replace(PACE, quorum_interval_s=0.2)
     workers = [Worker(lighthouse_of_two, rank, timeouts=timeouts) for rank in range(3)]
@@ -435,7 +435,7 @@ class Fork:
 
 
 @pytest.mark.parametrize(("alone", "healed"), [(0, [1, 2]), (2, [2])], ids=["lowest", "highest"])
-def test_a_silent_fork_is_found_and_heals_to_the_lowest_ranks_history(lighthouse, alone, healed):
+def test_a_silent_fork_is_detected_and_heals_to_the_lowest_rank(lighthouse, alone, healed):
     fork = Fork(lighthouse, alone)
     workers = fork.workers
 
@@ -456,8 +456,8 @@ def test_a_silent_fork_is_found_and_heals_to_the_lowest_ranks_history(lighthouse
     assert_all_have_the_same(workers)
 
 
-def test_without_lineages_a_silent_fork_stays_unnoticed(lighthouse, monkeypatch):
-    """What the test above is worth: with the check switched off the same fork ends otherwise."""
+def test_without_lineages_a_silent_fork_is_not_detected(lighthouse, monkeypatch):
+    """Shows that the test above can fail: without the check the same fork ends differently."""
     monkeypatch.setattr(committer, "decide_commit", blind(commit_decision.decide_commit))
     fork = Fork(lighthouse, alone=0, max_steps=FORK_AT + 4)
     workers = fork.workers

@@ -73,7 +73,7 @@ def assert_left_out(training, *, from_epoch, num_epochs):
     assert trained == [NUM_RECORDS - num for num in num_left_out]
 
 
-def test_records_that_kill_end_the_job_with_their_names_or_are_left_out(numbers, tmp_path):
+def test_records_that_kill_workers_end_the_job_or_are_skipped(numbers, tmp_path):
     model = counting_and(tmp_path, KILLS_WHO_READS)
     given = arguments(numbers, "--num_workers=2", "--num_epochs=2", "--no-shuffle")
 
@@ -92,7 +92,7 @@ def test_records_that_kill_end_the_job_with_their_names_or_are_left_out(numbers,
 
 
 @pytest.mark.exhaustive
-def test_what_was_left_out_stays_so_after_a_kill_of_the_driver(numbers, tmp_path):
+def test_skipped_records_stay_skipped_after_a_kill_of_the_driver(numbers, tmp_path):
     model = counting_and(tmp_path, KILLS_WHO_COMPUTES_ON_WHAT_WAS_TRAINED_ON_BEFORE)
     given = arguments(
         numbers, "--num_workers=2", "--num_epochs=3", "--skip_bad_records",

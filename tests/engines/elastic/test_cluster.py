@@ -147,12 +147,12 @@ def end(high_job, request):
 # --- what is true of them -----------------------------------------------------------------------
 
 
-def test_jobs_of_one_priority_leave_each_other_alone(neighbours):
+def test_jobs_of_equal_priority_do_not_preempt_each_other(neighbours):
     assert neighbours.num_workers_of_first == 3
     assert not neighbours.reasons_of_first
 
 
-def test_a_low_job_makes_room_for_a_high_one_and_grows_back(high_job):
+def test_a_low_priority_job_makes_room_and_grows_back(high_job):
     assert high_job.workers_of_low == {0}
     assert high_job.reasons_of_low == {"was preempted by a job with higher priority": 2}
     assert not high_job.high.reasons()
@@ -161,13 +161,13 @@ def test_a_low_job_makes_room_for_a_high_one_and_grows_back(high_job):
 
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("drained")
-def test_a_worker_hands_over_before_its_machine_is_taken_away(end):
+def test_a_worker_hands_over_before_its_machine_is_reclaimed(end):
     _, reasons = end
 
     assert reasons == {"was stopped: its machine will be reclaimed": 1}
 
 
-def test_whatever_happened_to_a_job_each_record_counted_once(end):
+def test_each_record_counts_once_despite_preemption(end):
     job, _ = end
 
     assert job.audit() == (0, ANY)
@@ -188,7 +188,7 @@ def input_fn(records):
 
 
 @pytest.mark.exhaustive
-def test_a_worker_that_takes_all_memory_ends_the_job_and_is_not_started_again(numbers, tmp_path):
+def test_running_out_of_memory_ends_the_job_without_a_restart(numbers, tmp_path):
     memory = psutil.virtual_memory()
     limit = (memory.total - memory.available + 3e9) / memory.total
 

@@ -68,7 +68,7 @@ def placed_by(stances):
 
 
 @given(STANCES, st.integers(0, NUM_RANKS - 1))
-def test_what_a_worker_brings_in_is_read_from_its_row(stance, rank):
+def test_the_contribution_of_a_worker_is_read_from_its_row(stance, rank):
     (verdict,) = verdicts((rank, stance))
 
     worked = (stance.num_batches or stance.finished) and not stance.stop
@@ -85,7 +85,7 @@ def test_what_a_worker_brings_in_is_read_from_its_row(stance, rank):
     )
 
 
-def test_the_largest_numbers_have_room():
+def test_the_largest_numbers_fit():
     (verdict,) = verdicts((1, replace(LARGEST, stop=False)))
 
     assert verdict.rows == [LeaseUpdate(1, 2**16 - 1, finished=True, digest=2**32 - 1)]
@@ -104,7 +104,7 @@ def test_the_largest_numbers_have_room():
         Vote(1, fingerprint=2**64),
     ],
 )
-def test_a_number_without_room_is_refused(stance):
+def test_a_number_that_does_not_fit_is_refused(stance):
     with pytest.raises(ValueError, match="does not fit"):
         encode(stance, 0, np.zeros((1, NUM_LIMBS), np.float32))
 
@@ -122,14 +122,14 @@ def test_a_sum_in_float32_is_exact_in_any_order(stances, order):
     assert not table[1].any()
 
 
-def test_examples_of_all_are_added_up_beyond_what_float32_holds():
+def test_example_counts_are_summed_beyond_float32_precision():
     a, b, c = (Vote(i, num_examples=2**31 + i, num_batches=1) for i in (1, 2, 3))
 
     assert {v.num_examples for v in verdicts((0, a), (2, b), (3, c))} == {3 * 2**31 + 6}
 
 
 @given(st.lists(STANCES, min_size=3, max_size=3))
-def test_workers_that_agree_conclude_the_same(stances):
+def test_agreeing_workers_reach_the_same_decision(stances):
     first, *others = verdicts(*placed_by(stances))
 
     assert first.commits
@@ -157,7 +157,7 @@ def test_workers_of_one_lineage_and_one_state_commit():
     assert found == [expected] * 3
 
 
-def test_of_two_processes_in_one_rank_the_older_leaves_and_nobody_commits():
+def test_the_older_of_two_processes_in_a_rank_leaves_without_commits():
     old, young, other = Vote(3), Vote(70_000), Vote(5)
 
     found = verdicts((1, old), (1, young), (2, other))
@@ -167,7 +167,7 @@ def test_of_two_processes_in_one_rank_the_older_leaves_and_nobody_commits():
     assert not any(v.heal for v in found)
 
 
-def test_of_three_processes_in_one_rank_the_youngest_stays():
+def test_the_youngest_of_three_processes_in_a_rank_stays():
     found = verdicts((1, Vote(3)), (1, Vote(4)), (1, Vote(5)))
 
     assert found[0].leave
@@ -175,7 +175,7 @@ def test_of_three_processes_in_one_rank_the_youngest_stays():
     assert not any(v.commits for v in found)
 
 
-def test_who_is_not_of_the_lowest_ranks_lineage_heals_and_nobody_commits():
+def test_workers_of_other_lineages_heal_and_no_worker_commits():
     # They differ in the highest bit only.
     low, high = 7, 7 + 2**63
     first, second, third = verdicts(
@@ -189,7 +189,7 @@ def test_who_is_not_of_the_lowest_ranks_lineage_heals_and_nobody_commits():
     assert not second.leave
 
 
-def test_the_lowest_rank_that_is_present_says_which_lineage_stays():
+def test_the_lowest_present_rank_determines_the_lineage():
     found = verdicts((2, Vote(9, lineage=1)), (3, Vote(1, lineage=2)))
 
     assert [v.heal for v in found] == [False, True]
@@ -207,7 +207,7 @@ def test_healing_leaves_one_lineage(lineages):
     assert stay == {lineages[0]}
 
 
-def test_other_weights_than_the_lowest_ranks_end_the_job_on_every_worker():
+def test_different_weights_end_the_job_on_every_worker():
     found = verdicts(
         (0, Vote(1, fingerprint=2**40)),
         (1, Vote(2, fingerprint=2**40 + 1)),
@@ -218,7 +218,7 @@ def test_other_weights_than_the_lowest_ranks_end_the_job_on_every_worker():
     assert [v.drifted for v in found] == [[1]] * 3
 
 
-def test_other_lineages_may_have_other_weights():
+def test_different_lineages_may_have_different_weights():
     found = verdicts((0, Vote(1, lineage=1, fingerprint=1)), (1, Vote(2, lineage=2, fingerprint=2)))
 
     assert [list(v.drifted) for v in found] == [[], []]
@@ -236,7 +236,7 @@ def test_rank_0_can_be_lost():
 
 
 @pytest.mark.parametrize(("stops", "ends"), [((True, False), True), ((False, True), False)])
-def test_the_lowest_rank_decides_when_the_training_ends(stops, ends):
+def test_the_lowest_rank_decides_when_training_ends(stops, ends):
     found = verdicts(
         *(
             (rank, Vote(1, num_examples=16, num_batches=1, stop=stop))
@@ -276,16 +276,16 @@ COMMITTED = Decision(
         replace(COMMITTED, lost=[2]),
     ],
 )
-def test_other_commits_are_another_lineage(other):
+def test_different_commits_give_different_lineages(other):
     assert chain(1, other) != chain(1, COMMITTED)
 
 
-def test_the_same_commit_after_another_history_is_another_lineage():
+def test_the_same_commit_after_another_history_gives_another_lineage():
     assert chain(1, COMMITTED) != chain(2, COMMITTED)
 
 
 @given(st.lists(STANCES, min_size=3, max_size=3), st.integers(0, 2**64 - 1))
-def test_who_took_part_in_the_same_commit_is_of_the_same_lineage(stances, lineage):
+def test_participants_of_a_commit_share_a_lineage(stances, lineage):
     found = verdicts(*placed_by([replace(s, lineage=lineage) for s in stances]))
 
     after = {chain(lineage, verdict) for verdict in found}
@@ -293,7 +293,7 @@ def test_who_took_part_in_the_same_commit_is_of_the_same_lineage(stances, lineag
     assert 0 <= after.pop() < 2**64
 
 
-def test_each_round_of_each_start_begins_a_lineage_of_its_own():
+def test_each_round_of_each_start_begins_its_own_lineage():
     begun = [first_lineage(*start) for start in [(1, 0, 0), (1, 1, 0), (2, 0, 0), (1, 0, 5)]]
 
     assert len(set(begun)) == 4

@@ -161,7 +161,7 @@ def test_preparing_leaves_no_trace_in_the_model():
     Fleet(2).assert_nothing_happened()
 
 
-def test_a_batch_weighs_what_it_holds():
+def test_a_batch_is_weighted_by_its_examples():
     fleet = Fleet(2)
 
     fleet.commit(batch_of(0, 1, 2, labels=[1, 1, 1]), batch_of(3, labels=[5]))
@@ -172,7 +172,7 @@ def test_a_batch_weighs_what_it_holds():
         np.testing.assert_array_equal(trainer.seen[:5], [1, 1, 1, 1, 0])
 
 
-def test_a_step_is_one_update_however_many_take_part():
+def test_a_step_is_one_update_for_any_number_of_workers():
     fleet = Fleet(3)
 
     fleet.commit(batch_of(0), batch_of(1), batch_of(2))
@@ -180,7 +180,7 @@ def test_a_step_is_one_update_however_many_take_part():
     assert [t.step for t in fleet.trainers] == [1, 1, 1]
 
 
-def test_a_worker_without_a_batch_adds_nothing_and_makes_the_update_too():
+def test_a_worker_without_a_batch_also_applies_the_update():
     fleet = Fleet(3)
     # What it added before must not be added again.
     fleet.commit(batch_of(0), batch_of(1), batch_of(2, labels=[64]))
@@ -205,7 +205,7 @@ def test_a_step_without_any_batch_counts_but_changes_no_weight():
     assert {h.point.num_commits for h in fleet.histories} == {1}
 
 
-def test_a_shard_without_a_batch_is_said_to_be_finished():
+def test_a_shard_without_a_batch_is_reported_as_finished():
     fleet = Fleet(2)
     shard = [TrainingBatch(0, 0, 0, None, finished=True, digest=7)]
 
@@ -214,7 +214,7 @@ def test_a_shard_without_a_batch_is_said_to_be_finished():
     assert results[1].rows == [LeaseUpdate(0, 0, finished=True, digest=7)]
 
 
-def test_metric_states_are_those_of_all_workers():
+def test_metric_states_are_summed_over_all_workers():
     fleet = Fleet(2)
 
     results = fleet.commit(batch_of(0, 1, labels=[2, 4]), batch_of(3, labels=[10]))
@@ -222,7 +222,7 @@ def test_metric_states_are_those_of_all_workers():
     assert [[float(x) for x in c.metrics["loss"]] for c in results] == [[16.0, 3.0]] * 2
 
 
-def test_all_workers_are_at_the_same_point_after_a_commit():
+def test_all_workers_reach_the_same_point_after_a_commit():
     fleet = Fleet(3)
 
     fleet.commit(batch_of(0), None, batch_of(1))
@@ -253,7 +253,7 @@ def step_of(fleet):
     return [quorum.num_asked for quorum in fleet.quorums]
 
 
-def test_a_quorum_stands_until_one_of_its_members_wants_another():
+def test_a_quorum_is_kept_until_a_member_requests_another():
     fleet = Fleet(3)
 
     asked = [step_of(fleet), step_of(fleet)]
@@ -267,7 +267,7 @@ def test_a_quorum_stands_until_one_of_its_members_wants_another():
 
 
 @pytest.mark.parametrize("what", ["sums", "commits"])
-def test_after_a_step_that_failed_who_takes_part_is_asked_again(what):
+def test_a_failed_step_is_followed_by_a_new_quorum(what):
     fleet = Fleet(2)
     step_of(fleet)
     setattr(fleet.quorums[0], what, False)
@@ -280,7 +280,7 @@ def test_after_a_step_that_failed_who_takes_part_is_asked_again(what):
     assert asked == [[1, 1], [2, 1]]
 
 
-def test_after_a_step_that_all_refused_all_ask_again():
+def test_a_step_refused_by_all_is_followed_by_a_new_quorum():
     fleet = Fleet(3)
     step_of(fleet)
     fleet.histories[1].take_over({"points": [[0, 99]], "events": []})
@@ -292,7 +292,7 @@ def test_after_a_step_that_all_refused_all_ask_again():
 # --- no agreement, no trace ---------------------------------------------------------------------
 
 
-def test_a_sum_that_failed_leaves_no_trace():
+def test_a_failed_sum_leaves_no_trace():
     fleet = Fleet(2)
     for quorum in fleet.quorums:
         quorum.sums = False
@@ -303,7 +303,7 @@ def test_a_sum_that_failed_leaves_no_trace():
     fleet.assert_nothing_happened()
 
 
-def test_a_vote_that_failed_leaves_no_trace_and_the_step_can_be_made_again():
+def test_a_failed_vote_leaves_no_trace_and_can_be_repeated():
     fleet = Fleet(2)
     for quorum in fleet.quorums:
         quorum.commits = False
@@ -318,7 +318,7 @@ def test_a_vote_that_failed_leaves_no_trace_and_the_step_can_be_made_again():
         np.testing.assert_array_equal(trainer.seen, [1, 1, *[0] * 8])
 
 
-def test_what_was_computed_is_used_again_when_the_step_did_not_commit():
+def test_gradients_are_reused_if_the_step_did_not_commit():
     fleet = Fleet(2)
     feds = [[TrainingBatch(0, i, 0, batch_of(i), finished=False)] for i in range(2)]
     calls = count_gradients(fleet)
@@ -341,7 +341,7 @@ def test_what_was_computed_is_used_again_when_the_step_did_not_commit():
     assert len(calls) == 4
 
 
-def test_what_was_computed_is_not_used_on_a_state_that_was_taken_over():
+def test_gradients_are_not_reused_after_taking_over_a_state():
     fleet = Fleet(1)
     fed = [TrainingBatch(0, 0, 0, batch_of(1), finished=False)]
     calls = count_gradients(fleet)
@@ -358,7 +358,7 @@ def test_what_was_computed_is_not_used_on_a_state_that_was_taken_over():
     assert len(calls) == 2
 
 
-def test_other_histories_do_not_commit_and_who_is_not_of_the_lowest_ranks_heals():
+def test_workers_with_another_history_heal_without_a_commit():
     fleet = Fleet(3)
     fleet.histories[1].take_over({"points": [[0, 99]], "events": []})
 
@@ -380,7 +380,7 @@ def test_the_older_of_two_processes_in_a_rank_ends():
     fleet.assert_nothing_happened()
 
 
-def test_other_weights_after_the_same_history_end_the_job_on_every_worker():
+def test_different_weights_after_one_history_end_the_job():
     fleet = Fleet(3)
     fleet.trainers[1].mean = np.float32(1e-3)
 
@@ -406,7 +406,7 @@ def test_a_loss_that_is_not_finite_ends_the_job_before_any_update(label):
 # --- what else travels --------------------------------------------------------------------------
 
 
-def test_a_dead_rank_is_told_to_all_until_they_have_committed_it():
+def test_a_dead_rank_is_reported_until_all_have_committed_it():
     fleet = Fleet(2)
     fleet.committers[1].report_lost(5)
     for quorum in fleet.quorums:
@@ -420,7 +420,7 @@ def test_a_dead_rank_is_told_to_all_until_they_have_committed_it():
     assert told == [[[5], [5]], [[], []]]
 
 
-def test_dead_ranks_are_told_one_after_the_other():
+def test_dead_ranks_are_reported_one_after_the_other():
     fleet = Fleet(1)
     fleet.committers[0].report_lost(5)
     fleet.committers[0].report_lost(6)
@@ -430,7 +430,7 @@ def test_dead_ranks_are_told_one_after_the_other():
     assert told == [[5], [6], []]
 
 
-def test_a_rank_that_is_back_is_not_lost():
+def test_a_rank_that_returns_is_not_lost():
     fleet = Fleet(2)
     fleet.committers[0].report_lost(1)
 
@@ -439,7 +439,7 @@ def test_a_rank_that_is_back_is_not_lost():
     assert told == [[[], []], [[], []]]
 
 
-def test_a_callback_of_the_lowest_rank_ends_the_training_of_all():
+def test_a_callback_of_the_lowest_rank_ends_training_for_all():
     fleet = Fleet(2)
 
     results = fleet.commit(None, batch_of(1), stops=[0])
@@ -450,7 +450,7 @@ def test_a_callback_of_the_lowest_rank_ends_the_training_of_all():
         np.testing.assert_array_equal(trainer.seen, np.zeros(len(trainer.seen)))
 
 
-def test_what_was_measured_is_added_up_and_changes_no_weight():
+def test_evaluation_results_are_summed_and_change_no_weight():
     fleet = Fleet(3)
     loss = {"loss": (np.float64(6), np.float64(3))}
 
@@ -467,7 +467,7 @@ def test_what_was_measured_is_added_up_and_changes_no_weight():
     assert {h.point.num_commits for h in fleet.histories} == {1}
 
 
-def test_metric_states_of_any_shape_keep_their_places():
+def test_metric_states_of_any_shape_keep_their_positions():
     states = {
         "matrix": (np.arange(6.0).reshape(2, 3), np.float64(7)),
         "a": (np.float64(8), np.arange(2.0)),
@@ -486,7 +486,7 @@ def test_metric_states_of_any_shape_keep_their_places():
             np.testing.assert_array_equal(mine, other)
 
 
-def test_a_metric_that_is_missing_adds_nothing_and_one_without_room_is_refused():
+def test_missing_metrics_add_nothing_and_unexpected_ones_are_refused():
     layout = Layout({"loss": (np.float64(1), np.float64(2)), "b": (np.float64(3), np.float64(4))})
     buffer = np.zeros(layout.size, np.float32)
 
@@ -497,8 +497,8 @@ def test_a_metric_that_is_missing_adds_nothing_and_one_without_room_is_refused()
         layout.write({"accuracy": (np.float64(5), np.float64(6))}, buffer)
 
 
-def test_who_takes_over_a_state_while_computing_contributes_from_there_on():
-    """The gradient it has computed is of a state that is no more."""
+def test_a_worker_contributes_after_taking_over_a_state():
+    """The gradient it has computed belongs to an outdated state."""
     fleet = Fleet(1)
     (committer,) = fleet.committers
     fleet.quorums[0].is_old = True
@@ -519,7 +519,7 @@ def test_who_takes_over_a_state_while_computing_contributes_from_there_on():
     np.testing.assert_array_equal(np.flatnonzero(fleet.trainers[0].seen), [0, 2])
 
 
-def test_who_joins_computes_nothing_before_it_has_a_state():
+def test_a_joining_worker_computes_nothing_before_it_has_a_state():
     fleet = Fleet(1)
     fleet.quorums[0].received = [b"a peer's state"]
 
@@ -528,7 +528,7 @@ def test_who_joins_computes_nothing_before_it_has_a_state():
     assert fleet.taken_over == [b"a peer's state"]
 
 
-def test_a_peer_is_given_no_state_while_gradients_move_the_statistics():
+def test_a_state_is_not_copied_while_gradients_change_statistics():
     fleet = Fleet(1)
     (committer,), (trainer,) = fleet.committers, fleet.trainers
     order, peers = [], []
@@ -551,7 +551,7 @@ def test_a_peer_is_given_no_state_while_gradients_move_the_statistics():
     assert order == ["gradients", "state"]
 
 
-def test_preparing_calls_no_step_of_a_pytorch_optimizer():
+def test_preparing_does_not_step_a_pytorch_optimizer():
     import torch
     from tests.training.torch import conftest as of_torch
 
@@ -574,7 +574,7 @@ def test_preparing_calls_no_step_of_a_pytorch_optimizer():
     assert len(calls) == 1
 
 
-def test_all_leave_out_what_one_has_heard_of_and_that_one_does_not_touch_it():
+def test_a_bad_batch_known_to_one_worker_is_skipped_by_all():
     fleet = Fleet(2)
     computed = count_gradients(fleet)
     fleet.committers[1].leave_out([BatchId(0, 1, 0)])
@@ -589,7 +589,7 @@ def test_all_leave_out_what_one_has_heard_of_and_that_one_does_not_touch_it():
     assert [t.seen.nonzero()[0].tolist() for t in fleet.trainers] == [[0, 1]] * 2
 
 
-def test_a_batch_without_a_record_counts_and_makes_no_update():
+def test_an_empty_batch_counts_without_an_update():
     fleet = Fleet(2)
     empty = [TrainingBatch(0, 0, 0, None, finished=False, num_left_out=16)]
 

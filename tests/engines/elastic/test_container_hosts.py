@@ -169,26 +169,26 @@ def end(story, short_of_memory):
 # --- what is true of them -----------------------------------------------------------------------
 
 
-def test_a_host_that_is_killed_is_replaced_by_another_one(story, killed):
+def test_a_killed_host_is_replaced_by_another(story, killed):
     assert killed.hosts_after == {story.hosts[0], story.hosts[2], story.hosts[3]}
 
 
-def test_a_host_that_is_cut_off_makes_no_update_and_is_replaced_by_another_one(story, cut_off):
+def test_a_disconnected_host_makes_no_update_and_is_replaced(story, cut_off):
     assert cut_off.updates_alone == []
     assert cut_off.hosts_after == {story.hosts[0], story.hosts[3], story.hosts[4]}
 
 
-def test_a_worker_that_the_kernel_kills_for_its_memory_is_replaced_on_its_host(out_of_memory):
+def test_a_worker_killed_by_the_oom_killer_is_replaced_on_its_host(out_of_memory):
     assert out_of_memory.host.num_killed_for_memory() == 1
     assert out_of_memory.host in out_of_memory.hosts_after
 
 
-def test_a_worker_that_ray_ends_for_its_memory_is_replaced(story, short_of_memory):
+def test_a_worker_that_ray_kills_for_its_memory_is_replaced(story, short_of_memory):
     assert short_of_memory.host.num_killed_for_memory() == 0
     assert short_of_memory.host in short_of_memory.hosts_after
     assert story.training.reasons()["ran out of memory"] == 1
 
 
-def test_the_job_that_lost_four_workers_ends_well_and_each_record_has_counted(end):
+def test_a_job_that_lost_four_workers_counts_each_record_once(end):
     end.assert_each_record_counts(NUM_EPOCHS)
     assert sum(end.reasons().values()) == 4, end.reasons()

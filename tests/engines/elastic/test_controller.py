@@ -31,7 +31,7 @@ def input_fn(records):
 """
 
 
-def test_an_error_in_the_users_function_ends_the_job_at_once(numbers, tmp_path):
+def test_an_error_in_the_users_function_ends_the_job_immediately(numbers, tmp_path):
     model = counting_and(tmp_path, RAISES)
 
     with Training(tmp_path / "out", arguments(numbers, "--num_epochs=2"), model=model) as training:
@@ -49,7 +49,7 @@ def test_an_error_in_the_users_function_ends_the_job_at_once(numbers, tmp_path):
 
 
 @pytest.mark.exhaustive  # In one process in `test_messages.py`; another error on workers, above.
-def test_a_label_that_has_no_output_ends_the_job_with_its_records(tmp_path):
+def test_a_label_without_an_output_ends_the_job_and_names_its_records(tmp_path):
     model = tmp_path / "zoo" / "m.py"
     model.parent.mkdir()
     model.write_text(TORCH)
@@ -63,7 +63,7 @@ def test_a_label_that_has_no_output_ends_the_job_with_its_records(tmp_path):
     assert f"{model}:13: label 7, the model has 5 outputs (expected 0 to 4), in {data}" in told
 
 
-def test_nobody_waits_for_a_silent_worker_that_alone_has_what_was_told(numbers, tmp_path):
+def test_a_silent_worker_with_the_only_copy_of_events_is_not_awaited(numbers, tmp_path):
     slowly = arguments(numbers, "--num_workers=1..2", "--num_epochs=4", "--params=pause_s=0.05")
 
     with Training(tmp_path / "out", slowly) as training:
@@ -92,7 +92,7 @@ elif of_the_command.read_text() != str(os.getpid()):
 """
 
 
-def test_who_waited_for_workers_as_long_as_told_gives_up_once(numbers, tmp_path):
+def test_a_job_gives_up_once_after_the_set_waiting_time(numbers, tmp_path):
     model = counting_and(tmp_path, STANDS_STILL_IN_WORKERS)
 
     with Training(
@@ -125,7 +125,7 @@ ElasticCommitter.__init__ = prepare_and_tell
 """
 
 
-def test_who_is_prepared_while_nobody_waits_gives_way(numbers, tmp_path):
+def test_a_spare_started_during_training_has_a_lower_priority(numbers, tmp_path):
     folder = tmp_path / "priorities"
     folder.mkdir()
     model = counting_and(tmp_path, TELLS_ITS_PRIORITY.format(folder=str(folder)))

@@ -10,7 +10,7 @@ CHUNK = 10
 
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 5 * CHUNK])
-def test_what_was_sealed_is_unsealed(size):
+def test_sealed_bytes_can_be_unsealed(size):
     data = np.random.default_rng(size).bytes(size)
 
     sealed = encrypt(data, KEY, 7, chunk_bytes=CHUNK)
@@ -18,7 +18,7 @@ def test_what_was_sealed_is_unsealed(size):
     assert decrypt(sealed, KEY, 7, chunk_bytes=CHUNK) == data
 
 
-def test_the_same_state_is_sealed_in_other_bytes_each_time():
+def test_sealing_the_same_state_gives_different_bytes():
     one, other = (encrypt(b"weights" * 9, KEY, 7) for _ in "12")
 
     assert one != other
@@ -48,7 +48,7 @@ PREFIX, FIRST, SECOND, LAST = SEALED[:8], SEALED[8:34], SEALED[34:60], SEALED[60
         "another bit", "another prefix", "nothing but the prefix", "nothing",
     ],
 )  # fmt: skip
-def test_what_was_changed_is_refused(changed):
+def test_modified_bytes_are_refused(changed):
     with pytest.raises(DecryptionError):
         decrypt(changed, KEY, 7, chunk_bytes=CHUNK)
 

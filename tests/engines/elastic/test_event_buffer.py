@@ -43,7 +43,7 @@ def steps(events):
 # --- History ------------------------------------------------------------------------------------
 
 
-def test_before_the_second_commit_nothing_is_certain():
+def test_an_event_is_unconfirmed_before_the_second_commit():
     history = EventBuffer(START)
     history.write(step(0))
     assert history.since(None) == (True, START, [])
@@ -54,7 +54,7 @@ def test_before_the_second_commit_nothing_is_certain():
     assert (continues, confirmed, steps(events)) == (True, START, [0])
 
 
-def test_a_commit_is_told_when_the_next_one_confirms_it():
+def test_a_commit_is_returned_when_the_next_one_confirms_it():
     continues, confirmed, events = history_of(3).since(None)
 
     assert continues
@@ -63,7 +63,7 @@ def test_a_commit_is_told_when_the_next_one_confirms_it():
     assert steps(events) == [1, 2]
 
 
-def test_the_last_commit_is_told_once_nothing_follows():
+def test_the_last_commit_is_returned_when_nothing_follows():
     history = history_of(3)
     history.finish()
 
@@ -71,7 +71,7 @@ def test_the_last_commit_is_told_once_nothing_follows():
     assert steps(history.since(None)[2]) == [1, 2, 3]
 
 
-def test_a_run_that_ends_before_its_first_commit_has_told_all():
+def test_a_run_that_ends_before_its_first_commit_returns_everything():
     history = EventBuffer(START)
     history.write(step(0))
     history.finish()
@@ -81,11 +81,11 @@ def test_a_run_that_ends_before_its_first_commit_has_told_all():
     assert (continues, confirmed, steps(events)) == (True, START, [0])
 
 
-def test_only_what_follows_is_told_to_one_that_knows_the_rest():
+def test_only_events_after_the_known_point_are_returned():
     assert steps(history_of(5).since(point(2))[2]) == [3, 4]
 
 
-def test_several_events_of_one_commit_are_told_together_in_their_order():
+def test_events_of_one_commit_are_returned_together_in_order():
     history = history_of(1)
     history.write(Evaluated(step=1, epoch=0, metrics={"loss": 2.0}))
     history.committed(point(2))
@@ -94,7 +94,7 @@ def test_several_events_of_one_commit_are_told_together_in_their_order():
     assert history.since(point(1))[2] == []
 
 
-def test_what_was_fetched_is_forgotten():
+def test_acknowledged_events_are_discarded():
     history = history_of(5)
     history.since(point(3))
 
@@ -104,14 +104,14 @@ def test_what_was_fetched_is_forgotten():
     assert [number for number, _, _ in kept["events"]] == [4, 5]
 
 
-def test_what_was_told_but_not_said_to_be_known_is_told_again():
+def test_unacknowledged_events_are_returned_again():
     history = history_of(4)
 
     assert steps(history.since(point(1))[2]) == steps(history.since(point(1))[2]) == [2, 3]
 
 
 @pytest.mark.parametrize("known", [point(2, lineage=5), point(9)], ids=["a fork", "ahead"])
-def test_a_history_says_if_it_does_not_contain_what_the_controller_knows(known):
+def test_a_history_without_the_known_point_returns_nothing(known):
     history = history_of(4)
 
     assert history.since(known) == (False, point(3), [])
@@ -119,7 +119,7 @@ def test_a_history_says_if_it_does_not_contain_what_the_controller_knows(known):
     assert steps(history.since(None)[2]) == [1, 2, 3]
 
 
-def test_a_worker_that_takes_over_tells_what_its_peer_would_have():
+def test_a_worker_that_takes_over_returns_the_events_of_its_peer():
     peer, mine = history_of(5), EventBuffer(CommitId(0, 1))
     mine.write(step(99))
     peer.since(point(2))
@@ -135,8 +135,8 @@ def test_a_worker_that_takes_over_tells_what_its_peer_would_have():
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), max_size=30))
-def test_however_often_and_whoever_is_asked_each_event_is_told_once(moments):
-    """Two workers commit alike; at some moments one is asked, and at some one is replaced."""
+def test_each_event_is_returned_once_by_any_sequence_of_workers(moments):
+    """Two workers commit alike; at some moments one of them is queried or replaced."""
     workers = [EventBuffer(START), EventBuffer(START)]
     known, told = None, []
     for number, (asked, which, replaced) in enumerate(moments, 1):
@@ -190,7 +190,7 @@ def run():
     return Run(history, SnapshotBuffer(history))
 
 
-def test_a_snapshot_is_handed_out_once_and_only_when_its_state_is_certain(run):
+def test_a_snapshot_is_returned_once_after_its_state_is_confirmed(run):
     run.commit()
     run.save()
     assert run.take() is None
@@ -218,7 +218,7 @@ def test_the_first_state_can_be_kept_too(run):
     assert run.snapshots.first_confirmed(START).checkpoint.step == 0
 
 
-def test_a_newer_snapshot_takes_the_place_of_one_nobody_fetched(run):
+def test_a_newer_snapshot_replaces_one_that_was_not_fetched(run):
     for _ in range(3):
         run.commit()
         run.save()
@@ -228,7 +228,7 @@ def test_a_newer_snapshot_takes_the_place_of_one_nobody_fetched(run):
     assert run.take() is None
 
 
-def test_the_best_is_kept_beside_the_newest(run):
+def test_the_best_snapshot_is_kept_beside_the_newest(run):
     run.commit()
     run.save(best=True)
     run.commit()
@@ -240,7 +240,7 @@ def test_the_best_is_kept_beside_the_newest(run):
     assert [run.take(), run.take(), run.take()] == [(1, True), (3, False), None]
 
 
-def test_a_better_one_takes_the_place_of_all(run):
+def test_a_better_snapshot_replaces_all(run):
     run.commit()
     run.save(best=True)
     run.commit()
@@ -253,7 +253,7 @@ def test_a_better_one_takes_the_place_of_all(run):
     assert [run.take(), run.take()] == [(3, True), None]
 
 
-def test_snapshots_of_every_commit_are_handed_out_while_the_run_goes_on(run):
+def test_snapshots_of_every_commit_are_returned_during_the_run(run):
     taken = []
     for _ in range(5):
         run.commit()
@@ -263,7 +263,7 @@ def test_snapshots_of_every_commit_are_handed_out_while_the_run_goes_on(run):
     assert taken == [None, *((number, False) for number in (1, 2, 3, 4))]
 
 
-def test_memory_holds_few_snapshots_however_many_nobody_fetches(run):
+def test_memory_holds_few_unfetched_snapshots(run):
     for number in range(20):
         run.commit()
         run.save(best=number % 3 == 0)
@@ -271,7 +271,7 @@ def test_memory_holds_few_snapshots_however_many_nobody_fetches(run):
     assert len(run.snapshots._waiting) <= 3
 
 
-def test_a_snapshot_of_a_history_that_was_given_up_is_never_handed_out(run):
+def test_a_snapshot_of_an_abandoned_history_is_never_returned(run):
     peer = history_of(8)
     for _ in range(3):
         run.commit()
@@ -284,7 +284,7 @@ def test_a_snapshot_of_a_history_that_was_given_up_is_never_handed_out(run):
     assert run.take() is None
 
 
-def test_a_snapshot_that_is_history_survives_its_workers_healing(run):
+def test_a_confirmed_snapshot_survives_healing(run):
     peer = history_of(8)
     peer.since(point(6))
     run.commit()
@@ -305,7 +305,7 @@ def test_a_request_is_fulfilled_by_the_next_snapshot(run):
     assert not run.snapshots.requested
 
 
-def test_a_copy_is_told_once_so_that_no_event_spans_it(run):
+def test_a_saved_step_is_reported_once(run):
     run.save()
 
     assert [saved.step for saved in run.snapshots.take_saved()] == [0]

@@ -57,7 +57,7 @@ def snapshot(number, *, best=False):
     return StateSnapshot(CommitId(number, number), Checkpoint(number, {}, {}), best)
 
 
-def test_an_answer_that_was_long_on_its_way_has_nothing_told_twice(run):
+def test_a_late_answer_writes_nothing_twice(run):
     journal = EventWriter(run)
 
     # Two workers were asked for the same; the one that has gone further answers first.
@@ -72,7 +72,7 @@ def test_an_answer_that_was_long_on_its_way_has_nothing_told_twice(run):
     assert event.rows == [(0, 0, 0, 0, 6)]
 
 
-def test_what_is_not_a_step_comes_after_the_steps_before_it(run):
+def test_other_events_are_written_after_the_steps_before_them(run):
     journal = EventWriter(run)
     journal.details = {"workers": "2/3"}
     finished = EpochFinished(epoch=0, step=2, metrics={})
@@ -86,7 +86,7 @@ def test_what_is_not_a_step_comes_after_the_steps_before_it(run):
     assert [(done, shown["workers"]) for done, shown in run.shown] == [(4, "2/3"), (6, "2/3")]
 
 
-def test_the_longest_pause_of_steps_that_are_written_together_is_kept(run):
+def test_steps_written_together_keep_their_longest_pause(run):
     journal = EventWriter(run)
     told = report(1, 3)
     events = [(point, replace(e, longest_s=0.25 * e.step)) for point, e in told.events]
@@ -106,7 +106,7 @@ def test_steps_of_one_second_are_written_together(run):
     assert run.written == []
 
 
-def test_a_checkpoint_is_told_when_it_is_saved_with_the_time_the_worker_stood_still(run):
+def test_a_saved_checkpoint_is_logged_with_its_blocked_time(run):
     journal = EventWriter(run)
     copied = Checkpointed(step=7, blocked_s=0.25, num_bytes=0, best=False)
 
@@ -118,7 +118,7 @@ def test_a_checkpoint_is_told_when_it_is_saved_with_the_time_the_worker_stood_st
     assert (saved.step, saved.blocked_s, saved.num_bytes, saved.best) == (7, 0.25, 100, True)
 
 
-def test_what_another_worker_told_past_a_checkpoint_is_told_after_it(run):
+def test_events_beyond_a_checkpoint_are_written_after_it(run):
     journal = EventWriter(run)
 
     # The copy is of a worker that had been asked before, and answers now.
@@ -131,7 +131,7 @@ def test_what_another_worker_told_past_a_checkpoint_is_told_after_it(run):
     assert [event.num_records for event in (run.written[0], run.written[2])] == [6, 4]
 
 
-def test_a_checkpoint_within_an_event_that_is_written_is_not_kept(run):
+def test_a_checkpoint_within_a_written_event_is_not_kept(run):
     journal = EventWriter(run)
 
     journal.take(report(1, 5))
@@ -148,7 +148,7 @@ def test_a_checkpoint_within_an_event_that_is_written_is_not_kept(run):
     assert [event.step for event in run.written] == [5, 5, 9]
 
 
-def test_an_event_after_a_checkpoint_is_still_known_to_span_the_next(run):
+def test_a_checkpoint_within_a_later_event_is_not_kept(run):
     journal = EventWriter(run)
 
     for first, last in ((1, 3), (4, 8)):
@@ -160,7 +160,7 @@ def test_an_event_after_a_checkpoint_is_still_known_to_span_the_next(run):
     assert run.saved == [3]
 
 
-def test_events_end_where_checkpoints_are_by_number(run):
+def test_events_end_at_checkpoint_steps(run):
     run.context.job = replace(run.context.job, training=TrainingOptions(checkpoint_steps=4))
     journal = EventWriter(run)
 
@@ -171,7 +171,7 @@ def test_events_end_where_checkpoints_are_by_number(run):
     assert journal.save(snapshot(8))
 
 
-def test_a_new_round_forgets_what_was_not_written(run):
+def test_a_new_round_discards_unwritten_events(run):
     journal = EventWriter(run)
 
     journal.take(report(1, 2))
@@ -184,7 +184,7 @@ def test_a_new_round_forgets_what_was_not_written(run):
     assert run.shown[-1][0] == 42
 
 
-def test_an_epoch_is_one_line_with_the_metrics_of_its_evaluation(run):
+def test_an_epoch_is_one_event_with_its_evaluation_metrics(run):
     run.context.num_records = 8
     writer = EventWriter(run)
     evaluated = Evaluated(step=4, epoch=0, metrics={"loss": 0.5})

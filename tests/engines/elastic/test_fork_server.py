@@ -82,9 +82,7 @@ def introduced(link):
     return link.recv()
 
 
-def test_a_process_has_what_the_server_imported_and_is_as_its_caller(
-    connect, tmp_path, monkeypatch
-):
+def test_a_process_has_the_servers_imports_and_its_callers_settings(connect, tmp_path, monkeypatch):
     monkeypatch.setenv("OF_ONE_CALLER", "7")
     # No file of the user's folder is taken for one of Python's.
     (tmp_path / "socketserver.py").write_text("raise RuntimeError")
@@ -99,7 +97,7 @@ def test_a_process_has_what_the_server_imported_and_is_as_its_caller(
     assert told["path"] == sys.path
 
 
-def test_there_is_one_server_whoever_comes_first(connect):
+def test_concurrent_callers_share_one_server(connect):
     links = []
     threads = [threading.Thread(target=lambda: links.append(connect())) for _ in range(8)]
     for thread in threads:
@@ -149,7 +147,7 @@ time.sleep({PATIENCE_S})
 """
 
 
-def test_a_process_dies_with_a_caller_that_is_killed_and_the_server_stays(connect, folder):
+def test_a_process_dies_with_its_caller_and_the_server_stays(connect, folder):
     with subprocess.Popen(
         [sys.executable, "-c", CALLER, str(folder)], stdout=subprocess.PIPE, text=True
     ) as caller:
@@ -162,7 +160,7 @@ def test_a_process_dies_with_a_caller_that_is_killed_and_the_server_stays(connec
     assert introduced(connect())["parent"] == server
 
 
-def test_after_the_last_process_the_server_goes_with_all_its_processes_left(connect, folder):
+def test_the_server_ends_after_its_last_process(connect, folder):
     link = connect()
     server = introduced(link)["parent"]
     other = connect()
@@ -175,7 +173,7 @@ def test_after_the_last_process_the_server_goes_with_all_its_processes_left(conn
     wait_until(lambda: not is_alive(server))
 
 
-def test_a_server_whose_folder_was_removed_ends_and_does_not_make_it_again():
+def test_a_server_without_its_folder_ends_without_recreating_it():
     with tempfile.TemporaryDirectory() as short:
         folder = Path(short, "of-a-run", "server")
         link = fork_server.connect(folder, [MODULE], linger_s=LINGER_S)
@@ -190,7 +188,7 @@ def test_a_server_whose_folder_was_removed_ends_and_does_not_make_it_again():
         assert not folder.parent.exists()
 
 
-def test_a_server_that_is_killed_is_followed_by_another(connect):
+def test_a_killed_server_is_replaced(connect):
     told = introduced(connect())
 
     os.kill(told["parent"], signal.SIGKILL)
@@ -201,7 +199,7 @@ def test_a_server_that_is_killed_is_followed_by_another(connect):
     assert is_alive(told["pid"])
 
 
-def test_who_comes_while_a_server_goes_gets_another(connect, folder):
+def test_connecting_while_a_server_ends_starts_another(connect, folder):
     for _ in range(5):
         link = connect()
         pid = introduced(link)["pid"]
@@ -211,7 +209,7 @@ def test_who_comes_while_a_server_goes_gets_another(connect, folder):
         assert introduced(connect())["pid"] != pid
 
 
-def test_a_server_whose_folder_was_removed_leaves_none_behind():
+def test_a_server_without_its_folder_leaves_no_folder_behind():
     with tempfile.TemporaryDirectory() as short:
         run = Path(short, "run")
         run.mkdir()

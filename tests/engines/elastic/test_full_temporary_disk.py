@@ -43,7 +43,7 @@ def test_a_disk_has_room_until_it_is_full(disk):
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.exhaustive
-def test_a_job_ends_soon_and_names_the_disk_and_the_same_command_resumes(tmp_path, disk):
+def test_a_full_disk_ends_the_job_and_the_same_command_resumes(tmp_path, disk):
     data = write_numbers(tmp_path / "numbers.recordio")
     arguments = [
         f"--data={data}", "--num_workers=2", "--minibatch_size=16", "--checkpoint_steps=10",

@@ -143,11 +143,11 @@ def end(training, killed_raylet):
 # --- what is true of them -----------------------------------------------------------------------
 
 
-def test_a_short_cut_costs_no_worker(short_cut):
+def test_a_short_network_outage_costs_no_worker(short_cut):
     assert short_cut.left == []
 
 
-def test_who_is_cut_off_waits_for_the_others_that_go_on_and_its_host_joins_again(cut):
+def test_a_disconnected_host_waits_and_rejoins(cut):
     assert cut.updates_alone == []
     assert cut.lived_on == [True]
     assert cut.host in cut.hosts_after.values()
@@ -155,10 +155,10 @@ def test_who_is_cut_off_waits_for_the_others_that_go_on_and_its_host_joins_again
 
 # Of a host whose link is cut as well, the others hear that it is gone, and it is started anew.
 @pytest.mark.exhaustive
-def test_the_others_go_on_when_a_raylet_is_killed_and_its_host_joins_again(killed_raylet):
+def test_a_host_rejoins_after_its_raylet_was_killed(killed_raylet):
     assert killed_raylet.host in killed_raylet.hosts_after.values()
 
 
 @pytest.mark.exhaustive
-def test_in_a_long_cut_the_job_can_end_and_each_record_has_counted(end):
+def test_a_job_can_finish_during_a_long_network_outage(end):
     end.assert_each_record_counts(NUM_EPOCHS)

@@ -20,7 +20,7 @@ INDEX = DataIndex("recordio", (FileEntry("a", 7, "1", 3, os.urandom(100)),))
 
 @pytest.mark.parametrize("same_machine", [True, False])
 @pytest.mark.parametrize("large_bytes", [0, 1000])
-def test_indexes_arrive_as_they_were_sent(same_machine, large_bytes, monkeypatch):
+def test_indexes_arrive_unchanged(same_machine, large_bytes, monkeypatch):
     monkeypatch.setattr(index_transfer, "_LARGE_BYTES", large_bytes)
 
     sent = send({"data": INDEX, "more/*": INDEX}, same_machine=same_machine)
@@ -28,7 +28,7 @@ def test_indexes_arrive_as_they_were_sent(same_machine, large_bytes, monkeypatch
     assert receive(sent) == {"data": INDEX, "more/*": INDEX}
 
 
-def test_a_large_index_does_not_travel_on_one_machine(monkeypatch):
+def test_a_large_index_is_not_sent_on_one_machine(monkeypatch):
     monkeypatch.setattr(index_transfer, "_LARGE_BYTES", 50)
 
     assert isinstance(send({"data": INDEX}, same_machine=False)["data"], bytes)
@@ -85,7 +85,7 @@ def start(tmp_path, action, data=None, **environment):
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_workers_neither_list_nor_look_into_data(tmp_path):
+def test_workers_neither_list_nor_inspect_data(tmp_path):
     with start(tmp_path, LISTS_NOTHING) as training:
         training.wait_for_the_end()
 
@@ -95,7 +95,7 @@ def test_workers_neither_list_nor_look_into_data(tmp_path):
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_workers_are_told_what_columns_are(tmp_path):
+def test_workers_receive_the_column_types(tmp_path):
     numbers = "".join(f"{number}\n" for number in range(NUM_RECORDS))
     (tmp_path / "numbers.csv").write_text(f"number\n{numbers}")
 
@@ -108,7 +108,7 @@ def test_workers_are_told_what_columns_are(tmp_path):
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_file_that_changes_before_a_worker_reads_it_ends_the_job(tmp_path):
+def test_a_file_changed_before_a_worker_reads_it_ends_the_job(tmp_path):
     changed = str(tmp_path / "data" / "numbers.recordio")
 
     with start(tmp_path, CHANGES_A_FILE, CHANGED=changed) as training:

@@ -244,7 +244,7 @@ def predicted_here(place, output, model=None, **options):
 # --- killed, interrupted ----------------------------------------------------------------------
 
 
-def test_a_worker_that_is_killed_changes_nothing_in_the_prediction(place, tmp_path):
+def test_a_killed_worker_does_not_change_the_prediction(place, tmp_path):
     expected = joined_csv(predicted_here(place, tmp_path / "alone", format="csv"))
     place.steer(pause_s=0.1)
     output = tmp_path / "many"
@@ -285,7 +285,7 @@ def test_an_interrupted_prediction_leaves_nothing(place, tmp_path):
     assert alive == []
 
 
-def test_workers_that_run_out_of_memory_end_the_job_with_these_words(place, tmp_path):
+def test_workers_that_run_out_of_memory_end_the_job(place, tmp_path):
     place.steer(pause_s=1.0)
     process = start(
         command(place, f"--output={tmp_path / 'out'}", "--num_workers=2"),
@@ -325,7 +325,7 @@ def on_workers(place, cluster):
     return run
 
 
-def test_a_joined_file_is_the_one_that_one_process_writes(place, on_workers, tmp_path):
+def test_a_joined_file_matches_that_of_one_process(place, on_workers, tmp_path):
     alone = predicted_here(place, tmp_path / "alone.recordio")
     place.steer()
 
@@ -346,7 +346,7 @@ def test_a_joined_file_is_the_one_that_one_process_writes(place, on_workers, tmp
 
 # The pipeline's ranges differ in how many of their records are left, and its metric is no mean.
 @pytest.mark.parametrize("model", [pytest.param("model", marks=pytest.mark.exhaustive), "pipeline"])
-def test_metrics_are_those_of_one_process(place, on_workers, tmp_path, model):
+def test_metrics_match_those_of_one_process(place, on_workers, tmp_path, model):
     trained_model = getattr(place, model)
     place.steer()
     options = {
@@ -362,7 +362,7 @@ def test_metrics_are_those_of_one_process(place, on_workers, tmp_path, model):
     assert json.loads((tmp_path / "many.json").read_text())["num_records"] == NUM_RECORDS
 
 
-def test_a_pipeline_predicts_the_rows_that_it_does_in_one_process(place, on_workers, tmp_path):
+def test_a_pipeline_predicts_the_same_rows_as_one_process(place, on_workers, tmp_path):
     options = {"model": place.pipeline, "format": "csv"}
     expected = joined_csv(predicted_here(place, tmp_path / "alone", **options))
 
@@ -375,7 +375,7 @@ def test_a_pipeline_predicts_the_rows_that_it_does_in_one_process(place, on_work
     assert len(list((tmp_path / "many").glob("part-*"))) == 4
 
 
-def test_an_error_in_the_users_function_ends_the_job_at_once(place, on_workers, tmp_path):
+def test_an_error_in_the_users_function_ends_the_job_immediately(place, on_workers, tmp_path):
     record = open_source(str(place.data)).read_records(500, 501, None)[0]
     place.steer(raise_at=round(float(record["x"][0]), 4))
 
@@ -390,7 +390,7 @@ def test_an_error_in_the_users_function_ends_the_job_at_once(place, on_workers, 
 
 
 @pytest.mark.exhaustive
-def test_a_part_that_does_not_arrive_is_an_error_that_says_where_to_write(on_workers, monkeypatch):
+def test_a_part_that_does_not_arrive_is_an_error_with_advice(on_workers, monkeypatch):
     from elasticdl.engines.elastic import inference
 
     monkeypatch.setattr(inference, "_ARRIVAL_TIMEOUT_S", 0.5)
@@ -420,7 +420,7 @@ def instructions(place, tmp_path):
     )  # fmt: skip
 
 
-def test_a_range_that_is_done_twice_is_the_same_part(instructions, tmp_path):
+def test_a_range_predicted_twice_gives_the_same_part(instructions, tmp_path):
     staging = tmp_path / "staging"
     written = []
     for model in (InferenceWorker(instructions), InferenceWorker(instructions)):
@@ -457,7 +457,7 @@ def _staging(instructions):
     return OutputFolder(instructions.staging)
 
 
-def test_a_function_that_ends_the_process_is_told_with_its_line(instructions, place):
+def test_a_function_that_ends_the_process_is_reported_with_its_line(instructions, place):
     record = open_source(str(place.data)).read_records(5, 6, None)[0]
     place.steer(raise_at=round(float(record["x"][0]), 4), exits=True)
 
@@ -469,7 +469,7 @@ def test_a_function_that_ends_the_process_is_told_with_its_line(instructions, pl
     assert f"{place.model}/zoo/steered.py:" in failure.message
 
 
-def test_a_worker_that_sees_other_data_refuses_them(instructions, place, tmp_path):
+def test_a_worker_that_sees_different_data_refuses_them(instructions, place, tmp_path):
     from dataclasses import replace
 
     other = write_records(tmp_path / "other.recordio", 30)

@@ -33,7 +33,7 @@ def test_ranges_hold_each_record_once_in_whole_units(num_records, unit, num_work
 
 
 @given(st.integers(1, 10**6), st.integers(1, 300), st.integers(1, 20))
-def test_there_are_four_ranges_a_worker_where_the_records_are_enough(num_records, unit, workers):
+def test_each_worker_gets_four_ranges_if_there_are_enough_records(num_records, unit, workers):
     ranges = split_into_ranges(num_records, records_per_range(num_records, unit, workers))
 
     assert len(ranges) >= min(4 * workers, -(-num_records // unit))
@@ -45,7 +45,7 @@ def test_a_worker_has_one_range_at_a_time():
     assert [some.take().index, some.take().index, some.take()] == [0, 1, None]
 
 
-def test_work_is_done_when_every_range_is():
+def test_work_is_done_when_every_range_is_done():
     some = work(num_ranges=2)
     for range_ in [some.take(), some.take()]:
         assert not some.is_done
@@ -55,7 +55,7 @@ def test_work_is_done_when_every_range_is():
     assert some.records_done == 20
 
 
-def test_a_lost_range_is_given_out_again_after_the_others():
+def test_a_lost_range_is_reassigned_after_the_others():
     some = work(num_ranges=3, num_workers=1)
     some.lost(some.take(), "died", begun=True)
 
@@ -79,7 +79,7 @@ def test_records_of_a_lost_range_do_not_count_as_done():
     assert some.records_done == 0
 
 
-def test_deaths_use_nothing_up_as_long_as_somebody_gets_further():
+def test_deaths_do_not_count_while_workers_make_progress():
     some = work(num_ranges=1, num_workers=1)
     for records in range(1, 10):
         for _ in range(8):
@@ -94,7 +94,7 @@ def test_deaths_use_nothing_up_as_long_as_somebody_gets_further():
         assert some.why_give_up(2.0) == ""
 
 
-def test_records_that_end_every_worker_end_the_job():
+def test_records_that_kill_every_worker_end_the_job():
     some = work(num_ranges=1, num_workers=1)
     for _ in range(10):
         assert some.why_give_up(2.0) == ""
@@ -108,7 +108,7 @@ def test_records_that_end_every_worker_end_the_job():
 
 
 @pytest.mark.parametrize("num_workers", [1, 3])
-def test_workers_that_die_before_they_begin_end_the_job_after_five_for_each(num_workers):
+def test_five_deaths_per_worker_before_the_start_end_the_job(num_workers):
     some = work(num_workers=num_workers)
     for _ in range(5 * num_workers):
         assert some.why_give_up(2.0) == ""
@@ -117,7 +117,7 @@ def test_workers_that_die_before_they_begin_end_the_job_after_five_for_each(num_
     assert f"{5 * num_workers} workers in a row died before" in some.why_give_up(2.0)
 
 
-def test_a_worker_that_begins_shows_that_the_surroundings_are_good():
+def test_a_worker_that_begins_resets_the_count_of_early_deaths():
     some = work(num_workers=1)
     for _ in range(20):
         some.lost(some.take(), "died", begun=False)
@@ -137,7 +137,7 @@ def test_silence_ends_the_job_and_names_the_last_death():
     assert "Worker 1 died" in some.why_give_up(8.0)
 
 
-def test_telling_the_same_again_is_not_getting_further():
+def test_repeated_reports_are_not_progress():
     some = work(give_up_after_s=5.0)
     range_ = some.take()
     for now_s in range(10):

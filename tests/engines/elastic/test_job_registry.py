@@ -15,7 +15,7 @@ def clock(monkeypatch):
     return Clock
 
 
-def test_a_low_job_hears_how_many_workers_high_ones_wait_for(clock):
+def test_a_low_priority_job_gets_the_demand_of_higher_ones(clock):
     shared = JobRegistry()
     shared.post("a", "high", 2)
     shared.post("b", "high", 1)
@@ -23,7 +23,7 @@ def test_a_low_job_hears_how_many_workers_high_ones_wait_for(clock):
     assert shared.post("c", "low", 0) == 3
 
 
-def test_nobody_makes_room_for_an_equal_or_a_lower_one(clock):
+def test_jobs_do_not_make_room_for_equal_or_lower_priorities(clock):
     shared = JobRegistry()
     shared.post("a", "high", 2)
     shared.post("b", "low", 5)
@@ -32,7 +32,7 @@ def test_nobody_makes_room_for_an_equal_or_a_lower_one(clock):
     assert shared.post("a", "high", 2) == 0
 
 
-def test_the_latest_word_of_a_job_counts(clock):
+def test_the_latest_report_of_a_job_counts(clock):
     shared = JobRegistry()
     shared.post("a", "high", 2)
     shared.post("a", "high", 0)
@@ -40,7 +40,7 @@ def test_the_latest_word_of_a_job_counts(clock):
     assert shared.post("b", "low", 0) == 0
 
 
-def test_who_has_been_silent_for_five_seconds_waits_for_nothing(clock):
+def test_a_job_silent_for_five_seconds_has_no_demand(clock):
     shared = JobRegistry()
     shared.post("a", "high", 2)
 

@@ -155,10 +155,10 @@ def assert_same_published(trained):
         assert np.abs(last[f"model/{path}"] - workers[path]).max() > 1e-6
 
 
-def test_workers_publish_what_one_process_publishes(stopping):
+def test_workers_publish_the_same_as_one_process(stopping):
     assert_same_published(stopping)
 
 
 @pytest.mark.exhaustive  # Where training stops early, the best weights are averages too.
-def test_workers_publish_the_averages_of_one_process(train):
+def test_workers_publish_the_same_averages_as_one_process(train):
     assert_same_published(train(stops=False))

@@ -50,7 +50,7 @@ def died(work, batch, shard=0):
     return RepeatedFailure(BatchInWork(work, 0, shard, batch), 5)
 
 
-def test_what_kills_is_named_by_file_and_number_and_how_to_go_on_is_said(run_of, tmp_path):
+def test_records_that_kill_are_named_with_advice(run_of, tmp_path):
     bad = BadRecords(run_of(), skip=False)
 
     with pytest.raises(TrainingError) as raised:
@@ -64,7 +64,7 @@ def test_what_kills_is_named_by_file_and_number_and_how_to_go_on_is_said(run_of,
 
 
 @pytest.mark.parametrize("skip", [True, False])
-def test_validation_data_that_kill_are_named_and_not_left_out(run_of, tmp_path, skip):
+def test_validation_records_that_kill_are_named_and_not_skipped(run_of, tmp_path, skip):
     bad = BadRecords(run_of(), skip=skip)
 
     with pytest.raises(TrainingError, match=r"a\.recordio, records 80 to 159\.") as raised:
@@ -73,7 +73,7 @@ def test_validation_data_that_kill_are_named_and_not_left_out(run_of, tmp_path, 
     assert "--skip_bad_records" not in str(raised.value)
 
 
-def test_a_model_that_dies_at_every_batch_does_not_skip_all_of_the_data(run_of):
+def test_a_model_that_dies_at_every_batch_skips_a_limited_share(run_of):
     run = run_of()
     bad = BadRecords(run, skip=True)
 
@@ -86,7 +86,7 @@ def test_a_model_that_dies_at_every_batch_does_not_skip_all_of_the_data(run_of):
     assert len(run.notes) == 10
 
 
-def test_a_worker_touches_no_bad_batch_and_no_suspicious_one_of_another_epoch(run_of):
+def test_a_worker_avoids_bad_and_suspicious_batches(run_of):
     context = run_of().context
     timeouts = _timeouts_of(Workers(1, 2))
     worker = Worker(
@@ -106,7 +106,7 @@ def test_a_worker_touches_no_bad_batch_and_no_suspicious_one_of_another_epoch(ru
     assert len(made(2)) == 4
 
 
-def test_a_new_round_leaves_out_what_is_not_in_its_checkpoint_yet(run_of):
+def test_a_new_round_skips_records_missing_in_its_checkpoint(run_of):
     run = run_of()
     bad = BadRecords(run, skip=True)
     progress = run.context.initial_progress()
@@ -120,7 +120,7 @@ def test_a_new_round_leaves_out_what_is_not_in_its_checkpoint_yet(run_of):
     assert bad.at_start == (BatchId(0, 0, 1), BatchId(0, 0, 2))
 
 
-def test_records_that_a_pipeline_makes_batches_of_are_not_left_out(run_of):
+def test_records_of_a_pipeline_are_not_skipped(run_of):
     run = run_of(PIPELINE)
 
     with pytest.raises(UsageError, match="--skip_bad_records: .*pipeline"):

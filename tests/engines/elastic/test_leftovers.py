@@ -95,14 +95,14 @@ def killed(tmp_path_factory):
     shutil.rmtree(temporary, ignore_errors=True)
 
 
-def test_a_training_on_workers_that_was_killed_leaves_nothing_after_the_next(killed):
+def test_leftovers_of_a_killed_training_are_removed_by_the_next(killed):
     assert killed.left > {killed.foreign}
     # PyTorch's cache of compiled code is one for all programs of a user.
     after = {path for path in killed.after if not path.name.startswith("torchinductor_")}
     assert after == {killed.foreign}
 
 
-def test_the_folders_of_a_training_that_lives_stay(killed):
+def test_the_folders_of_a_running_training_are_kept(killed):
     assert killed.sockets
     assert killed.kept == killed.sockets
 
@@ -135,7 +135,7 @@ def optimizer():
 """
 
 
-def test_code_that_autograph_made_goes_as_well(tmp_path, temporary):
+def test_code_generated_by_autograph_is_removed(tmp_path, temporary):
     (tmp_path / "zoo").mkdir()
     (tmp_path / "zoo" / "model.py").write_text(KERAS)
     data = write_numbers(tmp_path / "numbers.recordio")
@@ -171,7 +171,7 @@ with local_ray(1):
 """
 
 
-def test_ray_starts_where_the_temporary_folder_has_a_long_path(tmp_path):
+def test_ray_starts_with_a_long_path_of_the_temporary_folder(tmp_path):
     folder = tmp_path / "a-job-of-the-queue-of-a-supercomputer"
     folder.mkdir()
 

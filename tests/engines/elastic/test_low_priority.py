@@ -14,14 +14,14 @@ def own():
     return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
 
-def test_it_has_a_lower_priority_and_the_caller_keeps_its_own():
+def test_a_call_runs_at_a_lower_priority_than_its_caller():
     before = own()
 
     assert low_priority(own) == before + 10
     assert own() == before
 
 
-def test_what_is_raised_is_raised_here():
+def test_errors_are_raised_in_the_caller():
     with pytest.raises(ZeroDivisionError):
         low_priority(lambda: 1 / 0)
 

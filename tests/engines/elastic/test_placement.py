@@ -10,7 +10,7 @@ from elasticdl.errors import UsageError
 
 @pytest.mark.ray
 @pytest.mark.timeout(120)
-def test_gpus_that_this_machine_has_not_are_refused_at_once(tmp_path, digits):
+def test_missing_gpus_are_refused_immediately(tmp_path, digits):
     with pytest.raises(UsageError, match="2 workers need 4 GPUs, but Ray finds 0 on this machine"):
         api.train(
             model_def="mnist",

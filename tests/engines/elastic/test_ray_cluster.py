@@ -115,7 +115,7 @@ def test_the_users_token_file_is_used(closed, tmp_path):
     assert join(closed, with_token_file(tmp_path, TOKEN)) == "joined and works"
 
 
-def test_a_stray_token_file_keeps_no_cluster_from_being_joined(open_to_all, tmp_path):
+def test_a_stray_token_file_does_not_prevent_joining(open_to_all, tmp_path):
     assert join(open_to_all, with_token_file(tmp_path, OTHER_TOKEN)) == "joined and works"
 
 
@@ -137,7 +137,7 @@ def test_a_missing_or_wrong_token_is_reported_soon(closed, tmp_path, variables):
     assert time.monotonic() - began_s < SOON_S
 
 
-def test_a_dead_address_may_answer_later(tmp_path):
+def test_an_unreachable_address_is_a_temporary_failure(tmp_path):
     found = join("127.0.0.1:9", tmp_path, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN)
 
     assert found.startswith("75 ")
@@ -145,7 +145,7 @@ def test_a_dead_address_may_answer_later(tmp_path):
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:99999", "nowhere.invalid:6379", "no address"])
-def test_what_is_no_address_never_answers(tmp_path, address):
+def test_an_invalid_address_is_a_permanent_failure(tmp_path, address):
     found = join(address, tmp_path)
 
     assert found.startswith("2 "), found
@@ -184,7 +184,7 @@ except UnavailableError as error:
         (9, "75 Ray did not start on this machine in 3 attempts: The current node timed out"),
     ],
 )
-def test_a_slow_ray_is_started_again_but_not_without_end(num_slow, printed):
+def test_starting_a_slow_ray_is_retried_a_limited_number_of_times(num_slow, printed):
     done = subprocess.run(
         [sys.executable, "-c", SLOW, str(num_slow)], check=True, capture_output=True, text=True
     )
@@ -210,7 +210,7 @@ with local_ray(1):
 # A folder that is named is a new one within it, as where the path of `TMPDIR` is too long; of that
 # one `test_leftovers.py` says the same.
 @pytest.mark.parametrize("is_named", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
-def test_other_users_of_the_machine_reach_nothing_that_a_local_ray_writes(is_named):
+def test_other_users_cannot_access_files_of_a_local_ray(is_named):
     # Ray opens its own folder to everybody; who can write there can be its fork server's.
     with tempfile.TemporaryDirectory() as short:
         Path(short).chmod(0o755)

@@ -39,7 +39,7 @@ def test_a_process_that_stays_stopped_is_killed_with_the_reason(raylet):
     assert watch.why_lost().startswith("Ray's process raylet on this machine was stopped for ")
 
 
-def test_a_process_that_sleeps_for_a_moment_lives(raylet):
+def test_a_briefly_stopped_process_survives(raylet):
     with RayWatch({"raylet": [raylet]}, stopped_after_s=3.0) as watch:
         raylet.send_signal(signal.SIGSTOP)
         time.sleep(1.5)
@@ -49,14 +49,14 @@ def test_a_process_that_sleeps_for_a_moment_lives(raylet):
         assert watch.why_lost() is None
 
 
-def test_a_process_that_died_is_named(raylet):
+def test_a_dead_process_is_named(raylet):
     with RayWatch({"raylet": [raylet]}) as watch:
         assert watch.why_lost() is None
         raylet.kill()
         wait_for(lambda: watch.why_lost() == "Ray's process raylet on this machine died.")
 
 
-def test_what_is_stopped_at_the_end_is_not_waited_for(raylet):
+def test_a_process_stopped_at_the_end_is_not_awaited(raylet):
     with RayWatch({"raylet": [raylet]}) as watch:
         raylet.send_signal(signal.SIGSTOP)
         wait_for(lambda: psutil.Process(raylet.pid).status() == psutil.STATUS_STOPPED)
@@ -64,7 +64,7 @@ def test_what_is_stopped_at_the_end_is_not_waited_for(raylet):
         wait_for(lambda: raylet.poll() is not None)
 
 
-def test_a_stopped_fork_server_of_the_run_is_killed_and_no_other(tmp_path):
+def test_only_a_stopped_fork_server_of_the_run_is_killed(tmp_path):
     def server_of(name):
         fork_server.connect(tmp_path / name / "server", [], linger_s=60).close()
         return [

@@ -17,7 +17,7 @@ from elasticdl.errors import TrainingError
 BATCH = BatchInWork("computing", 0, 3, 7)
 
 
-def test_a_batch_that_kills_every_worker_is_found_once():
+def test_a_batch_that_kills_every_worker_is_reported_once():
     deaths = FailureCounter()
 
     found = [deaths.at([BATCH], step=10) for _ in range(3 * MAX_DEATHS_AT_A_BATCH)]
@@ -26,7 +26,7 @@ def test_a_batch_that_kills_every_worker_is_found_once():
     assert [each for each in found if each is not None] == [found[MAX_DEATHS_AT_A_BATCH - 1]]
 
 
-def test_deaths_at_different_batches_end_nothing():
+def test_deaths_at_different_batches_do_not_end_the_job():
     deaths = FailureCounter()
 
     assert not any(
@@ -34,7 +34,7 @@ def test_deaths_at_different_batches_end_nothing():
     )
 
 
-def test_of_what_a_worker_did_at_a_time_the_batch_with_most_deaths_is_found():
+def test_the_batch_with_most_deaths_is_blamed():
     deaths = FailureCounter()
     ahead = BatchInWork("making", 0, 3, 9)
     for at_the_time in ([ahead, BATCH], [ahead, BATCH], [BATCH], [BATCH]):
@@ -46,7 +46,7 @@ def test_of_what_a_worker_did_at_a_time_the_batch_with_most_deaths_is_found():
     )
 
 
-def test_a_validation_shard_counts_only_while_no_step_is_made():
+def test_deaths_at_a_validation_shard_count_only_without_new_steps():
     deaths = FailureCounter()
     shard = BatchInWork("evaluating", 0, 0, 0)
 
@@ -66,7 +66,7 @@ def test_losing_all_workers_without_a_further_step_ends_the_job():
             deaths.of_all(50)
 
 
-def test_a_note_is_read_through_another_mapping(tmp_path):
+def test_a_crash_note_is_read_through_another_mapping(tmp_path):
     mine, other = CrashNote(tmp_path / "note"), CrashNote(tmp_path / "note")
 
     with mine.working("making", 2, 3, 4):
@@ -76,7 +76,7 @@ def test_a_note_is_read_through_another_mapping(tmp_path):
         assert other.read() == [BatchInWork("making", 2, 3, 4)]
 
 
-def test_where_workers_died_a_process_makes_or_computes_but_not_both():
+def test_a_suspect_batch_is_not_made_and_computed_concurrently():
     note = CrashNote()
     note.suspects = {(2, 3)}
     with ThreadPoolExecutor() as thread:
@@ -95,7 +95,7 @@ def noted(note, batch):
         return note.read()
 
 
-def test_workers_that_run_out_of_memory_end_the_job_unless_it_reaches_another_checkpoint():
+def test_running_out_of_memory_repeatedly_ends_the_job():
     losses = MemoryFailures(limit=3)
 
     assert [losses.are_too_many(checkpoint=10) for _ in range(2)] == [False, False]

@@ -53,30 +53,30 @@ def finished(incarnation, rank, **times):
 # --- how many -----------------------------------------------------------------------------------
 
 
-def test_at_the_start_all_that_are_wanted_and_the_spares_are_started():
+def test_all_workers_and_spares_are_started_first():
     assert decide(cluster(begun=False, num_spares=2)) == [StartWorkers(5)]
 
 
-def test_those_that_start_are_not_started_again():
+def test_starting_workers_are_not_started_again():
     assert decide(cluster(*map(starting, (1, 2, 3)), begun=False)) == []
 
 
-def test_one_that_is_gone_is_started_anew():
+def test_a_lost_worker_is_replaced():
     assert decide(cluster(training(1, 0), training(2, 1))) == [StartWorkers(1)]
 
 
-def test_nothing_is_to_do_while_all_train():
+def test_nothing_is_done_while_all_workers_train():
     assert decide(cluster(*(training(i + 1, i) for i in range(3)))) == []
 
 
 # --- who gets a rank ----------------------------------------------------------------------------
 
 
-def test_at_the_start_the_first_wait_for_the_last():
+def test_ready_workers_wait_for_the_last_at_the_start():
     assert decide(cluster(ready(1), ready(2), starting(3), begun=False, idle_s=5.0)) == []
 
 
-def test_the_start_waits_half_a_minute_for_the_last():
+def test_the_start_waits_half_a_minute_for_the_last_worker():
     members = (ready(1), ready(2), starting(3))
 
     assert decide(cluster(*members, begun=False, idle_s=29.0)) == []
@@ -86,7 +86,7 @@ def test_the_start_waits_half_a_minute_for_the_last():
     ]
 
 
-def test_nobody_is_waited_for_who_has_no_place():
+def test_workers_waiting_for_room_are_not_awaited():
     waits = starting(3, waits_for_room=True)
 
     assert decide(cluster(ready(1), ready(2), waits, begun=False)) == [
@@ -96,49 +96,49 @@ def test_nobody_is_waited_for_who_has_no_place():
     assert decide(cluster(ready(1), starting(2), waits, begun=False)) == []
 
 
-def test_all_begin_together_the_oldest_in_the_lowest_rank():
+def test_all_workers_begin_together_with_the_oldest_in_rank_0():
     actions = decide(cluster(ready(7), ready(4), ready(5), begun=False))
 
     assert actions == [AssignRank(4, 0), AssignRank(5, 1), AssignRank(7, 2)]
 
 
-def test_fewer_than_the_least_do_not_begin():
+def test_fewer_workers_than_the_minimum_do_not_begin():
     assert decide(cluster(ready(1), starting(2), starting(3), begun=False, idle_s=31.0)) == []
 
 
-def test_a_replacement_gets_the_lowest_free_rank_at_once():
+def test_a_replacement_gets_the_lowest_free_rank_immediately():
     actions = decide(cluster(training(1, 0), ready(4), training(3, 2), idle_s=0.1))
 
     assert actions == [AssignRank(4, 1)]
 
 
-def test_a_spare_takes_the_place_of_one_that_is_gone_and_is_itself_replaced():
+def test_a_spare_replaces_a_lost_worker_and_is_itself_replaced():
     actions = decide(cluster(training(1, 0), training(3, 2), ready(4), num_spares=1))
 
     assert actions == [AssignRank(4, 1), StartWorkers(1)]
 
 
-def test_a_spare_is_started_when_nobody_is_waited_for():
+def test_a_spare_is_started_when_no_worker_is_awaited():
     joining = training(4, 1, joins=True)
 
     assert decide(cluster(training(1, 0), joining, training(3, 2), num_spares=1)) == []
     assert decide(cluster(training(1, 0), joining, num_spares=1)) == [StartWorkers(1)]
 
 
-def test_of_two_spares_the_older_goes_first():
+def test_the_older_of_two_spares_is_used_first():
     actions = decide(cluster(training(1, 0), training(3, 2), ready(6), ready(5), num_spares=2))
 
     assert actions == [AssignRank(5, 1), StartWorkers(1)]
 
 
-def test_a_spare_stays_one_while_all_ranks_are_taken():
+def test_a_spare_gets_no_rank_while_all_ranks_are_taken():
     assert decide(cluster(*(training(i + 1, i) for i in range(3)), ready(4), num_spares=1)) == []
 
 
 # --- who does not answer ------------------------------------------------------------------------
 
 
-def test_one_that_does_not_answer_is_ended_and_replaced_by_a_spare_in_one_go():
+def test_a_silent_worker_is_killed_and_replaced_by_a_spare():
     members = (training(1, 0), training(2, 1, silent_s=121.0), training(3, 2), ready(4))
 
     actions = decide(cluster(*members, num_spares=1))
@@ -150,7 +150,7 @@ def test_one_that_does_not_answer_is_ended_and_replaced_by_a_spare_in_one_go():
     ]
 
 
-def test_one_that_computes_on_one_batch_for_too_long_is_ended():
+def test_a_worker_that_exceeds_the_batch_timeout_is_killed():
     members = (training(1, 0), training(2, 1, silent_s=1.0, stuck_s=130.0), training(3, 2))
 
     assert decide(cluster(*members)) == [
@@ -159,13 +159,13 @@ def test_one_that_computes_on_one_batch_for_too_long_is_ended():
     ]
 
 
-def test_one_that_is_slow_is_left_alone():
+def test_a_slow_worker_is_left_alone():
     members = (training(1, 0), training(2, 1, silent_s=119.0, stuck_s=120.0), training(3, 2))
 
     assert decide(cluster(*members)) == []
 
 
-def test_one_that_is_prepared_for_too_long_is_ended():
+def test_a_worker_that_exceeds_the_preparation_timeout_is_killed():
     members = (training(1, 0), training(2, 1), starting(3, silent_s=121.0))
 
     assert decide(cluster(*members)) == [
@@ -177,14 +177,14 @@ def test_one_that_is_prepared_for_too_long_is_ended():
 # --- machines that go ---------------------------------------------------------------------------
 
 
-def test_a_replacement_is_started_while_one_still_trains_whose_machine_goes():
+def test_a_worker_on_a_leaving_machine_is_replaced_while_training():
     members = (training(1, 0), training(2, 1, machine_leaves=True), training(3, 2))
 
     assert decide(cluster(*members)) == [StartWorkers(1)]
     assert decide(cluster(*members, starting(4))) == []
 
 
-def test_a_rank_is_handed_over_when_somebody_is_ready_to_take_it():
+def test_a_rank_is_handed_over_when_a_worker_is_ready():
     members = (training(1, 0), training(2, 1, machine_leaves=True), training(3, 2), ready(4))
 
     actions = decide(cluster(*members))
@@ -195,7 +195,7 @@ def test_a_rank_is_handed_over_when_somebody_is_ready_to_take_it():
     ]
 
 
-def test_each_that_is_ready_takes_one_rank():
+def test_each_ready_worker_takes_one_rank():
     members = (training(1, 0, machine_leaves=True), training(2, 1, machine_leaves=True), ready(4))
 
     actions = decide(cluster(*members, starting(5), starting(6)))
@@ -206,7 +206,7 @@ def test_each_that_is_ready_takes_one_rank():
     ]
 
 
-def test_nobody_begins_on_a_machine_that_goes():
+def test_no_worker_begins_on_a_leaving_machine():
     members = (training(1, 0), training(2, 1), ready(3, machine_leaves=True))
 
     assert decide(cluster(*members)) == [
@@ -217,7 +217,7 @@ def test_nobody_begins_on_a_machine_that_goes():
 # --- room for others ----------------------------------------------------------------------------
 
 
-def test_room_is_made_down_to_the_least_the_highest_rank_first():
+def test_the_highest_rank_makes_room_first_down_to_the_minimum():
     members = (training(1, 2), training(2, 1), training(3, 0))
 
     actions = decide(cluster(*members, make_room=True))
@@ -225,7 +225,7 @@ def test_room_is_made_down_to_the_least_the_highest_rank_first():
     assert actions == [KillWorker(1, "was preempted by a job with higher priority")]
 
 
-def test_those_that_do_not_train_make_room_first():
+def test_idle_workers_make_room_first():
     members = (training(1, 1), training(2, 0), ready(3), starting(4))
 
     actions = decide(cluster(*members, num_spares=1, make_room=True))
@@ -233,24 +233,24 @@ def test_those_that_do_not_train_make_room_first():
     assert [action.incarnation for action in actions] == [4, 3]
 
 
-def test_with_the_least_nobody_is_ended_and_who_dies_is_replaced():
+def test_at_the_minimum_workers_are_kept_and_replaced():
     assert decide(cluster(training(1, 1), training(2, 0), make_room=True)) == []
     assert decide(cluster(training(1, 1), make_room=True)) == [StartWorkers(1)]
     assert decide(cluster(training(1, 2), ready(4), make_room=True)) == [AssignRank(4, 0)]
 
 
-def test_when_there_is_room_again_all_are_wanted_again():
+def test_all_workers_are_wanted_again_when_there_is_room():
     assert decide(cluster(training(1, 1), training(2, 0), num_spares=1)) == [StartWorkers(2)]
 
 
-def test_a_job_that_is_done_makes_no_room_any_more():
+def test_a_finished_job_makes_no_room():
     assert decide(cluster(finished(1, 0), training(2, 1), ready(3), make_room=True)) == []
 
 
 # --- when to end --------------------------------------------------------------------------------
 
 
-def test_five_in_a_row_that_die_before_they_train_end_the_job():
+def test_five_consecutive_deaths_before_training_end_the_job():
     members = (starting(8), starting(9))
 
     assert decide(cluster(*members, begun=False, fruitless_starts=4)) == [StartWorkers(1)]
@@ -260,7 +260,7 @@ def test_five_in_a_row_that_die_before_they_train_end_the_job():
     assert action.reason.startswith("5 workers in a row died while building the model")
 
 
-def test_too_few_for_too_long_end_the_job():
+def test_too_few_workers_for_too_long_end_the_job():
     members = (ready(1), starting(2), starting(3))
 
     assert decide(cluster(*members, idle_s=600.0)) == []
@@ -269,7 +269,7 @@ def test_too_few_for_too_long_end_the_job():
     assert "Only 1 of at least 2 workers were available for 601 s" in action.reason
 
 
-def test_enough_workers_are_not_given_up_on_however_short_the_patience():
+def test_enough_workers_never_end_the_job():
     # The patience ends before the half minute in which those at the start wait for the last.
     actions = decide(
         cluster(ready(1), ready(2), starting(3), begun=False, idle_s=11.0, give_up_after_s=10.0)
@@ -279,13 +279,13 @@ def test_enough_workers_are_not_given_up_on_however_short_the_patience():
 
 
 @pytest.mark.parametrize("fruitless_starts", [0, 5])
-def test_once_somebody_has_finished_nobody_is_started_or_given_a_rank(fruitless_starts):
+def test_no_worker_is_started_after_one_has_finished(fruitless_starts):
     members = (finished(1, 0), training(2, 1), ready(4))
 
     assert decide(cluster(*members, idle_s=900.0, fruitless_starts=fruitless_starts)) == []
 
 
-def test_one_that_hangs_at_the_end_is_ended_all_the_same():
+def test_a_worker_that_hangs_at_the_end_is_killed():
     members = (finished(1, 0), training(2, 1, silent_s=200.0))
 
     assert decide(cluster(*members)) == [KillWorker(2, "hung: no answer for 200 s")]
@@ -327,7 +327,7 @@ def fleets(draw):
 
 
 @given(fleets())
-def test_no_rank_and_no_process_is_given_out_twice(situation):
+def test_ranks_and_processes_are_assigned_only_once(situation):
     actions = decide(situation)
 
     killed = {a.incarnation for a in actions if isinstance(a, KillWorker)}
@@ -347,8 +347,8 @@ def test_no_rank_and_no_process_is_given_out_twice(situation):
 
 
 @given(fleets())
-def test_what_was_done_need_not_be_done_again(situation):
-    """Carry out what was decided and ask once more: nothing is left to start or assign."""
+def test_actions_leave_nothing_to_start_or_assign(situation):
+    """Apply the actions and decide again: nothing is left to start or assign."""
     actions = decide(situation)
     if any(isinstance(a, FailJob) for a in actions):
         return
@@ -376,7 +376,7 @@ def test_replacements_that_die_do_not_end_a_job_that_trains():
 
 
 @pytest.mark.timeout(30)
-def test_twenty_thousand_that_hang_are_ended_without_comparing_each_with_each():
+def test_killing_twenty_thousand_workers_takes_linear_time():
     members = [training(i, i, silent_s=121.0) for i in range(20_000)]
 
     actions = decide(cluster(*members))

@@ -101,7 +101,7 @@ def test_every_listener_of_a_local_job_is_on_loopback(training, hosts):
     assert [row for row in found if row[0] not in loopback] == []
 
 
-def test_another_machine_reaches_no_port_of_a_local_job(training, hosts):
+def test_other_machines_cannot_reach_ports_of_a_local_job(training, hosts):
     job, attacker = hosts
     ports = sorted({port for _, port, _ in listeners(job)})
 
@@ -117,9 +117,7 @@ def test_another_machine_reaches_no_port_of_a_local_job(training, hosts):
     "credentials",
     [{}, {"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "f" * 64}],
 )
-def test_another_user_of_the_machine_cannot_ask_the_control_store(
-    training, hosts, credentials, tmp_path
-):
+def test_other_users_cannot_access_the_control_store(training, hosts, credentials, tmp_path):
     ports = [port for _, port, process in listeners(hosts[0]) if "gcs_server" in process]
     environment = without_credentials(HOME=str(tmp_path), **credentials)
 

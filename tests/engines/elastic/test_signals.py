@@ -14,7 +14,7 @@ KILLED_BY_SIGTERM = 143
 
 
 @pytest.mark.exhaustive  # TERMINATED in `tests/chaos/test_storm.py`
-def test_sigterm_ends_a_training_after_a_checkpoint_that_the_same_command_resumes(tmp_path):
+def test_sigterm_ends_a_training_with_a_resumable_checkpoint(tmp_path):
     training = Training(
         tmp_path / "out",
         [

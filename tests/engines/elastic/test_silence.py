@@ -110,11 +110,11 @@ def disturbed(numbers, tmp_path_factory):
     return Disturbed(training, num_left)
 
 
-def test_a_frozen_worker_is_left_out_in_the_middle_of_a_step_and_heals_when_it_thaws(disturbed):
+def test_a_frozen_worker_is_excluded_and_heals_later(disturbed):
     disturbed.training.assert_each_record_counts(NUM_DISTURBED_EPOCHS)
 
 
-def test_another_lighthouse_is_started_and_no_step_is_lost(disturbed):
+def test_a_lost_lighthouse_is_replaced_without_losing_steps(disturbed):
     training = disturbed.training
 
     assert "resuming from step" not in training.log()
@@ -131,7 +131,7 @@ def test_another_lighthouse_is_started_and_no_step_is_lost(disturbed):
         pytest.param("RuntimeEnvAgent", "raylet", marks=pytest.mark.chaos),
     ],
 )
-def test_the_training_goes_on_in_another_ray(numbers, tmp_path, name, dies):
+def test_training_continues_in_another_ray(numbers, tmp_path, name, dies):
     arguments = on_two_workers(
         numbers, f"--num_epochs={NUM_EPOCHS}", "--params=pause_s=0.05", "--checkpoint_steps=20"
     )
@@ -150,7 +150,7 @@ def test_the_training_goes_on_in_another_ray(numbers, tmp_path, name, dies):
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("name", ["raylet", "gcs_server", "RuntimeEnvAgent"])
-def test_the_training_goes_on_when_a_process_of_ray_stays_stopped(numbers, tmp_path, name):
+def test_training_continues_if_a_ray_process_stays_stopped(numbers, tmp_path, name):
     # It ends while the process is stopped, and also where it resumes in another Ray.
     arguments = on_two_workers(numbers, "--num_epochs=60", "--params=pause_s=0.02")
 
@@ -170,7 +170,7 @@ def test_the_training_goes_on_when_a_process_of_ray_stays_stopped(numbers, tmp_p
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("name", ["raylet", "gcs_server"])
-def test_a_job_ends_soon_though_a_process_of_ray_is_stopped(numbers, tmp_path, name):
+def test_a_job_ends_soon_despite_a_stopped_ray_process(numbers, tmp_path, name):
     arguments = on_two_workers(numbers, "--num_epochs=8", "--params=pause_s=0.02")
 
     with Training(tmp_path / "out", arguments) as training:
@@ -186,7 +186,7 @@ def test_a_job_ends_soon_though_a_process_of_ray_is_stopped(numbers, tmp_path, n
 
 
 @pytest.mark.exhaustive
-def test_a_model_that_is_slower_than_every_timeout_trains(numbers, tmp_path):
+def test_a_model_slower_than_every_timeout_trains(numbers, tmp_path):
     slow = """
 import time
 
@@ -212,7 +212,7 @@ Counting.forward = forward_slowly
     assert not training.events("worker_left")
 
 
-def test_a_batch_without_end_is_given_up_after_the_time_the_user_set(numbers, tmp_path):
+def test_an_endless_batch_is_given_up_after_the_timeout(numbers, tmp_path):
     flag = tmp_path / "hang"
     flag.touch()
     hangs = f"""

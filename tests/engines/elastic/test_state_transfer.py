@@ -53,7 +53,7 @@ def dying_peer():
         listener.close()
 
 
-def test_a_checkpoint_crosses_bit_for_bit(server):
+def test_a_checkpoint_is_transferred_bit_by_bit(server):
     state = {
         "model/half": np.array([[1.5, -0.0], [np.inf, 3e38]], ml_dtypes.bfloat16),
         "model/scalar": np.float32(np.nan).reshape(()),
@@ -76,7 +76,7 @@ def test_a_checkpoint_crosses_bit_for_bit(server):
         assert arrived.state[path].tobytes() == array.tobytes(), path
 
 
-def test_a_state_without_anything_crosses(server):
+def test_an_empty_state_is_transferred(server):
     server.publish(0, encode(Checkpoint(0, {}, {})))
 
     arrived = decode(Fetch(server.address, 0, 5.0, KEY).read(), "a test")
@@ -84,7 +84,7 @@ def test_a_state_without_anything_crosses(server):
     assert (arrived.step, dict(arrived.state), arrived.metadata) == (0, {}, {})
 
 
-def test_who_does_not_know_the_secret_gets_nothing(server):
+def test_a_request_without_the_secret_gets_nothing(server):
     server.publish(1, b"weights")
     base, _, secret = server.address.rpartition("/")
     assert len(secret) >= 20
@@ -94,14 +94,14 @@ def test_who_does_not_know_the_secret_gets_nothing(server):
             Fetch(f"{base}/{path}", 1, 5.0, KEY).read()
 
 
-def test_each_worker_has_a_secret_of_its_own(server):
+def test_each_worker_has_its_own_secret(server):
     other = StateServer(HOST, timeout_s=0.3, key=KEY)
     other.close()
 
     assert other.address.rpartition("/")[2] != server.address.rpartition("/")[2]
 
 
-def test_the_state_of_another_step_is_not_given(server):
+def test_the_state_of_another_step_is_not_served(server):
     server.publish(5, b"weights")
 
     with pytest.raises(TransportError, match="The state of step 4 was not received"):
@@ -119,7 +119,7 @@ def test_only_the_newest_state_is_served(server):
         Fetch(server.address, 5, 5.0, KEY).read()
 
 
-def test_who_asks_before_the_copy_is_made_waits_for_it():
+def test_a_request_before_the_copy_is_made_waits():
     server = StateServer(HOST, timeout_s=10.0, key=KEY)
     timer = threading.Timer(0.1, server.publish, (3, b"weights"))
     timer.start()
@@ -142,12 +142,12 @@ def test_who_asks_before_the_copy_is_made_waits_for_it():
     ],
     ids=["in the state", "in the headers", "at once", "no HTTP"],
 )
-def test_a_peer_that_dies_in_the_middle_is_an_error(dying_peer, answer):
+def test_a_peer_that_dies_during_the_transfer_is_an_error(dying_peer, answer):
     with pytest.raises(TransportError, match="The state of step 2 was not received"):
         Fetch(dying_peer(answer), 2, 5.0, KEY).read()
 
 
-def test_a_peer_that_is_gone_is_an_error(server):
+def test_a_missing_peer_is_an_error(server):
     gone = StateServer(HOST, timeout_s=0.3, key=KEY)
     gone.close()
 
@@ -155,12 +155,12 @@ def test_a_peer_that_is_gone_is_an_error(server):
         Fetch(gone.address, 1, 1.0, KEY).read()
 
 
-def test_a_peer_that_says_nothing_is_not_waited_for_longer_than_asked():
+def test_waiting_for_a_silent_peer_times_out():
     with socket.create_server((HOST, 0)) as silent, pytest.raises(TransportError):
         Fetch(f"http://{HOST}:{silent.getsockname()[1]}/secret", 1, 0.2, KEY).read()
 
 
-def test_only_a_worker_is_asked(tmp_path):
+def test_only_worker_addresses_are_accepted(tmp_path):
     (tmp_path / "1").write_bytes(b"weights")
 
     with pytest.raises(TransportError, match="expected the address of a worker"):
@@ -187,14 +187,14 @@ class Trap:
     ],
     ids=["pickle", "pickle in JSON's place", "half a tensor", "half of JSON", "nothing"],
 )
-def test_bytes_of_any_other_kind_are_refused_and_not_executed(data):
+def test_other_bytes_are_refused_and_not_executed(data):
     with pytest.raises(OutputError, match="the state of a peer"):
         decode(data, "the state of a peer")
 
     assert not Trap.sprung
 
 
-def test_what_only_pickle_could_carry_is_refused():
+def test_values_that_need_pickle_are_refused():
     with pytest.raises(OutputError):
         encode(Checkpoint(1, {"w": np.array([object()])}, {}))
     with pytest.raises(OutputError):

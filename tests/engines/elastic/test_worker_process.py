@@ -63,7 +63,7 @@ def place(numbers, name):
     return place
 
 
-def test_it_says_where_it_is_and_answers_beside_what_it_does(place):
+def test_a_worker_reports_its_place_and_answers_while_working(place):
     worker = place()
     assert worker.call("report", None, with_events=False) is None
 
@@ -75,7 +75,7 @@ def test_it_says_where_it_is_and_answers_beside_what_it_does(place):
     assert worker.call("report", None, with_events=False) is None
 
 
-def test_what_the_user_raises_is_told_with_the_users_file(place, tmp_path):
+def test_user_errors_are_reported_with_the_users_file(place, tmp_path):
     model = counting_and(tmp_path, "def optimizer(parameters):\n    raise ValueError('no idea')\n")
 
     failure = place(model).prepare()
@@ -86,7 +86,7 @@ def test_what_the_user_raises_is_told_with_the_users_file(place, tmp_path):
     assert "no idea" in failure.message
 
 
-def test_what_should_not_be_raised_is_told_with_its_traceback(place):
+def test_internal_errors_are_reported_with_a_traceback(place):
     worker = place()
     worker.prepare()
 
@@ -97,7 +97,7 @@ def test_what_should_not_be_raised_is_told_with_its_traceback(place):
     assert "worker.py" in failure.message
 
 
-def test_after_a_death_the_next_is_started_in_the_same_place(place):
+def test_a_dead_worker_is_restarted_in_the_same_place(place):
     worker = place()
     first = worker.prepare()
 
@@ -123,7 +123,7 @@ if Path({told!r}).exists():
 """
 
 
-def test_a_death_while_it_prepares_itself_is_told(place, tmp_path):
+def test_a_death_during_preparation_is_reported(place, tmp_path):
     told = tmp_path / "pid"
     worker = place(counting_and(tmp_path, WAITS.format(told=str(told))))
     told.touch()
@@ -162,9 +162,7 @@ def test_a_temporary_folder_with_a_path_too_long_for_sockets_is_named(place, tmp
         ),
     ],
 )
-def test_what_ends_the_process_in_the_users_code_is_told_with_their_line(
-    place, tmp_path, ends, said
-):
+def test_user_code_that_exits_is_reported_with_its_line(place, tmp_path, ends, said):
     model = counting_and(tmp_path, f"import sys\n\n\ndef input_fn(records):\n    {ends}\n")
     line = len(model.read_text().splitlines())
 
@@ -175,7 +173,7 @@ def test_what_ends_the_process_in_the_users_code_is_told_with_their_line(
     assert failure.message.startswith(f"{model}:{line}: this code ended the command with {said}.")
 
 
-def test_an_input_function_that_does_not_return_is_named_while_the_worker_prepares(place, tmp_path):
+def test_an_input_function_that_hangs_is_named_during_preparation(place, tmp_path):
     hangs = "def wait():\n    time.sleep(60)\n\n\ndef input_fn(records):\n    wait()\n"
     model = counting_and(tmp_path, hangs)
     line = len(model.read_text().splitlines()) - 4

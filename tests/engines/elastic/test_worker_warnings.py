@@ -11,7 +11,7 @@ from elasticdl.engines.elastic.worker_warnings import WarningLog
 _log = logging.getLogger("elasticdl")
 
 
-def test_a_warning_passes_once_and_no_more_than_a_hundred_do(caplog):
+def test_each_warning_is_passed_on_once_up_to_a_hundred(caplog):
     with WarningLog().attached() as log:
         _log.warning("%s is odd", "x")
         worker_warnings.repeat(["x is odd", *(f"{number}" for number in range(200))])

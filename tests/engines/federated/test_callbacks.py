@@ -93,14 +93,14 @@ def assert_equal(one, other):
 
 
 @pytest.mark.parametrize("callback", CALLBACKS.values(), ids=CALLBACKS)
-def test_a_party_that_is_alone_ends_where_it_would_in_one_process(callback, alone_and_federated):
+def test_a_single_party_stops_as_in_one_process(callback, alone_and_federated):
     (alone, expected), (rounds, found) = alone_and_federated(callback)
 
     assert_equal(expected, found)
     np.testing.assert_allclose(rounds[: len(alone)], alone, atol=1e-6)
 
 
-def test_a_round_is_ended_in_its_middle_and_training_does_not_begin_again(alone_and_federated):
+def test_stopping_within_a_round_does_not_restart_training(alone_and_federated):
     (alone, expected), (_, found) = alone_and_federated(
         CALLBACKS["the end in the middle of a round"], 2
     )

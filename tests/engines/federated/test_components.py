@@ -114,7 +114,7 @@ def test_each_party_reads_its_own_folder_and_counts_by_its_examples(made):
     assert outcome.metrics["val_loss"] == pytest.approx(-5.0)
 
 
-def test_a_party_has_a_config_of_its_own_for_its_components(made):
+def test_each_party_has_its_own_component_config(made):
     found = made()
     change(found.parties[1], batch_size=12)
 
@@ -123,7 +123,7 @@ def test_a_party_has_a_config_of_its_own_for_its_components(made):
     assert weight_of(outcome) == pytest.approx(-2.0)
 
 
-def test_epochs_are_what_the_config_says_to_components_and_hyperparams_to_parties(made):
+def test_components_see_the_epochs_of_the_config(made):
     found = made(num_rounds=1, num_epochs=3)
     for path in (found.aggregator, *found.parties):
         change(path, epochs=20)
@@ -136,7 +136,7 @@ def test_epochs_are_what_the_config_says_to_components_and_hyperparams_to_partie
     )
 
 
-def test_an_aggregator_may_evaluate_on_a_folder_of_its_own(made, project):
+def test_an_aggregator_may_evaluate_on_its_own_folder(made, project):
     found = made(num_rounds=1)
     values = yaml.safe_load(found.aggregator.read_text())
     data = {"data_dir": str(project / "data" / "north")}
@@ -147,7 +147,7 @@ def test_an_aggregator_may_evaluate_on_a_folder_of_its_own(made, project):
     assert weight_of(outcome) == pytest.approx(-2.5)
 
 
-def test_a_trained_model_is_measured_on_the_loaders_validation_data(made, project):
+def test_a_trained_model_is_evaluated_on_the_loaders_validation_data(made, project):
     output = federated.simulate(str(made().aggregator), reporter=Silent()).output
 
     outcome = api.evaluate(
@@ -157,7 +157,7 @@ def test_a_trained_model_is_measured_on_the_loaders_validation_data(made, projec
     assert outcome.metrics["loss"] == pytest.approx(-5.0)
 
 
-def test_what_goes_over_records_refuses_a_model_of_components_by_name(made, project):
+def test_commands_over_records_refuse_a_component_model(made, project):
     output = federated.simulate(str(made().aggregator), reporter=Silent()).output
     data = str(project / "data" / "north")
     asked = {"trained_model": output, "data": data, "reporter": Silent()}
@@ -168,7 +168,7 @@ def test_what_goes_over_records_refuses_a_model_of_components_by_name(made, proj
         api.evaluate(**asked, report=True)
 
 
-def test_a_config_of_a_session_keeps_its_keys_but_for_those_of_the_session_itself(made):
+def test_a_session_config_keeps_its_keys_except_session_keys(made):
     model = yaml.safe_load(made().aggregator.read_text())["model"]
 
     assert model == {**CONFIG, "src_code_path": "../src"}
@@ -186,7 +186,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("changes", "expected"), REFUSED.values(), ids=REFUSED)
-def test_what_a_section_cannot_be_is_told_with_its_line(made, changes, expected):
+def test_an_invalid_section_is_reported_with_its_line(made, changes, expected):
     path = made().parties[0]
     change(path, **changes)
 
@@ -195,7 +195,7 @@ def test_what_a_section_cannot_be_is_told_with_its_line(made, changes, expected)
     assert re.search(r"party0\.yml:\d+: ", str(error.value))
 
 
-def test_records_and_a_data_loader_do_not_go_together(made):
+def test_records_and_a_data_loader_exclude_each_other(made):
     path = made().parties[0]
     values = yaml.safe_load(path.read_text())
     path.write_text(yaml.safe_dump({**values, "data": {"uri": "x.recordio"}}))
@@ -214,7 +214,7 @@ def test_records_and_a_data_loader_do_not_go_together(made):
         ({"optimizer": {"lr": 0.5}}, "a learning rate cannot be given to a model_builder_class"),
     ],
 )
-def test_what_components_would_not_follow_is_refused(made, local, expected):
+def test_settings_that_components_ignore_are_refused(made, local, expected):
     found = made()
     values = yaml.safe_load(found.aggregator.read_text())
     values["hyperparams"]["local"] = local
@@ -224,7 +224,7 @@ def test_what_components_would_not_follow_is_refused(made, local, expected):
         federated.simulate(str(found.aggregator), reporter=Silent())
 
 
-def test_a_component_that_is_not_there_is_told_with_the_line_that_names_it(made):
+def test_a_missing_component_is_reported_with_its_line(made):
     found = made()
     change(found.parties[1], preprocessor_class="parts.Preprocesor")
 
@@ -232,7 +232,7 @@ def test_a_component_that_is_not_there_is_told_with_the_line_that_names_it(made)
         federated.simulate(str(found.aggregator), reporter=Silent())
 
 
-def test_a_key_that_a_component_misses_is_told_with_the_config(made):
+def test_a_missing_key_of_a_component_is_reported_with_the_config(made):
     found = made()
     change(found.parties[1], model_builder={"rat": 1.0})
 
@@ -240,7 +240,7 @@ def test_a_key_that_a_component_misses_is_told_with_the_config(made):
         federated.simulate(str(found.aggregator), reporter=Silent())
 
 
-def test_records_cannot_be_dealt_out_to_components(project):
+def test_records_cannot_be_distributed_to_components(project):
     with pytest.raises(UsageError, match="is the model builder of a training session"):
         federated.init(
             str(project / "other"),
@@ -251,14 +251,14 @@ def test_records_cannot_be_dealt_out_to_components(project):
     assert not (project / "other").exists()
 
 
-def test_what_says_nothing_to_components_is_refused(made):
+def test_options_without_meaning_for_components_are_refused(made):
     with pytest.raises(UsageError, match="--split cannot be used with --session_config"):
         made(split="dirichlet")
     with pytest.raises(DataError, match="matches north, south"):
         made(num_parties=3)
 
 
-def test_configs_that_cannot_be_take_nothing_with_them_that_was_there(project):
+def test_invalid_configs_do_not_remove_existing_files(project):
     shutil.move(str(project / "data"), str(project / "federation"))
     for number, name in enumerate(("north", "south")):
         (project / "federation" / name).rename(project / "federation" / f"party{number}")
@@ -276,7 +276,7 @@ def test_configs_that_cannot_be_take_nothing_with_them_that_was_there(project):
     ]
 
 
-def test_a_job_of_parties_knows_no_number_of_epochs(made):
+def test_a_federated_job_has_no_number_of_epochs(made):
     output = federated.simulate(str(made().aggregator), reporter=Silent()).output
     job = Job.from_json(load_trained_model(output).description.job_json)
 

@@ -148,7 +148,7 @@ def test_without_a_token_other_users_of_the_machine_are_refused(
         (["--database=duckdb:///x", "--tls_cert=CERT"], "must be used together"),
     ],
 )
-def test_other_machines_reach_it_only_with_tls_and_a_token(
+def test_other_machines_need_tls_and_a_token(
     options, missing, certificates, token_file, shop
 ) -> None:
     from click.testing import CliRunner
@@ -171,7 +171,7 @@ def test_other_machines_reach_it_only_with_tls_and_a_token(
     assert missing in str(result.exception)
 
 
-def test_statements_of_clients_reach_no_files_and_no_other_database(serve, tmp_path) -> None:
+def test_clients_can_access_neither_files_nor_other_databases(serve, tmp_path) -> None:
     server = serve()
     (tmp_path / "secret.csv").write_text("a\n1\n")
 
@@ -194,7 +194,7 @@ def test_statements_of_clients_reach_no_files_and_no_other_database(serve, tmp_p
     assert caught.value.status == "PERMISSION_DENIED"
 
 
-def test_it_survives_what_no_client_should_send(serve) -> None:
+def test_the_server_survives_invalid_requests(serve) -> None:
     server = serve()
     with grpc.insecure_channel(
         server.address, options=[("grpc.max_send_message_length", -1)]
@@ -225,7 +225,7 @@ def test_it_survives_what_no_client_should_send(serve) -> None:
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_a_client_that_goes_away_ends_its_submitter_which_resumes(serve) -> None:
+def test_a_disconnected_client_ends_its_submitter_which_can_resume(serve) -> None:
     server = serve()
     client = Client(server.address)
     results = client.execute(LONG)
@@ -250,7 +250,7 @@ def test_a_client_that_goes_away_ends_its_submitter_which_resumes(serve) -> None
 
 
 @pytest.mark.slow
-def test_a_submitter_that_is_killed_fails_its_statement_alone(serve) -> None:
+def test_a_killed_submitter_fails_only_its_statement(serve) -> None:
     server = serve()
     with Client(server.address) as client:
         job = client.submit(LONG)
@@ -266,7 +266,7 @@ def test_a_submitter_that_is_killed_fails_its_statement_alone(serve) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_takes_its_submitters_along_and_resumes(serve) -> None:
+def test_a_killed_server_ends_its_submitters_and_can_resume(serve) -> None:
     server = serve()
     with Client(server.address) as client:
         first_step(client.execute(LONG))
@@ -298,7 +298,7 @@ def test_a_job_runs_without_its_client(serve) -> None:
     assert caught.value.exit_code == 2
 
 
-def test_sessions_beyond_the_most_are_refused(serve) -> None:
+def test_sessions_beyond_the_limit_are_refused(serve) -> None:
     server = serve("--max_sessions=1")
     endless = "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b"
     with Client(server.address) as client, Client(server.address) as other:
@@ -337,7 +337,7 @@ def test_sessions_beyond_the_most_are_refused(serve) -> None:
         until(served, 10)
 
 
-def test_sessions_of_one_database_are_apart_and_all_are_served(serve) -> None:
+def test_sessions_of_one_database_are_isolated(serve) -> None:
     server = serve()
     found = []
 
@@ -377,7 +377,7 @@ def test_a_submitter_that_does_not_end_is_killed(tmp_path) -> None:
     assert lines == ["ready"]
 
 
-def test_the_written_code_is_that_of_the_proto_file(repository, tmp_path) -> None:
+def test_the_generated_code_matches_the_proto_file(repository, tmp_path) -> None:
     pytest.importorskip("grpc_tools")
     folder = "elasticdl/sql/serving"
     command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={repository}/src"]

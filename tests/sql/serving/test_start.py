@@ -18,12 +18,12 @@ from elasticdl.sql.serving.service import Server
 @pytest.mark.parametrize(
     "url", ["duckdb://", "duckdb:///:memory:", "sqlite://", "sqlite+pysqlite:///:memory:"]
 )
-def test_a_server_on_a_database_in_memory_does_not_start(url, tmp_path) -> None:
+def test_a_server_on_an_in_memory_database_does_not_start(url, tmp_path) -> None:
     with pytest.raises(UsageError, match="would be empty for every program"):
         Server("127.0.0.1:0", url, ExecutionSettings(str(tmp_path)), Security())
 
 
-def test_clients_without_the_servers_authority_are_told_of_it(certificates, tmp_path) -> None:
+def test_clients_without_the_servers_ca_get_an_explanation(certificates, tmp_path) -> None:
     certificate, key = ((certificates / f"server.{kind}").read_bytes() for kind in ("pem", "key"))
     security = Security(token="t", certificate=certificate, key=key)
     server = Server(
@@ -38,7 +38,7 @@ def test_clients_without_the_servers_authority_are_told_of_it(certificates, tmp_
         server.stop()
 
 
-def test_a_refused_start_prints_its_reason_alone() -> None:
+def test_a_refused_start_prints_only_its_reason() -> None:
     command = [sys.executable, "-m", "elasticdl.cli.main", "sql-server", "--listen=0.0.0.0:1"]
     done = subprocess.run(
         [*command, "--database=postgresql://me@nowhere/shop"],

@@ -25,7 +25,7 @@ def made():
     return model, optimizer, Attributes(model, optimizer, ORIGIN)
 
 
-def test_a_step_is_compiled_with_what_the_model_file_made(made):
+def test_a_step_is_compiled_with_attributes_of_the_model_file(made):
     model, optimizer, attributes = made
     model.layers[0].factor = 2.0
     model.layers[1].rate = 0.1
@@ -45,7 +45,7 @@ def test_a_step_is_compiled_with_what_the_model_file_made(made):
     assert (model.layers[1].trainable, optimizer.weight_decay) == (False, None)
 
 
-def test_what_a_step_changes_while_it_is_compiled_stays(made):
+def test_attributes_changed_during_compilation_are_kept(made):
     model, _, attributes = made
     model.layers[1].rate = 0.1
 
@@ -77,7 +77,7 @@ CHANGED_WITHIN = {
 
 
 @pytest.mark.parametrize("name", CHANGED_WITHIN)
-def test_a_change_within_an_attribute_is_refused_where_steps_would_run_eagerly(name):
+def test_a_change_within_an_attribute_is_refused_in_eager_steps(name):
     make, change = CHANGED_WITHIN[name]
     model = keras.Sequential([keras.Input((2,)), Scale()])
     attribute = name.partition("[")[0]
@@ -93,7 +93,7 @@ def test_a_change_within_an_attribute_is_refused_where_steps_would_run_eagerly(n
         change(getattr(model.layers[0], attribute))
 
 
-def test_what_the_model_file_does_not_know_may_change(made):
+def test_attributes_unknown_to_the_model_file_may_change(made):
     model, _, attributes = made
 
     with attributes.watched("on_train_begin()", "Do not."):
@@ -136,7 +136,7 @@ def changes_of(layer, dense, schedule):
 
 
 @pytest.mark.parametrize("change", changes_of(None, None, None))
-def test_a_step_is_compiled_with_what_the_objects_of_the_model_file_held(holding, change):
+def test_a_step_is_compiled_with_object_values_of_the_model_file(holding, change):
     *owners, attributes = holding
     changes_of(*owners)[change]()
 
@@ -160,7 +160,7 @@ def read(layer, dense, schedule):
 
 
 @pytest.mark.parametrize("change", changes_of(None, None, None))
-def test_a_change_of_what_layers_hold_is_refused_with_its_owner(holding, change):
+def test_a_change_of_objects_held_by_layers_is_refused(holding, change):
     *owners, attributes = holding
     expected = change.replace("an entry of prior", "prior of .*scale")
 
@@ -171,7 +171,7 @@ def test_a_change_of_what_layers_hold_is_refused_with_its_owner(holding, change)
         changes_of(*owners)[change]()
 
 
-def test_what_callbacks_have_changed_or_added_is_the_same_in_another_process(holding):
+def test_attributes_set_by_callbacks_are_restored_elsewhere(holding):
     layer, dense, _, attributes = holding
     assert attributes.changed() == {}
     layer.settings["sizes"].append(3)
@@ -190,7 +190,7 @@ def test_what_callbacks_have_changed_or_added_is_the_same_in_another_process(hol
     assert (layer.count, dense.trainable) == (4, False)
 
 
-def test_a_step_is_compiled_without_what_callbacks_have_added(made):
+def test_a_step_is_compiled_without_attributes_added_by_callbacks(made):
     model, _, attributes = made
     model.layers[0].rounds = 3
 

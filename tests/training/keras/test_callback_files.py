@@ -46,7 +46,7 @@ def logger_in(folder, **options):
     return lambda: [keras.callbacks.CSVLogger(folder / "log.csv", **options)]
 
 
-def test_workers_write_the_rows_of_a_log_once(tmp_path):
+def test_rows_of_a_log_are_written_once_by_all_workers(tmp_path):
     fleet = Fleet(logger_in(tmp_path), count=3)
     for epoch in range(3):
         fleet.epoch(epoch)
@@ -54,7 +54,7 @@ def test_workers_write_the_rows_of_a_log_once(tmp_path):
     assert rows_in(tmp_path / "log.csv") == ["0", "1", "2"]
 
 
-def test_the_worker_that_follows_a_dead_one_writes_the_row_that_is_missing(tmp_path):
+def test_a_replacement_writes_the_row_missing_from_a_dead_worker(tmp_path):
     fleet = Fleet(logger_in(tmp_path))
     fleet.epoch(0)
     log = (tmp_path / "log.csv").read_bytes()
@@ -67,7 +67,7 @@ def test_the_worker_that_follows_a_dead_one_writes_the_row_that_is_missing(tmp_p
     assert rows_in(tmp_path / "log.csv") == ["0", "1", "2"]
 
 
-def test_a_worker_on_a_machine_without_the_log_writes_all_of_it(tmp_path):
+def test_a_worker_without_the_log_file_writes_all_of_it(tmp_path):
     fleet = Fleet(logger_in(tmp_path))
     fleet.epoch(0)
     (tmp_path / "log.csv").unlink()
@@ -76,7 +76,7 @@ def test_a_worker_on_a_machine_without_the_log_writes_all_of_it(tmp_path):
     assert rows_in(tmp_path / "log.csv") == ["0", "1"]
 
 
-def test_rows_after_a_checkpoint_are_replaced_and_those_of_an_older_file_stay(tmp_path):
+def test_rows_after_a_checkpoint_are_replaced_and_older_ones_kept(tmp_path):
     log = tmp_path / "log.csv"
     log.write_text("epoch,loss,val_loss\r\n7,1,1\r\n")
     job = Checkpointed(logger_in(tmp_path, append=True))
@@ -100,7 +100,7 @@ def saving(path):
     return lambda: [Saving()]
 
 
-def test_a_model_that_callbacks_save_is_written_by_one_worker(tmp_path):
+def test_a_model_saved_by_callbacks_is_written_by_one_worker(tmp_path):
     fleet = Fleet(saving(tmp_path / "any"))
     leader, other = fleet.workers
     other.epoch(0, val_loss=1.0)
@@ -111,7 +111,7 @@ def test_a_model_that_callbacks_save_is_written_by_one_worker(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["0.weights.h5"]
 
 
-def test_a_model_that_a_dead_worker_was_to_save_is_put_in_place_by_the_next(tmp_path):
+def test_a_model_of_a_dead_worker_is_published_by_the_next(tmp_path):
     fleet = Fleet(saving(tmp_path / "any"))
     _, other = fleet.workers
     other.epoch(0, val_loss=1.0)
@@ -127,7 +127,7 @@ def test_a_model_that_a_dead_worker_was_to_save_is_put_in_place_by_the_next(tmp_
         np.testing.assert_array_equal(mine, theirs)
 
 
-def test_what_a_worker_saved_is_dropped_when_the_one_that_leads_was_there_for_the_commit(tmp_path):
+def test_a_saved_model_is_dropped_if_the_leader_committed(tmp_path):
     fleet = Fleet(saving(tmp_path / "any"))
     _, other = fleet.workers
     other.epoch(0, val_loss=1.0)
@@ -138,7 +138,7 @@ def test_what_a_worker_saved_is_dropped_when_the_one_that_leads_was_there_for_th
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_worker_that_takes_over_a_state_drops_what_it_saved_as_it_began(tmp_path):
+def test_a_worker_that_takes_over_a_state_drops_its_early_saves(tmp_path):
     import keras
 
     class Saving(keras.callbacks.Callback):
@@ -169,7 +169,7 @@ def points_in(folder):
 
 
 @pytest.mark.parametrize("lost", [None, 1])
-def test_one_worker_writes_the_events_of_tensorboard_also_when_one_dies(tmp_path, lost):
+def test_one_worker_writes_tensorboard_events_even_after_a_death(tmp_path, lost):
     import keras
 
     def create(name):
@@ -189,7 +189,7 @@ def test_one_worker_writes_the_events_of_tensorboard_also_when_one_dies(tmp_path
     assert points_in(tmp_path / "fleet") == points_in(tmp_path / "alone")
 
 
-def test_a_save_that_the_model_file_gave_the_model_is_there_after_the_callbacks(tmp_path):
+def test_a_custom_save_method_is_restored_after_callbacks(tmp_path):
     fleet = Fleet(saving(tmp_path / "any"))
     _, other = fleet.workers
     model = other.trainer.model

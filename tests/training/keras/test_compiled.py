@@ -186,7 +186,7 @@ def assert_close(ours, theirs):
 
 
 @pytest.mark.parametrize(("create", "labels"), MODELS)
-def test_evaluating_and_training_give_the_metrics_and_the_weights_of_keras(create, labels):
+def test_training_and_evaluation_match_keras(create, labels):
     # One after the other with the same models: most of the time goes into making them.
     trainer, reference = both(create, labels)
     batches = batches_of(labels, short_last=create is not two_outputs)
@@ -206,7 +206,7 @@ def test_evaluating_and_training_give_the_metrics_and_the_weights_of_keras(creat
 
 
 @pytest.mark.parametrize(("create", "labels"), MODELS[-1:])
-def test_weights_of_one_change_nothing(create, labels):
+def test_sample_weights_of_one_change_nothing(create, labels):
     trainer, reference = both(create, labels)
     batches = [
         Batch(b.features, (b.labels[0], np.ones(8, "float32")), 8) for b in batches_of(labels)[:4]
@@ -222,7 +222,7 @@ def test_weights_of_one_change_nothing(create, labels):
 
 # Keras says that it may be a mistake, and computes what was meant.
 @pytest.mark.filterwarnings("ignore:.*received `from_logits=True`:UserWarning")
-def test_a_softmax_with_a_loss_from_logits_is_measured_by_its_logits():
+def test_a_softmax_with_a_loss_from_logits_is_evaluated_by_logits():
     import keras
 
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -240,7 +240,7 @@ def test_a_softmax_with_a_loss_from_logits_is_measured_by_its_logits():
     assert found == pytest.approx(theirs, rel=1e-5)
 
 
-def test_a_loss_of_layers_alone_is_enough():
+def test_a_model_may_have_only_losses_of_layers():
     import keras
 
     class Pulled(keras.layers.Layer):
@@ -258,7 +258,7 @@ def test_a_loss_of_layers_alone_is_enough():
     assert trainer.train_steps([batch]).losses[0] == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_loss_of_the_models_own_sees_the_features_and_whether_it_trains():
+def test_a_custom_compute_loss_gets_features_and_training_flag():
     import keras
 
     class Own(keras.Model):
@@ -294,7 +294,7 @@ def test_metrics_start_at_zero_for_each_epoch():
     assert once == again
 
 
-def test_parts_of_a_data_set_add_up_to_the_whole():
+def test_metrics_of_parts_add_up_to_those_of_the_whole():
     batches = batches_of()
     trainer = trainer_of(weighted_metrics(), batches[0])
 
@@ -310,7 +310,7 @@ def test_parts_of_a_data_set_add_up_to_the_whole():
 # --- what is refused --------------------------------------------------------------------------
 
 
-def test_a_model_that_is_not_compiled_is_refused():
+def test_an_uncompiled_model_is_refused():
     import keras
 
     def create():
@@ -321,7 +321,7 @@ def test_a_model_that_is_not_compiled_is_refused():
 
 
 @pytest.mark.parametrize("step", ["train_step", "test_step"])
-def test_a_step_of_the_models_own_is_refused(step):
+def test_a_custom_train_step_is_refused(step):
     import keras
 
     kind = type("Stepping", (keras.Sequential,), {step: lambda self, data: {}})
@@ -333,14 +333,14 @@ def test_a_step_of_the_models_own_is_refused(step):
         )
 
 
-def test_labels_that_do_not_fit_the_loss_are_the_users_error():
+def test_labels_unsuitable_for_the_loss_are_a_user_code_error():
     batch = batch_of(8, labels=lambda y: np.zeros((len(y), 5), "float32"))
 
     with pytest.raises((DefinitionError, UserCodeError), match="models.py:7"):
         trainer_of(mlp(loss="categorical_crossentropy"), batch).train_steps([batch])
 
 
-def test_weights_that_do_not_fit_the_loss_are_named_with_their_shape():
+def test_unsuitable_sample_weights_are_named_with_their_shape():
     import keras
 
     def create():
@@ -358,7 +358,7 @@ def test_weights_that_do_not_fit_the_loss_are_named_with_their_shape():
     assert "(n, 1, 1)" in str(raised.value)
 
 
-def test_weights_of_examples_with_axes_of_1_weigh_a_loss_of_pixels():
+def test_sample_weights_with_axes_of_1_apply_to_a_loss_of_pixels():
     import keras
 
     def create():
@@ -409,7 +409,7 @@ def sentences(size, *, second=False):
     return Batch(tokens, (labels, {"steps": weights, "last": weights[:, 0]}), size)
 
 
-def test_uneven_batches_with_masks_are_one_batch_of_keras():
+def test_uneven_batches_with_masks_equal_one_keras_batch():
     batches = [sentences(5), sentences(3)]
     workers = [trainer_of(tagger(), batches[0]) for _ in batches]
     theirs = trainer_of(tagger(), batches[0]).model
@@ -427,7 +427,7 @@ def test_uneven_batches_with_masks_are_one_batch_of_keras():
             np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-6)
 
 
-def test_outputs_with_and_without_a_mask_have_no_common_divisor():
+def test_summing_outputs_with_and_without_a_mask_is_refused():
     batch = sentences(8, second=True)
     trainer = trainer_of(tagger(second=True), batch)
 

@@ -71,7 +71,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_layer_that_changes_its_weight_in_evaluation_is_refused_with_its_line(name):
+def test_a_layer_that_changes_weights_in_evaluation_is_refused(name):
     trainer = trainer_of(counting(add))
     trainer.train_steps([batch_of(8)])
     before = trainer.state()
@@ -96,7 +96,7 @@ def test_a_layer_that_changes_no_weight_in_evaluation_is_evaluated(change, is_of
         call(trainer)
 
 
-def test_a_loss_that_changes_a_weight_of_the_model_is_refused_where_it_is_evaluated():
+def test_a_loss_that_changes_model_weights_is_refused_in_evaluation():
     import keras
 
     class Net(keras.Model):

@@ -140,7 +140,7 @@ def served(folder, x):
     return np.asarray(loaded.serve(x))
 
 
-def test_layers_that_augment_pictures_rest_in_what_is_exported(tmp_path, keras):
+def test_augmentation_layers_are_inactive_in_an_export(tmp_path, keras):
     trainer = trainer_of(augmented)
     trainer.train_steps([batch()])
 
@@ -156,7 +156,7 @@ def test_layers_that_augment_pictures_rest_in_what_is_exported(tmp_path, keras):
 
 
 @pytest.mark.parametrize("wrap", [lambda x: x, lambda x: {"picture": x}])
-def test_a_model_of_a_class_of_its_own_can_be_served(tmp_path, wrap):
+def test_a_subclass_model_can_be_served(tmp_path, wrap):
     trainer = trainer_of(subclass, batch(wrap=wrap))
     trainer.train_steps([batch(wrap=wrap)])
 
@@ -168,7 +168,7 @@ def test_a_model_of_a_class_of_its_own_can_be_served(tmp_path, wrap):
 
 
 @pytest.mark.parametrize("create", [registered, unregistered])
-def test_a_model_of_a_class_with_a_config_is_saved_and_can_be_read_back(tmp_path, keras, create):
+def test_a_subclass_model_with_a_config_can_be_saved_and_loaded(tmp_path, keras, create):
     trainer = trainer_of(create)
     trainer.train_steps([batch()])
 
@@ -181,7 +181,7 @@ def test_a_model_of_a_class_with_a_config_is_saved_and_can_be_read_back(tmp_path
     np.testing.assert_allclose(again(x), trainer.predict(x), rtol=1e-5, atol=1e-6)
 
 
-def test_a_model_that_draws_when_it_is_used_is_served_and_draws_there(tmp_path):
+def test_a_model_that_draws_random_numbers_can_be_served(tmp_path):
     trainer = trainer_of(random_when_used)
 
     assert "saved_model" not in trainer.why_not_exported()
@@ -193,7 +193,7 @@ def test_a_model_that_draws_when_it_is_used_is_served_and_draws_there(tmp_path):
     assert not np.array_equal(first, second)
 
 
-def test_a_model_that_tensorflow_cannot_compile_says_so_at_once():
+def test_a_model_that_cannot_be_compiled_is_reported_immediately():
     (reason,) = [
         reason
         for name, reason in trainer_of(by_numpy).why_not_exported().items()
@@ -210,7 +210,7 @@ def test_many_models_in_one_process_are_exported_without_a_warning(tmp_path, cap
     assert "retracing" not in caplog.text
 
 
-def test_finding_out_changes_nothing():
+def test_checking_whether_a_model_can_be_exported_changes_nothing():
     asked, other = trainer_of(augmented), trainer_of(augmented)
     asked.why_not_exported()
     for trainer in (asked, other):
@@ -220,7 +220,7 @@ def test_finding_out_changes_nothing():
         np.testing.assert_array_equal(array, other.state()[path], err_msg=path)
 
 
-def test_dropout_that_is_fixed_to_training_rests_as_in_predict(tmp_path, keras):
+def test_always_active_dropout_is_inactive_in_an_export(tmp_path, keras):
     def create():
         x = keras.Input((6, 6, 1))
         dropped = keras.layers.Dropout(0.5)(keras.layers.Flatten()(x), training=True)
@@ -234,7 +234,7 @@ def test_dropout_that_is_fixed_to_training_rests_as_in_predict(tmp_path, keras):
     np.testing.assert_allclose(served(tmp_path, x), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_columns_for_inputs_of_one_value_are_served_as_they_were_trained(tmp_path, keras):
+def test_scalar_inputs_are_served_with_the_trained_shape(tmp_path, keras):
     def scaled():
         x, scale = keras.Input((4,), name="x"), keras.Input((1,), name="scale")
         return keras.Model([x, scale], keras.layers.Dense(2)(x * scale[:, 0:1]))

@@ -61,7 +61,7 @@ UNCOMPILED = ["numpy", "python", "a numpy_function"]
 
 
 @pytest.mark.parametrize("name", DEFINITIONS)
-def test_a_resumed_training_draws_what_one_that_was_not_stopped_draws(name):
+def test_a_resumed_training_draws_the_same_numbers(name):
     whole, first = trainer_of(DEFINITIONS[name]()), trainer_of(DEFINITIONS[name]())
     batches = [batch_of(seed) for seed in range(4)]
     expected = [whole.train_steps([batch]).losses[0] for batch in batches]
@@ -90,7 +90,7 @@ def test_draws_of_uncompiled_steps_differ_by_step_and_rank(name):
 
 
 @pytest.mark.parametrize("name", DEFINITIONS)
-def test_a_model_that_draws_leaves_the_generators_of_the_process_alone(name):
+def test_a_model_that_draws_does_not_advance_global_generators(name):
     np.random.seed(3), random.seed(3)
     expected = np.random.normal(), np.random.normal(), random.gauss(0, 1), random.gauss(0, 1)
 
@@ -123,7 +123,7 @@ def python_choice(x):
 
 
 @pytest.mark.parametrize("draw", [numpy_noise, python_choice])
-def test_python_code_that_draws_within_a_compiled_step_is_refused_with_its_line(draw):
+def test_python_draws_within_a_compiled_step_are_refused(draw):
     trainer = trainer_of(definition_of(model_with(draw)))
     line = (
         rf"(?s)test_global_draws.py:{draw.__code__.co_firstlineno + 4}: .*(tf.random|keras.random)"
@@ -136,7 +136,7 @@ def test_python_code_that_draws_within_a_compiled_step_is_refused_with_its_line(
         trainer.gradients(batch_of())
 
 
-def test_an_optimizer_that_draws_in_python_code_is_refused_where_gradients_are_applied():
+def test_python_draws_in_an_optimizer_are_refused():
     import keras
     import tensorflow as tf
 
@@ -154,7 +154,7 @@ def test_an_optimizer_that_draws_in_python_code_is_refused_where_gradients_are_a
         trainer.apply(trainer.gradients(batch_of())[0])
 
 
-def test_python_code_that_does_not_draw_trains_while_the_feed_draws_in_python_code():
+def test_python_draws_of_the_feed_are_allowed_during_training():
     import tensorflow as tf
 
     def halved(x):
@@ -182,7 +182,7 @@ def test_python_code_that_does_not_draw_trains_while_the_feed_draws_in_python_co
         thread.join()
 
 
-def test_draws_that_a_compiled_step_would_fix_are_refused_in_a_model_that_runs_eagerly():
+def test_python_draws_are_refused_in_eager_models_too():
     def create():
         model = model_with(of_numpy)()
         model.compile(run_eagerly=True)
@@ -211,7 +211,7 @@ def test_weights_drawn_by_numpy_start_from_the_seed():
     assert any(np.array_equal(array, expected) for array in state.values())
 
 
-def test_callbacks_draw_by_step_and_moment():
+def test_draws_of_callbacks_depend_on_step_and_hook():
     import keras
 
     class Drawing(keras.callbacks.Callback):
@@ -241,7 +241,7 @@ def test_callbacks_draw_by_step_and_moment():
     assert not set(moments(one)[0]) & set(first[0])
 
 
-def test_a_callback_that_draws_from_tensorflow_is_told_with_its_line(caplog):
+def test_tensorflow_draws_in_a_callback_are_reported_with_their_line(caplog):
     import keras
     import tensorflow as tf
 
@@ -300,7 +300,7 @@ def noisy_constraint(noise):
 
 @pytest.mark.parametrize("of", [noisy_optimizer, noisy_constraint])
 @pytest.mark.parametrize("noise", [keras_noise, tf_noise])
-def test_what_an_update_draws_is_the_same_on_all_workers_and_after_a_resume(of, noise):
+def test_draws_of_an_update_are_equal_on_workers_and_after_a_resume(of, noise):
     one, other, resumed = (trainer_of(of(noise), rank=rank) for rank in (0, 1, 0))
 
     def update(*trainers):

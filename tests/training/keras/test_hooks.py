@@ -128,7 +128,7 @@ def callbacks_of_keras(folder):
         pytest.param("lambda", marks=pytest.mark.exhaustive),
     ],
 )  # fmt: skip
-def test_a_callback_of_keras_does_the_same_when_every_epoch_is_resumed(name, tmp_path, caplog):
+def test_keras_callbacks_behave_the_same_when_every_epoch_is_resumed(name, tmp_path, caplog):
     more = {"use_ema": True, "ema_momentum": 0.5} if name in {"averages", "swapped"} else {}
     results = []
     for number, resume_after in enumerate([(), range(len(LOSSES) - 1)]):
@@ -153,7 +153,7 @@ def job_epochs(job):
     return job.trainer.model.history.epoch
 
 
-def test_early_stopping_restores_the_best_weights_of_before_the_resume(keras):
+def test_early_stopping_restores_best_weights_from_before_a_resume(keras):
     def create():
         return [keras.callbacks.EarlyStopping("val_loss", patience=9, restore_best_weights=True)]
 
@@ -168,7 +168,7 @@ def test_early_stopping_restores_the_best_weights_of_before_the_resume(keras):
         np.testing.assert_array_equal(mine, theirs)
 
 
-def test_a_remote_monitor_reports_each_epoch_also_after_a_resume(keras):
+def test_a_remote_monitor_reports_each_epoch_even_after_a_resume(keras):
     received = []
 
     class Received(http.server.BaseHTTPRequestHandler):
@@ -190,7 +190,7 @@ def test_a_remote_monitor_reports_each_epoch_also_after_a_resume(keras):
     assert [row["epoch"] for row in received] == [0, 1, 2, 3, 4]
 
 
-def test_keras_own_backup_is_left_out_and_said(keras, tmp_path, caplog):
+def test_backup_and_restore_is_ignored_with_a_warning(keras, tmp_path, caplog):
     run(lambda: [keras.callbacks.BackupAndRestore(tmp_path / "backup")])
 
     assert not (tmp_path / "backup").exists()
@@ -241,7 +241,7 @@ class Everything:
         return np.array(value).tolist() if hasattr(value, "dtype") else value
 
 
-def test_values_of_every_kind_come_back_with_their_types(keras, caplog):
+def test_values_of_every_kind_are_restored_with_their_types(keras, caplog):
     class Remembering(keras.callbacks.Callback):
         def __init__(self):
             super().__init__()
@@ -270,7 +270,7 @@ def test_values_of_every_kind_come_back_with_their_types(keras, caplog):
     assert "cannot store" not in caplog.text
 
 
-def test_an_argument_that_a_callback_has_changed_comes_back_and_others_come_from_the_code(keras):
+def test_only_changed_arguments_of_a_callback_are_restored(keras):
     class Decaying(keras.callbacks.Callback):
         def __init__(self, rate, patience):
             super().__init__()
@@ -287,7 +287,7 @@ def test_an_argument_that_a_callback_has_changed_comes_back_and_others_come_from
     assert (job.callbacks[0].rate, job.callbacks[0].patience) == (0.5, 4)
 
 
-def test_what_cannot_be_kept_is_named_before_the_first_step_and_once(keras, tmp_path, caplog):
+def test_callback_state_that_cannot_be_kept_is_named_once(keras, tmp_path, caplog):
     class Writing(keras.callbacks.Callback):
         def on_train_begin(self, logs=None):
             self.file = (tmp_path / "notes").open("w")
@@ -315,7 +315,7 @@ def test_what_cannot_be_kept_is_named_before_the_first_step_and_once(keras, tmp_
     assert [record.getMessage() for record in caplog.records] == said
 
 
-def test_a_callback_learns_from_a_metric_of_the_definition_which_values_are_better(keras):
+def test_a_callback_gets_the_direction_of_a_metric(keras):
     stopping = keras.callbacks.EarlyStopping("val_good", patience=1)
     metrics = MetricFunctions(
         named=[NamedMetric("good", keras.metrics.SparseCategoricalAccuracy())]
@@ -330,7 +330,7 @@ def test_a_callback_learns_from_a_metric_of_the_definition_which_values_are_bett
     assert not hooks.stop_requested
 
 
-def test_callbacks_know_how_many_epochs_and_steps_there_are_as_in_fit(keras):
+def test_callbacks_know_the_number_of_epochs_and_steps_as_in_fit(keras):
     callback = keras.callbacks.Callback()
     Checkpointed(lambda: [callback], num_epochs=5)
 
@@ -349,14 +349,14 @@ class Measuring:
 
 
 @pytest.mark.parametrize("method", ["evaluate", "fit", "train_on_batch", "test_on_batch"])
-def test_a_model_has_no_loss_for_a_callback_and_says_so_with_the_line(keras, method):
+def test_evaluating_the_model_in_a_callback_is_refused_with_the_line(keras, method):
     hooks = Checkpointed(Measuring(keras, method).create).hooks
 
     with pytest.raises(UserCodeError, match=rf"test_hooks.py(?s:.*)model\.{method}\(\) does not"):
         hooks.epoch_end(0, {"loss": 1.0})
 
 
-def test_a_callback_that_raises_is_the_users_mistake(keras):
+def test_a_callback_that_raises_is_a_user_code_error(keras):
     def end(epoch, logs):
         raise KeyError("mae")
 
@@ -366,7 +366,7 @@ def test_a_callback_that_raises_is_the_users_mistake(keras):
         hooks.epoch_end(0, {"loss": 1.0})
 
 
-def test_a_callback_that_watches_a_metric_of_the_validation_as_one_of_the_training(keras):
+def test_monitoring_a_validation_metric_without_val_is_refused(keras):
     def hooks(name):
         return Checkpointed(lambda: [keras.callbacks.EarlyStopping(name, mode="min")]).hooks
 
@@ -375,7 +375,7 @@ def test_a_callback_that_watches_a_metric_of_the_validation_as_one_of_the_traini
     hooks("val_mae").epoch_end(0, {"loss": 1.0, "val_loss": 1.0, "val_mae": 1.0})
 
 
-def test_a_callback_goes_on_with_its_own_generator_and_with_attributes_of_the_model(keras):
+def test_a_callback_resumes_its_generator_and_model_attributes(keras):
     class Drawing(keras.callbacks.Callback):
         def __init__(self):
             super().__init__()

@@ -38,7 +38,7 @@ LABELS = np.array([[3], [1], [2]])
         lambda y: y.flatten() @ np.ones((3,), "int64"),
     ],
 )
-def test_numpy_code_means_the_same_in_a_compiled_step(labels_module, function):
+def test_numpy_code_gives_the_same_result_in_a_compiled_step(labels_module, function):
     import tensorflow as tf
 
     @tf.function(autograph=False)
@@ -52,7 +52,7 @@ def test_numpy_code_means_the_same_in_a_compiled_step(labels_module, function):
     "function",
     [lambda y: np.eye(10)[y], lambda y: y.tolist(), np.linalg.norm, np.asarray],
 )
-def test_what_tensorflow_cannot_compile_says_so(labels_module, function):
+def test_numpy_code_that_cannot_be_compiled_is_reported(labels_module, function):
     import tensorflow as tf
 
     @tf.function(autograph=False)
@@ -63,7 +63,7 @@ def test_what_tensorflow_cannot_compile_says_so(labels_module, function):
         step(tf.constant(LABELS))
 
 
-def test_tensorflow_and_keras_take_such_labels_as_tensors(labels_module):
+def test_tensorflow_and_keras_accept_these_labels_as_tensors(labels_module):
     import keras
     import tensorflow as tf
 
@@ -80,7 +80,7 @@ def test_tensorflow_and_keras_take_such_labels_as_tensors(labels_module):
     assert cast.dtype == tf.int32
 
 
-def test_outside_of_a_compiled_step_labels_are_plain_numpy(labels_module):
+def test_labels_are_plain_numpy_outside_a_compiled_step(labels_module):
     import tensorflow as tf
 
     assert type(labels_module.as_numpy(tf.constant(LABELS))) is np.ndarray

@@ -71,7 +71,7 @@ def root_mean_square(outputs, labels):
 
 @pytest.mark.parametrize("loss", [mean, crossentropy])
 @pytest.mark.parametrize("size", [1, 2, 7, 8])
-def test_a_mean_over_examples_is_split(loss, size):
+def test_a_mean_over_examples_can_be_split(loss, size):
     whole, split = trainer_of(loss), trainer_of(loss)
     whole.train_steps([batch_of(size)])
 
@@ -82,13 +82,13 @@ def test_a_mean_over_examples_is_split(loss, size):
 
 
 @pytest.mark.parametrize("size", [1, 8])
-def test_a_sum_is_refused_with_the_advice_to_take_the_mean(size):
+def test_a_sum_is_refused_with_advice_to_use_the_mean(size):
     with pytest.raises(DefinitionError, match=r"It is a sum.*tf.reduce_mean"):
         trainer_of(total).gradients(batch_of(size))
 
 
 @pytest.mark.parametrize("loss", [in_batch_negatives, root_mean_square])
-def test_a_loss_that_couples_examples_trains_in_one_process_and_is_refused_on_workers(loss):
+def test_a_coupled_loss_is_refused_only_on_workers(loss):
     trainer = trainer_of(loss)
 
     assert np.isfinite(trainer.train_steps([batch_of()]).losses).all()
@@ -108,7 +108,7 @@ def test_a_loss_that_needs_the_whole_batch_is_refused():
         trainer_of(of_eight).gradients(batch_of())
 
 
-def test_a_model_that_says_the_same_of_all_examples_does_not_hide_a_sum():
+def test_constant_outputs_do_not_hide_a_coupled_loss():
     import keras
 
     def zeros():
@@ -119,7 +119,7 @@ def test_a_model_that_says_the_same_of_all_examples_does_not_hide_a_sum():
         trainer_of(in_batch_negatives, zeros).gradients(batch_of())
 
 
-def test_a_loss_that_is_not_a_number_is_no_sum():
+def test_a_nan_loss_is_not_mistaken_for_a_sum():
     import keras
 
     trainer = trainer_of(lambda o, y: mean(o, y) * keras.ops.log(-1.0 + 0.0 * o[0, 0]))
@@ -141,7 +141,7 @@ def with_activity(penalty):
     return lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), Penalty()])
 
 
-def test_what_layers_add_is_split_too():
+def test_losses_added_by_layers_can_be_split_too():
     import keras
 
     def averaged(x):
@@ -157,7 +157,7 @@ def test_what_layers_add_is_split_too():
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-def test_a_sum_that_layers_add_is_refused_on_workers():
+def test_a_sum_added_by_layers_is_refused_on_workers():
     import keras
 
     trainer = trainer_of(mean, with_activity(lambda x: keras.ops.sum(keras.ops.square(x))))
@@ -167,7 +167,7 @@ def test_a_sum_that_layers_add_is_refused_on_workers():
         trainer.gradients(batch_of())
 
 
-def test_a_random_loss_of_layers_is_trained_with_a_word(caplog):
+def test_a_random_layer_loss_trains_with_a_warning(caplog):
     import keras
 
     def random(x):
@@ -192,7 +192,7 @@ def ignoring_zeros(outputs, labels):
     )
 
 
-def test_a_loss_whose_first_batch_looks_like_a_mean_is_refused_at_the_batch_that_shows_it():
+def test_a_loss_is_refused_when_a_later_batch_shows_a_sum():
     trainer = trainer_of(ignoring_zeros)
     # The first two batches are looked at more closely.
     for _ in range(2):
@@ -202,7 +202,7 @@ def test_a_loss_whose_first_batch_looks_like_a_mean_is_refused_at_the_batch_that
         trainer.gradients(labelled(0, 2, 1, 2, 1, 2))
 
 
-def test_a_loss_of_keras_that_ignores_a_class_is_refused_before_a_batch_has_that_class():
+def test_a_loss_with_an_ignored_class_is_refused_in_advance():
     import keras
 
     from elasticdl.dialects.losses import KerasLoss
@@ -247,7 +247,7 @@ def trained(trainer, num_steps):
         trainer.apply(trainer.gradients(batch_of(seed=seed))[0])
 
 
-def test_a_sum_that_layers_add_later_is_refused_when_it_shows():
+def test_a_sum_that_layers_add_later_is_refused_when_it_appears():
     trainer = trainer_of(mean, warming_up(squares))
     trained(trainer, 1)
 
@@ -259,7 +259,7 @@ def test_a_mean_that_layers_add_later_is_trained():
     trained(trainer_of(mean, warming_up(averaged_squares)), 5)
 
 
-def test_a_random_loss_of_layers_is_told_once(caplog):
+def test_a_random_layer_loss_is_reported_once(caplog):
     import keras
 
     def random(x):
@@ -296,19 +296,19 @@ def batch_norm():
 
 
 @pytest.mark.parametrize("before", [[], [dropout], [batch_norm]])
-def test_a_sum_that_layers_add_in_training_only_is_refused(before):
+def test_a_sum_that_layers_add_only_in_training_is_refused(before):
     with pytest.raises(DefinitionError, match="loss that layers add"):
         trainer_of(mean, in_training_only(squares, *before)).gradients(batch_of(32))
 
 
 @pytest.mark.parametrize(("before", "told"), [([], 0), ([dropout], 1), ([batch_norm], 1)])
-def test_a_mean_that_layers_add_in_training_only_is_trained(before, told, caplog):
+def test_a_mean_that_layers_add_only_in_training_is_trained(before, told, caplog):
     trained(trainer_of(mean, in_training_only(averaged_squares, *before)), 3)
 
     assert caplog.text.count("cannot determine") == told
 
 
-def test_two_draws_that_are_nearly_equal_are_random_all_the_same():
+def test_nearly_equal_draws_are_recognized_as_random():
     from elasticdl.training.keras.loss_part_checks import ExampleBatch, check_added
     from elasticdl.training.keras.reduction import Divisor
 
@@ -329,7 +329,7 @@ def test_two_draws_that_are_nearly_equal_are_random_all_the_same():
     assert why == "it is random"
 
 
-def test_a_coupled_loss_that_layers_add_in_training_only_is_refused():
+def test_a_coupled_loss_that_layers_add_only_in_training_is_refused():
     import keras
 
     def of_means(x):

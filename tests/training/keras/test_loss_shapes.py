@@ -47,7 +47,7 @@ def squeezing(outputs, labels):
 
 
 @pytest.mark.parametrize("labels", [np.arange(8), np.ones(8, np.float32)])
-def test_a_loss_that_compares_all_with_all_is_told_once(labels, caplog):
+def test_a_loss_that_broadcasts_to_all_pairs_is_reported_once(labels, caplog):
     train(squares, labels)
 
     found = [r.getMessage() for r in caplog.records if "[n, n]" in r.getMessage()]
@@ -63,7 +63,7 @@ def test_a_loss_that_compares_all_with_all_is_told_once(labels, caplog):
         (squeezing, np.ones(8, np.float32)),
     ],
 )
-def test_a_loss_of_each_example_is_not(loss, labels, caplog):
+def test_a_loss_per_example_is_not_reported(loss, labels, caplog):
     train(loss, labels)
 
     assert "[n, n]" not in caplog.text

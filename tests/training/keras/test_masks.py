@@ -115,7 +115,7 @@ def close(one, other, rtol=1e-5):
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_training_and_evaluating_with_a_mask_are_those_of_keras(loss):
+def test_training_and_evaluation_with_a_mask_match_keras(loss):
     batch = batch_of(8)
     trainer, model = trainer_of(LOSSES[loss]()), plain(PLAIN[loss]())
     expected = model.evaluate(batch.features, batch.labels, verbose=0)
@@ -130,7 +130,7 @@ def test_training_and_evaluating_with_a_mask_are_those_of_keras(loss):
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_uneven_batches_of_two_workers_are_one_batch_of_keras(loss):
+def test_uneven_batches_of_two_workers_equal_one_keras_batch(loss):
     batches = [batch_of(5, seed=1), batch_of(3, seed=2)]
     workers = [trainer_of(LOSSES[loss]()) for _ in batches]
     model = plain(PLAIN[loss]())
@@ -164,7 +164,7 @@ def add(contributions):
     )
 
 
-def test_metrics_leave_out_what_the_mask_leaves_out():
+def test_metrics_omit_masked_steps():
     import keras
 
     def far(y_true, y_pred):
@@ -214,7 +214,7 @@ def test_masks_of_nested_outputs_reach_the_loss_in_evaluation():
     assert found == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_loss_of_an_example_is_that_of_its_steps():
+def test_the_loss_of_an_example_covers_its_steps():
     batch = batch_of(8)
     examined = trainer_of(per_step).evaluate_per_example(batch)
 
@@ -224,7 +224,7 @@ def test_the_loss_of_an_example_is_that_of_its_steps():
     np.testing.assert_allclose(examined.values["loss"], expected, rtol=1e-5)
 
 
-def test_a_batch_without_a_step_that_counts_adds_nothing():
+def test_a_fully_masked_batch_adds_nothing():
     batch = batch_of(8)
     nothing = Batch(np.zeros_like(batch.features), batch.labels, 8)
     trainer = trainer_of(per_step)
@@ -238,7 +238,7 @@ def test_a_batch_without_a_step_that_counts_adds_nothing():
     close(weights_of(trainer.model), before, rtol=0)
 
 
-def test_a_loss_with_a_mask_and_one_over_all_examples_have_no_common_divisor():
+def test_mixing_masked_and_unmasked_losses_is_refused():
     import keras
 
     def loss(outputs, labels):

@@ -76,7 +76,7 @@ CATALOGUE = [
 ]
 
 
-def test_the_table_has_all_metrics_of_keras():
+def test_the_table_has_all_keras_metrics():
     import keras
 
     kinds = {kind.__name__ for kind in vars(keras.metrics).values() if inspect.isclass(kind)}
@@ -100,7 +100,7 @@ def batches(labels):
 
 
 @pytest.mark.parametrize(("name", "options", "labels"), CATALOGUE)
-def test_a_metric_of_keras_adds_up_and_says_what_evaluate_says(name, options, labels):
+def test_keras_metrics_add_up_and_match_evaluate(name, options, labels):
     import keras
 
     from elasticdl.training.keras import KerasTrainer

@@ -255,7 +255,7 @@ def assert_close(ours, theirs, rtol=1e-5):
 
 
 @pytest.mark.parametrize("make", [*CARRIED, *SUMMED])
-def test_a_metric_of_the_users_own_says_what_keras_says(make):
+def test_a_custom_metric_matches_keras(make):
     trainer, some = trainer_of(definition_of(make())), batches()
     reference = reference_of(trainer, [make()])
 
@@ -281,7 +281,7 @@ def test_a_state_that_adds_up_is_summed(make):
 
 
 @pytest.mark.parametrize("make", CARRIED)
-def test_how_steps_are_grouped_changes_no_carried_state(make):
+def test_grouping_of_steps_does_not_change_a_carried_state(make):
     one, other, some = (
         trainer_of(definition_of(make())),
         trainer_of(definition_of(make())),
@@ -308,7 +308,7 @@ def test_a_carried_state_survives_a_checkpoint(make):
 
 
 @pytest.mark.parametrize("make", CARRIED)
-def test_where_states_are_added_such_a_metric_is_refused_by_name(make):
+def test_a_carried_metric_is_refused_by_name_if_states_are_summed(make):
     trainer = trainer_of(definition_of(make()))
 
     with pytest.raises(DefinitionError) as caught:
@@ -318,7 +318,7 @@ def test_where_states_are_added_such_a_metric_is_refused_by_name(make):
     assert "several workers" in str(caught.value)
 
 
-def test_a_metric_the_example_tells_nothing_about_is_refused_when_a_batch_does():
+def test_an_undecided_metric_is_refused_when_a_batch_disproves_it():
     some = batches()
     nothing = Batch(np.zeros((6, 3), "float32"), np.zeros((6, 1), "float32"), 6)
     trainer = trainer_of(definition_of(largest_error()), nothing)
@@ -329,7 +329,7 @@ def test_a_metric_the_example_tells_nothing_about_is_refused_when_a_batch_does()
         trainer.evaluate(some[0])
 
 
-def test_a_metric_the_example_tells_nothing_about_is_summed_when_a_batch_proves_it():
+def test_an_undecided_metric_is_summed_when_a_batch_proves_it():
     nothing = Batch(np.zeros((6, 3), "float32"), np.zeros((6, 1), "float32"), 6)
     trainer = trainer_of(definition_of(own_mean()), nothing)
     assert trainer.evaluation_metrics.ordered == {"own_mean"}
@@ -342,7 +342,7 @@ def test_a_metric_the_example_tells_nothing_about_is_summed_when_a_batch_proves_
     assert not trainer.evaluation_metrics.variables.unproved
 
 
-def test_a_compiled_models_metrics_are_carried_too():
+def test_metrics_of_a_compiled_model_are_carried_too():
     def create():
         import keras
 
@@ -388,7 +388,7 @@ def test_a_state_in_a_python_attribute_is_refused():
         trainer_of(definition_of(InPython(name="python")))
 
 
-def test_a_state_in_a_variable_of_tensorflow_is_refused():
+def test_a_state_in_a_tensorflow_variable_is_refused():
     import keras
     import tensorflow as tf
 
@@ -407,7 +407,7 @@ def test_a_state_in_a_variable_of_tensorflow_is_refused():
         trainer_of(definition_of(InTensorFlow(name="tf")))
 
 
-def test_a_metric_of_one_output_that_gets_all_is_refused_with_a_way_to_select(keras):
+def test_a_metric_that_gets_all_outputs_is_refused_with_advice(keras):
     def create():
         inputs = keras.Input((3,))
         outputs = {name: keras.layers.Dense(1, name=name)(inputs) for name in ("a", "b")}
@@ -427,7 +427,7 @@ def test_a_metric_of_one_output_that_gets_all_is_refused_with_a_way_to_select(ke
         trainer_of(definition, batch).evaluate(batch)
 
 
-def test_a_metric_of_tf_keras_is_refused():
+def test_a_tf_keras_metric_is_refused():
     tf_keras = pytest.importorskip("tf_keras")
 
     with pytest.raises(DefinitionError, match="'mae' is a tf_keras.*expected a metric of Keras 3"):
@@ -438,20 +438,20 @@ def test_a_metric_of_tf_keras_is_refused():
 
 
 @pytest.mark.parametrize("name", ["loss", "val_error"])
-def test_a_metric_with_a_name_that_is_taken_is_refused(keras, name):
+def test_a_metric_with_a_taken_name_is_refused(keras, name):
     with pytest.raises(DefinitionError, match=rf"zoo/model.py:41: a metric is named '{name}'"):
         trainer_of(definition_of(keras.metrics.MeanAbsoluteError(name=name)))
 
 
 @pytest.mark.parametrize("name", ["loss", "val_error"])
-def test_a_value_with_a_name_that_is_taken_is_refused_before_the_first_step(name):
+def test_a_value_with_a_taken_name_is_refused_before_the_first_step(name):
     definition = definition_of(scalars=lambda outputs, labels: {name: 7.0})
 
     with pytest.raises(DefinitionError, match=rf"zoo/model.py:41: a metric is named '{name}'"):
         trainer_of(definition)
 
 
-def test_two_metrics_of_one_name_are_refused(keras):
+def test_metrics_with_the_same_name_are_refused(keras):
     twice = [keras.metrics.MeanAbsoluteError(name="a"), keras.metrics.MeanSquaredError(name="a")]
 
     with pytest.raises(DefinitionError, match="two metrics are named 'a'"):

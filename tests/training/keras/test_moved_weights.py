@@ -47,7 +47,7 @@ def by_itself(scale, x):
 
 
 @pytest.mark.parametrize("change", [by_examples, by_chance])
-def test_what_examples_or_chance_decide_is_refused_where_gradients_are_summed(change):
+def test_data_dependent_or_random_changes_are_refused_in_sums(change):
     trainer = trainer_of(change)
 
     assert np.isfinite(trainer.train_steps([batch_of()]).losses).all()
@@ -55,7 +55,7 @@ def test_what_examples_or_chance_decide_is_refused_where_gradients_are_summed(ch
         trainer.gradients(batch_of())
 
 
-def test_what_the_weight_alone_decides_is_trained_and_tried_without_a_trace():
+def test_changes_that_depend_only_on_the_weight_are_trained():
     whole, split = trainer_of(by_itself), trainer_of(by_itself)
     whole.train_steps([batch_of()])
 
@@ -69,7 +69,7 @@ def shrunk(scale, x):
     return 0.9 * scale
 
 
-def test_gradients_leave_the_weights_and_each_update_changes_them_once():
+def test_computing_gradients_does_not_change_weights():
     whole, split, idle = (trainer_of(shrunk) for _ in range(3))
     whole.train_steps([batch_of()])
     begun = split.state()
@@ -98,7 +98,7 @@ def at_times(scale, x):
     )
 
 
-def test_a_change_that_is_not_made_in_every_call_is_sent_too():
+def test_an_occasional_change_is_sent_too():
     trainer = trainer_of(at_times)
     begun = trainer.state()
 
@@ -109,7 +109,7 @@ def test_a_change_that_is_not_made_in_every_call_is_sent_too():
     assert np.abs(trainer.state()[path] - begun[path]).max() < 0.05
 
 
-def test_an_assignment_in_a_branch_not_taken_at_first_is_refused_where_gradients_are_summed():
+def test_an_assignment_in_a_later_branch_is_refused():
     import keras
     import tensorflow as tf
 
@@ -138,7 +138,7 @@ def test_an_assignment_in_a_branch_not_taken_at_first_is_refused_where_gradients
         trainer.gradients(batch_of())
 
 
-def test_workers_that_looked_at_other_batches_hold_the_same_weights():
+def test_workers_with_different_batches_have_the_same_weights():
     one, other = trainer_of(by_itself), trainer_of(by_itself, rank=1)
     total = one.gradients(batch_of(1))[0]
     other.gradients(batch_of(2))

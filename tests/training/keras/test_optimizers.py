@@ -192,7 +192,7 @@ ONLY_HERE = {"Adam", "accumulation", "several", "overriding", "weight_decay"}
         for name in [*KINDS, *OPTIONS, "schedule", "excluding", "several", "overriding", "scaled"]
     ],
 )
-def test_an_optimizer_makes_the_updates_of_a_plain_script(name, keras):
+def test_updates_of_an_optimizer_match_a_plain_script(name, keras):
     create = factory(name)
     losses, model = plain(create)
 
@@ -231,7 +231,7 @@ def tiny_loss(outputs, labels):
     return squared(outputs, labels) * 1e-7
 
 
-def test_gradients_that_float16_cannot_hold_are_scaled_as_fit_scales_them(keras):
+def test_float16_gradients_are_scaled_as_in_fit(keras):
     keras.config.set_dtype_policy("mixed_float16")
 
     def create():
@@ -252,7 +252,7 @@ def test_gradients_that_float16_cannot_hold_are_scaled_as_fit_scales_them(keras)
             np.testing.assert_allclose(mine, theirs, atol=moved * 1e-3)
 
 
-def test_an_overflow_on_one_worker_halves_the_scale_on_all_and_makes_no_update(keras):
+def test_an_overflow_on_one_worker_skips_the_update_on_all(keras):
     keras.config.set_dtype_policy("mixed_float16")
     huge, ordinary = batches()[0], batches()[1]
     huge = Batch(huge.features, huge.labels * 3e4, 8)
@@ -336,7 +336,7 @@ def test_ids_that_repeat_in_a_batch_train_as_in_a_plain_script(
     assert ("squares the gradients of repeated ids" in caplog.text) != equal_on_workers
 
 
-def test_an_optimizer_that_raises_is_the_users_error_where_gradients_are_summed(keras):
+def test_an_optimizer_that_raises_is_a_user_code_error_in_sums(keras):
     class Raising(keras.optimizers.SGD):
         def update_step(self, gradient, variable, learning_rate):
             raise KeyError("no such slot")

@@ -56,7 +56,7 @@ def layer_of(function):
     return lambda: [Layer()]
 
 
-def test_a_mean_over_the_batch_is_refused_where_gradients_are_summed():
+def test_a_mean_over_the_batch_is_refused_if_gradients_are_summed():
     import keras
 
     trainer = trainer_of(layer_of(lambda x: x - keras.ops.mean(x, axis=0)))
@@ -66,7 +66,7 @@ def test_a_mean_over_the_batch_is_refused_where_gradients_are_summed():
 
 
 @pytest.mark.parametrize("size", [6, 8, 32])
-def test_two_records_in_turn_are_enough_to_see_it(size):
+def test_two_alternating_records_suffice_to_detect_dependence(size):
     import keras
 
     trainer = trainer_of(layer_of(lambda x: x - keras.ops.mean(x, axis=0)))
@@ -75,7 +75,7 @@ def test_two_records_in_turn_are_enough_to_see_it(size):
         trainer.gradients(repeated(batch_of(2), size))
 
 
-def test_it_is_seen_in_the_second_batch_if_the_first_has_one_record_many_times():
+def test_dependence_hidden_by_a_repeated_record_is_detected_later():
     import keras
 
     trainer = trainer_of(layer_of(lambda x: x - keras.ops.mean(x, axis=0)))
@@ -86,7 +86,7 @@ def test_it_is_seen_in_the_second_batch_if_the_first_has_one_record_many_times()
         trainer.gradients(batch_of(8))
 
 
-def test_a_worker_that_joins_does_not_repeat_the_checks_of_the_others():
+def test_a_joining_worker_does_not_repeat_checks():
     import keras
 
     first = trainer_of(list)
@@ -167,7 +167,7 @@ def halving():
     "create_layers",
     [normalizing_by_the_batch, normalizing, dropping, drawing, hiding_values_at_random, halving],
 )
-def test_what_is_documented_or_random_or_rounded_is_trained(create_layers):
+def test_documented_exceptions_random_and_rounded_layers_are_trained(create_layers):
     trainer = trainer_of(create_layers)
 
     trainer.gradients(batch_of())
@@ -189,7 +189,7 @@ def test_a_mean_over_the_batch_in_training_is_refused_beside_random_draws(size):
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_a_small_batch_has_parts_too(size):
+def test_small_batches_are_checked_too(size):
     trainer_of(normalizing).gradients(batch_of(size))
 
 
@@ -205,7 +205,7 @@ def limited_to(capacity):
 
 
 @pytest.mark.parametrize(("capacity", "is_refused"), [(17, True), (18, False)])
-def test_a_limit_that_only_a_whole_update_reaches_is_refused(capacity, is_refused):
+def test_a_limit_reached_only_by_a_whole_update_is_refused(capacity, is_refused):
     trainer = trainer_of(limited_to(capacity))
     contribution, _ = trainer.gradients(batch_of())
     trainer.apply(Contribution(2 * contribution.buffer, 18))
@@ -214,7 +214,7 @@ def test_a_limit_that_only_a_whole_update_reaches_is_refused(capacity, is_refuse
         trainer.gradients(batch_of())
 
 
-def test_a_layer_that_begins_to_look_at_its_batch_later_is_reported_once(caplog) -> None:
+def test_a_layer_that_later_depends_on_its_batch_is_reported_once(caplog) -> None:
     import keras
 
     class Fades(keras.layers.Layer):

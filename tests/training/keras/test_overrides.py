@@ -67,7 +67,7 @@ def without_training(self, x, y, y_pred, sample_weight):
 
 
 @pytest.mark.parametrize("method", [without_training, own_loss])
-def test_compute_loss_is_called_as_keras_calls_it(method):
+def test_compute_loss_is_called_as_by_keras(method):
     import keras
 
     batch = batch_of(8)
@@ -85,7 +85,7 @@ def test_compute_loss_is_called_as_keras_calls_it(method):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
-def test_compute_loss_of_halves_adds_up_to_that_of_the_whole():
+def test_compute_loss_of_halves_adds_up_to_the_whole():
     kind = net(compute_loss=without_training)
     whole, split = trainer_of(kind), trainer_of(kind)
     batch = batch_of(8)
@@ -120,7 +120,7 @@ def test_a_method_that_would_not_be_called_is_refused_with_its_line(name):
         trainer_of(net(**{name: method}))
 
 
-def test_a_method_set_on_the_object_is_refused_as_well():
+def test_a_method_set_on_the_object_is_refused_too():
     def create():
         model = net()()
         model.train_step = lambda data: {}
@@ -130,7 +130,7 @@ def test_a_method_set_on_the_object_is_refused_as_well():
         trainer_of(create)
 
 
-def test_a_model_that_was_compiled_with_a_loss_of_its_own_is_refused():
+def test_a_model_compiled_with_its_own_loss_is_refused():
     def create():
         model = net()()
         model.compile("adam", "mae")
@@ -147,7 +147,7 @@ def test_an_ordinary_subclass_and_a_sequential_model_are_trained():
         assert np.isfinite(trainer_of(create).train_steps([batch_of(8)]).losses).all()
 
 
-def test_metrics_of_the_models_own_are_reported(caplog):
+def test_custom_metrics_of_a_model_are_reported(caplog):
     import keras
 
     def init(self):
@@ -183,7 +183,7 @@ def two_layers(trainable_weights):
     return Net
 
 
-def test_a_model_that_names_its_trainable_weights_trains_those_as_fit_does():
+def test_a_model_may_select_its_trainable_weights_as_in_fit():
     import keras
 
     kind = two_layers(lambda self: self.head.trainable_weights)
@@ -209,7 +209,7 @@ def test_a_model_that_names_its_trainable_weights_trains_those_as_fit_does():
             np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
-def test_trainable_weights_that_are_not_the_models_or_change_are_refused_with_their_line():
+def test_invalid_trainable_weights_are_refused():
     import keras
 
     def strange(self):

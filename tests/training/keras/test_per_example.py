@@ -25,7 +25,7 @@ def without_a_form_for_many(outputs, labels):
 
 @pytest.mark.parametrize("function", [root_mean_square, without_a_form_for_many])
 @pytest.mark.parametrize("eager", [False, True])
-def test_each_example_is_a_batch_of_its_own(function, eager) -> None:
+def test_each_example_is_a_separate_batch(function, eager) -> None:
     import tensorflow as tf
 
     from elasticdl.training.keras.per_example import one_by_one

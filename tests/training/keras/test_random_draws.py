@@ -205,7 +205,7 @@ def test_draws_are_the_same_after_a_resume_and_differ_by_step_and_rank(name):
 
 
 @pytest.mark.parametrize("name", ["tf_normal", "keras_without_seed", "in_a_loop"])
-def test_looking_draws_the_same_twice(name):
+def test_prediction_and_evaluation_draws_are_reproducible(name):
     trainer, batch = trainer_of(name)
 
     np.testing.assert_array_equal(trainer.predict(batch.features), trainer.predict(batch.features))
@@ -213,7 +213,7 @@ def test_looking_draws_the_same_twice(name):
     np.testing.assert_array_equal(one, other)
 
 
-def test_each_turn_of_a_loop_draws_for_itself():
+def test_each_loop_iteration_draws_different_numbers():
     def total(x):
         import tensorflow as tf
 
@@ -256,7 +256,7 @@ def test_draws_are_normal_and_independent():
     assert abs(np.corrcoef(one, other)[0, 1]) < 0.1
 
 
-def test_input_functions_draw_as_if_there_were_no_step():
+def test_draws_of_input_functions_do_not_depend_on_steps():
     import keras
 
     trainer, batch = trainer_of("keras_without_seed")
@@ -287,7 +287,7 @@ def of_a_generator():
 
 
 @pytest.mark.parametrize("make", [lambda: sampled, of_a_generator])
-def test_what_cannot_be_set_is_refused_with_its_line(make):
+def test_draws_that_cannot_be_seeded_are_refused_with_their_line(make):
     trainer, batch = trainer_of(model_with(make()))
 
     with pytest.raises(DefinitionError, match=r"test_random_draws.py:\d+: '.*noise") as error:
@@ -296,7 +296,7 @@ def test_what_cannot_be_set_is_refused_with_its_line(make):
     assert "keras.random.SeedGenerator" in str(error.value)
 
 
-def test_draws_of_tensorflow_are_refused_where_steps_cannot_be_compiled():
+def test_tensorflow_draws_are_refused_in_uncompiled_steps():
     def numpy_only(outputs, labels):
         return mse(outputs, np.asarray(labels.tolist(), "float32"))
 
@@ -311,7 +311,7 @@ def test_draws_of_tensorflow_are_refused_where_steps_cannot_be_compiled():
         trainer.train_steps([batch_of()])
 
 
-def test_a_generator_of_no_layer_is_refused():
+def test_a_generator_outside_any_layer_is_refused():
     import keras
 
     generator = keras.random.SeedGenerator(1)
@@ -322,7 +322,7 @@ def test_a_generator_of_no_layer_is_refused():
         trainer.train_steps([batch])
 
 
-def test_a_function_that_was_traced_before_is_refused():
+def test_an_already_traced_function_is_refused():
     import tensorflow as tf
 
     drawing = tf.function(lambda x: x + tf.random.normal([8, 4]))

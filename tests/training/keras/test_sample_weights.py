@@ -99,7 +99,7 @@ def close(one, other):
 
 
 @pytest.mark.parametrize(("loss", "model"), CASES)
-def test_training_and_evaluating_with_weights_are_those_of_keras(loss, model):
+def test_training_and_evaluation_with_weights_match_keras(loss, model):
     create, reduction = LOSSES[loss]
     trainer, theirs = trainer_of(create(), model), plain(reduction, model)
     batches = [batch_of(8, model, seed) for seed in (1, 2)]
@@ -118,7 +118,7 @@ def test_training_and_evaluating_with_weights_are_those_of_keras(loss, model):
 
 
 @pytest.mark.parametrize(("loss", "model"), CASES)
-def test_uneven_batches_of_two_workers_are_one_batch_of_keras(loss, model):
+def test_uneven_batches_of_two_workers_equal_one_keras_batch(loss, model):
     create, reduction = LOSSES[loss]
     batches = [batch_of(5, model, seed=1), batch_of(3, model, seed=2)]
     workers, theirs = [trainer_of(create(), model) for _ in batches], plain(reduction, model)
@@ -135,7 +135,7 @@ def test_uneven_batches_of_two_workers_are_one_batch_of_keras(loss, model):
 
 
 @pytest.mark.parametrize("model", [flat, tagger])
-def test_weights_count_in_weighted_metrics_and_in_no_other(model):
+def test_sample_weights_apply_only_to_weighted_metrics(model):
     import keras
 
     metrics = [
@@ -158,7 +158,7 @@ def test_weights_count_in_weighted_metrics_and_in_no_other(model):
     assert found == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_losses_of_examples_are_weighted_and_average_to_the_batchs():
+def test_weighted_losses_of_examples_average_to_the_batch_loss():
     batch = batch_of(8)
     examined = trainer_of(function).evaluate_per_example(batch)
 
@@ -175,7 +175,7 @@ def test_weights_for_a_loss_of_the_whole_batch_are_refused():
         trainer.train_steps([batch_of(8)])
 
 
-def test_one_weight_an_example_is_no_weight_for_each_of_its_steps():
+def test_one_weight_per_example_is_not_applied_to_its_steps():
     batch = batch_of(6, tagger)
     uneven = Batch(batch.features, batch.labels, 6, batch.weights[:, 0])
     column = Batch(batch.features, batch.labels, 6, batch.weights[:, :1])

@@ -80,5 +80,5 @@ def test_one_output_is_a_score_only_for_a_binary_loss(activation, loss, expected
         (lambda y, z: keras.losses.categorical_crossentropy(y, z, from_logits=True), "logits"),
     ],
 )
-def test_a_compiled_model_is_read_by_its_own_loss(loss, expected) -> None:
+def test_a_compiled_model_is_judged_by_its_own_loss(loss, expected) -> None:
     assert scores("relu", None, compiled_with=loss) == expected

@@ -104,7 +104,7 @@ def same_bits(one, other):
 # --- which axes -------------------------------------------------------------------------------
 
 
-def test_an_axis_of_another_size_than_the_examples_is_open():
+def test_an_axis_of_varying_size_is_open():
     lengths = Lengths({"x": np.zeros((4, 7, 3))}, np.zeros((4, 7)))
 
     found = lengths.open_axes(({"x": np.zeros((2, 9, 3))}, np.zeros((2, 9))), leading=1)
@@ -114,7 +114,7 @@ def test_an_axis_of_another_size_than_the_examples_is_open():
     assert not lengths.open_axes(({"x": np.zeros((2, 7, 3))}, np.zeros((2, 7))), leading=1)
 
 
-def test_arrays_of_a_group_of_steps_have_one_axis_more():
+def test_arrays_of_a_group_of_steps_have_an_additional_axis():
     lengths = Lengths(np.zeros((4, 7, 3)), None)
 
     found = lengths.open_axes((np.zeros((5, 2, 9, 3)), None), leading=2)
@@ -123,7 +123,7 @@ def test_arrays_of_a_group_of_steps_have_one_axis_more():
     assert signature((5, 2, 7, 3), 0, 2, 1, frozenset()) == (None, 2, 7, 3)
 
 
-def test_the_function_that_was_not_called_for_longest_is_dropped():
+def test_the_least_recently_used_function_is_dropped():
     functions = Functions()
     for key in range(64):
         functions.get(key, lambda: print)
@@ -138,7 +138,7 @@ def test_the_function_that_was_not_called_for_longest_is_dropped():
 # --- steps ------------------------------------------------------------------------------------
 
 
-def test_thirty_lengths_take_one_function_beside_the_examples():
+def test_thirty_lengths_share_one_function():
     trainer = trainer_of(recurrent, batch(10))
     for length in range(10, 40):
         trainer.train_steps([batch(length)])
@@ -148,7 +148,7 @@ def test_thirty_lengths_take_one_function_beside_the_examples():
 
 
 @pytest.mark.parametrize("create", [recurrent, convolution, over_time, by_python])
-def test_steps_of_many_lengths_are_those_of_keras(keras, create):
+def test_steps_with_many_lengths_match_keras(keras, create):
     some = [batch(length) for length in (6, 9, 7, 6)]
     trainer = trainer_of(create, some[0])
     reference = create()
@@ -174,7 +174,7 @@ def test_labels_may_have_a_length_too():
 
 
 @pytest.mark.parametrize("create", [over_time, by_python])
-def test_a_model_that_relies_on_the_length_is_compiled_for_each_and_says_so(create, caplog):
+def test_a_model_that_relies_on_the_length_is_compiled_for_each(create, caplog):
     trainer = trainer_of(create, batch(6))
 
     with caplog.at_level(logging.WARNING, "elasticdl"):
@@ -189,7 +189,7 @@ def test_a_model_that_relies_on_the_length_is_compiled_for_each_and_says_so(crea
 
 # Their bits differ between a function with an open axis and one without.
 @pytest.mark.parametrize("path", ["train_steps", "gradients"])
-def test_a_resumed_trainer_makes_the_same_steps_whatever_lengths_it_has_seen(path):
+def test_a_resumed_trainer_does_not_depend_on_seen_lengths(path):
     def step(trainer, one):
         if path == "train_steps":
             trainer.train_steps([one])

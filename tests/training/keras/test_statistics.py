@@ -120,7 +120,7 @@ def size_of_float(x):
     return tf.cast(size_of(x), tf.float32)
 
 
-def test_a_counter_that_the_first_batches_leave_alone_is_known_by_those_that_move_it():
+def test_a_counter_unchanged_at_first_is_recognized_later():
     import tensorflow as tf
 
     def positive(v, x):
@@ -134,7 +134,7 @@ def test_a_counter_that_the_first_batches_leave_alone_is_known_by_those_that_mov
     assert (alone, two) == (3, 3)
 
 
-def test_a_running_mean_in_float64_keeps_its_digits():
+def test_a_running_mean_in_float64_keeps_its_precision():
     def change(v, x):
         import tensorflow as tf
 
@@ -146,7 +146,7 @@ def test_a_running_mean_in_float64_keeps_its_digits():
 
 
 @pytest.mark.parametrize("policy", ["bfloat16", "mixed_bfloat16", "mixed_float16"])
-def test_the_mean_of_a_batch_norm_in_half_precision_is_not_rounded_to_whole_numbers(policy, keras):
+def test_a_half_precision_batch_norm_mean_is_not_rounded(policy, keras):
     keras.config.set_dtype_policy(policy)
 
     def model():
@@ -171,13 +171,13 @@ def test_the_mean_of_a_batch_norm_in_half_precision_is_not_rounded_to_whole_numb
     np.testing.assert_allclose(split.state()[mean].astype("float32"), expected, rtol=1e-2)
 
 
-def test_a_mask_of_infinities_stays_what_it_is():
+def test_a_mask_of_infinities_is_kept():
     alone, two = one_and_two(keeping("float32", -np.inf, lambda v, x: v), [batch_of(12)])
 
     assert (alone, two) == (-np.inf, -np.inf)
 
 
-def test_a_value_that_leaves_infinity_is_refused_where_changes_are_summed():
+def test_a_value_that_leaves_infinity_is_refused_in_sums():
     import tensorflow as tf
 
     model = keeping("float32", -np.inf, lambda v, x: tf.maximum(v, tf.reduce_max(x)))
@@ -187,7 +187,7 @@ def test_a_value_that_leaves_infinity_is_refused_where_changes_are_summed():
         trainer_of(sgd, model, squared).gradients(batch_of(8))
 
 
-def test_a_whole_number_that_counts_neither_steps_nor_examples_is_refused():
+def test_an_integer_that_counts_neither_steps_nor_examples_is_refused():
     import tensorflow as tf
 
     def different_signs(v, x):
@@ -215,7 +215,7 @@ def test_a_count_of_steps_that_differs_between_workers_ends_the_update():
         joined(workers, [low, high])
 
 
-def test_a_moving_average_that_starts_at_zero_is_taken_for_no_counter(caplog):
+def test_a_moving_average_from_zero_is_not_mistaken_for_a_counter(caplog):
     with caplog.at_level(logging.WARNING, "elasticdl"):
         alone, two = one_and_two(
             keeping("float32", 0.0, lambda v, x: v * 0.9 + 0.1 * size_of_float(x)),
@@ -279,7 +279,7 @@ def from_tensorflow(model, x):
 
 
 @pytest.mark.parametrize("draw", [from_a_layer, from_keras, from_tensorflow])
-def test_a_variable_that_is_drawn_at_random_is_refused_where_changes_are_summed(draw):
+def test_a_randomly_drawn_variable_is_refused_in_sums(draw):
     model = drawing(draw)
 
     trainer_of(sgd, model, squared).train_steps([batch_of(12)] * 4)
@@ -289,7 +289,7 @@ def test_a_variable_that_is_drawn_at_random_is_refused_where_changes_are_summed(
         joined(workers, parts_of(batch_of(12, 2)))
 
 
-def test_a_variable_drawn_by_a_seed_that_counts_steps_is_the_same_on_two_workers():
+def test_a_step_seeded_variable_is_equal_on_two_workers():
     import tensorflow as tf
 
     def by_step(model, x):
@@ -356,14 +356,14 @@ def trained_on(change, start, *batches, dtype="float32"):
     return kept(worker)
 
 
-def test_the_sign_of_a_mean_is_reported_where_single_examples_have_another_sign(caplog):
+def test_a_nonlinear_statistic_such_as_a_sign_is_reported(caplog):
     trained_on(sign_of_mean, 0.0, signs(-1, *[2] * 11))
 
     (warning,) = [record.getMessage() for record in caplog.records]
     assert "kept changes neither like a mean nor like a sum" in warning
 
 
-def test_a_variable_that_is_no_mean_in_a_later_step_is_reported_once(caplog):
+def test_a_variable_that_is_not_a_mean_in_a_later_step_is_reported_once(caplog):
     found = trained_on(sign_of_mean, 0.0, *[ALIKE] * 3, *[MIXED] * 6)
 
     (warning,) = [record.getMessage() for record in caplog.records]
@@ -411,7 +411,7 @@ def test_counts_and_settled_means_are_not_reported(dtype, start, change, caplog)
     assert not caplog.records
 
 
-def test_a_mean_that_is_the_same_by_parts_of_unlike_examples_is_not_reported(caplog):
+def test_a_true_mean_of_unequal_parts_is_not_reported(caplog):
     found = trained_on(mean_of_features, 0.0, *[signs(*[3, -1] * 6)] * 3)
 
     assert not caplog.records

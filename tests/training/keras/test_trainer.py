@@ -68,7 +68,7 @@ def batch_of(size, seed=0, features=None):
     return Batch(features(x) if features else x, rng.integers(0, 3, size), size)
 
 
-def test_initial_weights_are_a_function_of_the_seed():
+def test_initial_weights_depend_only_on_the_seed():
     one, same, other = (trainer_of(definition_of(), seed=seed).state() for seed in (1, 1, 2))
 
     kernel = next(path for path in one if path.endswith("kernel"))
@@ -76,7 +76,7 @@ def test_initial_weights_are_a_function_of_the_seed():
     assert not np.array_equal(one[kernel], other[kernel])
 
 
-def test_parameters_of_the_second_model_of_a_process_are_named_like_the_first():
+def test_a_second_model_has_the_same_parameter_names():
     assert list(trainer_of(definition_of()).state()) == list(trainer_of(definition_of()).state())
 
 
@@ -111,7 +111,7 @@ def two_inputs(sizes, structure):
         ),
     ],
 )
-def test_features_reach_the_inputs_they_are_named_for(features, model):
+def test_features_reach_the_inputs_with_their_names(features, model):
     batch = batch_of(8, features=features)
     trainer = trainer_of(definition_of(model), batch)
 
@@ -138,7 +138,7 @@ def test_a_subclass_model_may_take_a_dict_or_a_tensor(keras):
         assert trainer_of(definition_of(model), batch).predict(batch.features).shape == (8, 3)
 
 
-def test_features_that_do_not_fit_are_refused_with_both_sides(keras):
+def test_mismatched_features_are_refused_with_both_sides(keras):
     batch = batch_of(8, features=lambda x: {"left": x, "right": x})
 
     def model():
@@ -149,7 +149,7 @@ def test_features_that_do_not_fit_are_refused_with_both_sides(keras):
         trainer_of(definition_of(model), batch)
 
 
-def test_a_shape_that_does_not_fit_is_refused(keras):
+def test_a_mismatched_shape_is_refused(keras):
     batch = batch_of(8, features=lambda x: {"image": x[:, :3]})
 
     with pytest.raises(DefinitionError, match=r"cannot take .*\(image float32\[8, 3\]\)"):
@@ -157,7 +157,7 @@ def test_a_shape_that_does_not_fit_is_refused(keras):
 
 
 @pytest.mark.parametrize("asked", [lambda x: float(x[0, 0]), lambda x: 1 if x[0, 0] > 0 else 2])
-def test_a_call_that_asks_a_tensor_for_its_numbers_is_told_that_steps_are_compiled(keras, asked):
+def test_reading_a_tensors_values_explains_that_steps_are_compiled(keras, asked):
     class Asking(keras.Model):
         def __init__(self):
             super().__init__()
@@ -175,7 +175,7 @@ def test_a_call_that_asks_a_tensor_for_its_numbers_is_told_that_steps_are_compil
         trainer_of(definition_of(model))
 
 
-def test_steps_that_cannot_be_compiled_run_uncompiled_and_say_so(caplog):
+def test_steps_that_cannot_be_compiled_run_uncompiled_with_a_note(caplog):
     import tensorflow as tf
 
     def loss(outputs, labels):
@@ -193,7 +193,7 @@ def test_steps_that_cannot_be_compiled_run_uncompiled_and_say_so(caplog):
     assert "steps run uncompiled" in caplog.text
 
 
-def test_a_loss_that_is_a_sum_is_refused_where_workers_would_add_it_up():
+def test_a_loss_that_is_a_sum_is_refused_on_workers():
     import tensorflow as tf
 
     summed = definition_of(loss=lambda o, y: tf.reduce_sum(mean_loss(o, y) * 8.0 * tf.ones([8])))
@@ -205,7 +205,7 @@ def test_a_loss_that_is_a_sum_is_refused_where_workers_would_add_it_up():
         trainer_of(summed).gradients(batch_of(8))
 
 
-def test_a_callback_that_monitors_a_metric_of_validation_is_refused_before_training(keras):
+def test_a_callback_that_monitors_an_unmeasured_metric_is_refused(keras):
     definition = definition_of(
         create_callbacks=lambda: [keras.callbacks.EarlyStopping("mae", mode="min")],
         create_metrics=lambda mode: MetricFunctions(
@@ -221,7 +221,7 @@ def test_a_callback_that_monitors_a_metric_of_validation_is_refused_before_train
         hooks.train_begin(num_epochs=1, num_steps=None, resumes=False)
 
 
-def test_a_loss_of_one_value_an_example_is_averaged():
+def test_a_loss_with_one_value_per_example_is_averaged():
     import keras
 
     def loss(outputs, labels):
@@ -236,7 +236,7 @@ def test_a_loss_of_one_value_an_example_is_averaged():
     )
 
 
-def test_metrics_of_uneven_batches_weigh_what_they_hold(keras):
+def test_metrics_of_uneven_batches_are_weighted_by_examples(keras):
     # AUC and a mean of a short last batch are what an average of batch means gets wrong.
     def metrics(mode):
         if mode is not Mode.EVALUATION:
@@ -260,8 +260,8 @@ def test_metrics_of_uneven_batches_weigh_what_they_hold(keras):
         np.testing.assert_allclose(merged[name], value, rtol=1e-5, err_msg=name)
 
 
-def test_no_bit_of_a_sum_tells_how_steps_were_grouped():
-    """How many make a group hangs on the time they take: a plateau's memory would, too."""
+def test_sums_do_not_depend_on_the_grouping_of_steps():
+    """The size of a group depends on timing; the state of a plateau must not."""
     batches = [batch_of(8, number) for number in range(24)]
     sums = []
     for size in (24, 5, 1):
@@ -276,7 +276,7 @@ def test_no_bit_of_a_sum_tells_how_steps_were_grouped():
     assert sums[0] == sums[1] == sums[2]
 
 
-def test_a_checkpoint_of_another_model_is_refused_naming_what_differs(keras):
+def test_a_checkpoint_of_another_model_is_refused_with_the_difference(keras):
     wider = trainer_of(
         definition_of(lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(5)]))
     )
@@ -285,12 +285,12 @@ def test_a_checkpoint_of_another_model_is_refused_naming_what_differs(keras):
         trainer_of(definition_of()).load_state(wider.state())
 
 
-def test_an_optimizer_of_something_else_is_refused():
+def test_an_object_that_is_not_an_optimizer_is_refused():
     with pytest.raises(DefinitionError, match="the optimizer is a builtins.str"):
         trainer_of(definition_of(create_optimizer=lambda: "adam"))
 
 
-def test_callbacks_are_called_as_fit_calls_them(keras):
+def test_callbacks_are_called_as_by_fit(keras):
     class Recorder(keras.callbacks.Callback):
         def __init__(self):
             super().__init__()
@@ -314,7 +314,7 @@ def test_callbacks_are_called_as_fit_calls_them(keras):
     assert not hooks.observes_batches
 
 
-def test_what_early_stopping_remembers_survives_a_checkpoint(keras):
+def test_the_state_of_early_stopping_survives_a_checkpoint(keras):
     def hooks():
         stopping = keras.callbacks.EarlyStopping(monitor="loss", patience=2)
         made = trainer_of(definition_of(create_callbacks=lambda: [stopping])).hooks
@@ -330,7 +330,7 @@ def test_what_early_stopping_remembers_survives_a_checkpoint(keras):
     assert second.stop_requested
 
 
-def test_what_a_plateau_remembers_survives_a_checkpoint(keras):
+def test_the_state_of_a_plateau_survives_a_checkpoint(keras):
     def made():
         plateau = keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=0.5)
         trainer = trainer_of(definition_of(create_callbacks=lambda: [plateau]))
@@ -353,13 +353,13 @@ def test_what_a_plateau_remembers_survives_a_checkpoint(keras):
     assert rates[0] == rates[1] < 0.1
 
 
-def test_a_callback_that_looks_at_batches_is_noticed(keras):
+def test_a_callback_that_observes_batches_is_detected(keras):
     callback = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: None)
 
     assert trainer_of(definition_of(create_callbacks=lambda: [callback])).hooks.observes_batches
 
 
-def test_the_export_predicts_what_the_trainer_predicts(keras, tmp_path):
+def test_predictions_of_the_export_match_the_trainer(keras, tmp_path):
     import tensorflow as tf
 
     trainer = trainer_of(definition_of())
@@ -376,7 +376,7 @@ def test_the_export_predicts_what_the_trainer_predicts(keras, tmp_path):
     np.testing.assert_allclose(loaded.predict(batch.features, verbose=0), expected, rtol=1e-5)
 
 
-def test_a_model_keras_cannot_save_is_exported_all_the_same(keras, tmp_path, caplog):
+def test_a_model_that_keras_cannot_save_is_still_exported(keras, tmp_path, caplog):
     import tensorflow as tf
 
     from elasticdl.training.keras.export import Example, export

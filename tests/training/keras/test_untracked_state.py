@@ -33,7 +33,7 @@ def scaled(variable, *, moves=False):
 
 
 @pytest.mark.parametrize("step", ["train_steps", "gradients"])
-def test_a_variable_that_a_step_moves_is_refused_at_the_first_one_by_name(step):
+def test_an_untracked_variable_changed_by_a_step_is_refused(step):
     trainer = trainer_of(definition_of(scaled(tf.Variable(1.0), moves=True)))
     batch = batch_of(8)
 
@@ -41,7 +41,7 @@ def test_a_variable_that_a_step_moves_is_refused_at_the_first_one_by_name(step):
         getattr(trainer, step)([batch] if step == "train_steps" else batch)
 
 
-def test_a_variable_that_stays_is_a_constant():
+def test_an_unchanged_untracked_variable_is_accepted():
     trainer = trainer_of(definition_of(scaled(tf.Variable(2.0))))
     trainer.train_steps([batch_of(8)])
 
@@ -49,7 +49,7 @@ def test_a_variable_that_stays_is_a_constant():
     assert trainer.state()["step"] == 2
 
 
-def test_a_variable_that_something_else_moves_is_refused_when_the_state_is_kept():
+def test_an_untracked_variable_changed_elsewhere_is_refused():
     variable = tf.Variable(1.0)
     trainer = trainer_of(definition_of(scaled(variable)))
     trainer.train_steps([batch_of(8)])
@@ -76,7 +76,7 @@ def test_a_variable_of_a_callback_is_kept_with_the_callback(keras):
 
 
 @pytest.mark.parametrize("kind", ["within", "variables"])
-def test_a_variable_of_the_optimizer_that_it_does_not_list_is_refused_as_such(keras, kind):
+def test_an_unlisted_optimizer_variable_is_refused(keras, kind):
     class Lookahead(keras.optimizers.SGD):
         """Every step also moves something that only the class itself knows of."""
 

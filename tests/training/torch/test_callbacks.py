@@ -68,7 +68,7 @@ for _moment in MOMENTS:
     setattr(Recorder, _moment, _recording(_moment))
 
 
-def test_moments_have_keras_names_and_arguments_and_a_mode_of_the_model():
+def test_hooks_have_keras_names_and_arguments_and_a_model_mode():
     recorder = Recorder()
     hooks = begin(trained_with(recorder)).hooks
 
@@ -98,7 +98,7 @@ def test_moments_have_keras_names_and_arguments_and_a_mode_of_the_model():
     assert hooks.observes_test_batches
 
 
-def test_steps_are_grouped_where_no_callback_looks_at_batches():
+def test_steps_are_grouped_if_no_callback_observes_batches():
     class AtEpochs:
         def on_epoch_end(self, epoch, logs):
             pass
@@ -109,7 +109,7 @@ def test_steps_are_grouped_where_no_callback_looks_at_batches():
     assert not hooks.observes_test_batches
 
 
-def test_callbacks_share_the_logs_in_the_order_of_their_list():
+def test_callbacks_share_logs_in_the_order_of_their_list():
     class Adds:
         def on_epoch_end(self, epoch, logs):
             logs["mine"] = 3.0
@@ -125,7 +125,7 @@ def test_callbacks_share_the_logs_in_the_order_of_their_list():
     assert reads.read == 3.0
 
 
-def test_model_and_optimizer_are_given_but_not_in_place_of_something_else():
+def test_model_and_optimizer_are_set_without_replacing_attributes():
     class Given:
         def on_train_begin(self):
             self.seen = self.model, self.optimizer
@@ -152,7 +152,7 @@ def test_model_and_optimizer_are_given_but_not_in_place_of_something_else():
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_stop_training_of_the_model_or_of_a_callback_asks_for_the_end(own):
+def test_stop_training_of_model_or_callback_requests_the_end(own):
     class Stop:
         def on_epoch_end(self, epoch, logs):
             (self if own else self.model).stop_training = True
@@ -218,7 +218,7 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("what", REMEMBERED)
-def test_what_a_callback_remembers_is_restored(what):
+def test_the_state_of_a_callback_is_restored(what):
     callback = Remembering(REMEMBERED[what])
     trainer = begin(trained_with(callback))
     trainer.hooks.epoch_end(0, {})
@@ -229,7 +229,7 @@ def test_what_a_callback_remembers_is_restored(what):
     assert same(callback.value, again.value)
 
 
-def test_weights_that_are_not_copies_stay_the_live_ones():
+def test_references_to_weights_stay_references_after_a_resume():
     class Keeps:
         def on_epoch_end(self, epoch, logs):
             self.best = self.model.state_dict()
@@ -249,7 +249,7 @@ def test_weights_that_are_not_copies_stay_the_live_ones():
     assert again.layer is other.model
 
 
-def test_objects_are_restored_into_those_that_the_code_makes():
+def test_objects_are_restored_in_place():
     class Holds:
         def __init__(self):
             self.meter, self.python = Meter(), random.Random(1)
@@ -285,7 +285,7 @@ def test_objects_are_restored_into_those_that_the_code_makes():
     assert other.optimizer.param_groups[0]["lr"] == 0.05
 
 
-def test_a_callback_with_a_state_dict_says_itself_what_is_kept():
+def test_a_callback_with_a_state_dict_determines_what_is_kept():
     class Own:
         def __init__(self):
             self.count, self.lock = 0, iter([])
@@ -308,7 +308,7 @@ def test_a_callback_with_a_state_dict_says_itself_what_is_kept():
     assert again.count == 1
 
 
-def test_an_argument_that_is_another_now_is_the_new_one_and_a_changed_one_the_kept_one():
+def test_new_arguments_win_over_kept_ones_unless_changed():
     class Patient:
         def __init__(self, patience, wait=0):
             self.patience, self.wait = patience, wait
@@ -325,7 +325,7 @@ def test_an_argument_that_is_another_now_is_the_new_one_and_a_changed_one_the_ke
     assert (again.patience, again.wait) == (5, 1)
 
 
-def test_what_a_class_holds_is_kept_as_well():
+def test_class_attributes_are_kept_too():
     def create():
         class Counts:
             losses = []  # noqa: RUF012 - as users write it
@@ -374,7 +374,7 @@ def test_dates_ranges_functions_and_writers_are_kept():
     assert (again.rows, again.better) == (range(9), np.less)
 
 
-def test_files_and_loggers_are_made_again_by_the_code(tmp_path):
+def test_files_and_loggers_are_recreated_by_the_code(tmp_path):
     class Writes:
         def on_train_begin(self):
             self.log, self.file = logging.getLogger("mine"), (tmp_path / "log").open("a")
@@ -415,7 +415,7 @@ class Changes:
             self.model.dropout.p, self.model.scale = 0.0, 2.0
 
 
-def test_what_callbacks_change_of_a_model_is_kept():
+def test_model_changes_made_by_callbacks_are_kept():
     def create():
         return trained_with(Changes(), create_model=Two)
 
@@ -434,7 +434,7 @@ def test_what_callbacks_change_of_a_model_is_kept():
     assert other.model.dropout.training
 
 
-def test_a_group_that_is_added_as_training_begins_is_there_once_after_a_resume():
+def test_a_param_group_added_at_the_start_is_not_duplicated():
     class Adds:
         def on_train_begin(self):
             self.optimizer.add_param_group({"params": [self.model.second.bias], "lr": 0.5})
@@ -454,7 +454,7 @@ def test_a_group_that_is_added_as_training_begins_is_there_once_after_a_resume()
     assert same_bits(trainer.state(), other.state())
 
 
-def test_a_layer_that_is_set_free_trains_and_one_that_is_frozen_does_not():
+def test_unfrozen_layers_train_and_frozen_ones_do_not():
     trainer = begin(trained_with(Changes(), create_model=Two))
     trainer.hooks.epoch_begin(0)
     before = trainer.state()
@@ -473,7 +473,7 @@ def test_a_layer_that_is_set_free_trains_and_one_that_is_frozen_does_not():
     assert not moves("model/second.bias", middle, after)
 
 
-def test_the_mode_of_a_module_ends_with_the_epoch_as_by_a_plain_loop():
+def test_the_mode_of_a_module_is_reset_each_epoch_as_in_a_plain_loop():
     trainer = begin(trained_with(Changes(), create_model=Two))
     for epoch in range(3):
         trainer.hooks.epoch_begin(epoch)
@@ -482,7 +482,7 @@ def test_the_mode_of_a_module_ends_with_the_epoch_as_by_a_plain_loop():
         trainer.hooks.epoch_end(epoch, {})
 
 
-def test_an_evaluation_within_an_epoch_puts_all_modules_into_training_mode():
+def test_an_evaluation_within_an_epoch_sets_all_modules_to_training():
     trainer = begin(trained_with(Changes(), create_model=Two))
     trainer.hooks.epoch_begin(1)
     trainer.train_steps([batch_of(8)])
@@ -495,7 +495,7 @@ def test_an_evaluation_within_an_epoch_puts_all_modules_into_training_mode():
     assert trainer.model.norm.training
 
 
-def test_looking_at_the_model_ends_no_mode():
+def test_predicting_does_not_reset_module_modes():
     trainer = begin(trained_with(Changes(), create_model=Two))
     trainer.hooks.epoch_begin(1)
 
@@ -505,7 +505,7 @@ def test_looking_at_the_model_ends_no_mode():
     assert not trainer.model.norm.training
 
 
-def test_what_callbacks_draw_is_a_function_of_step_and_moment():
+def test_draws_of_callbacks_depend_only_on_step_and_hook():
     class Draws:
         def on_epoch_end(self, epoch, logs):
             self.drawn = [torch.rand(1).item(), np.random.rand(), random.random()]  # noqa: NPY002
@@ -524,7 +524,7 @@ def test_what_callbacks_draw_is_a_function_of_step_and_moment():
 # --- what is refused ------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_kept_is_refused_before_training():
+def test_callback_state_that_cannot_be_kept_is_refused_before_training():
     class Locked:
         def on_train_begin(self):
             self.lock = iter([1])
@@ -533,7 +533,7 @@ def test_what_cannot_be_kept_is_refused_before_training():
         begin(trained_with(Locked()))
 
 
-def test_an_object_that_is_made_later_is_refused_when_it_would_be_kept():
+def test_an_unsupported_object_created_later_is_refused_at_saving():
     class Late:
         def on_epoch_end(self, epoch, logs):
             self.teacher = copy.deepcopy(self.model)
@@ -598,7 +598,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("problem", REFUSED)
-def test_what_is_no_callback_is_refused_when_the_trainer_is_made(problem):
+def test_an_invalid_callback_is_refused_when_creating_the_trainer(problem):
     create, way_out = REFUSED[problem]
 
     with pytest.raises(DefinitionError, match=rf"model.py:1: callbacks\(\): .*{problem}") as raised:
@@ -622,7 +622,7 @@ def test_what_is_no_callback_is_refused_when_the_trainer_is_made(problem):
         ),
     ],
 )
-def test_a_change_that_no_checkpoint_holds_is_refused_with_the_moment(change, what):
+def test_a_change_that_cannot_be_stored_is_refused_with_its_hook(change, what):
     class Breaks:
         def on_epoch_begin(self, epoch):
             change(self)
@@ -647,7 +647,7 @@ def test_another_model_or_optimizer_in_a_callback_is_refused(name):
         trainer.hooks.epoch_begin(0)
 
 
-def test_an_error_in_a_callback_names_its_line_and_moment():
+def test_an_error_in_a_callback_names_its_line_and_hook():
     class Fails:
         def on_epoch_begin(self, epoch):
             raise ValueError("no such epoch")
@@ -661,7 +661,7 @@ def test_an_error_in_a_callback_names_its_line_and_moment():
         trainer.hooks.epoch_begin(0)
 
 
-def test_batches_of_an_evaluation_are_shared_by_workers_so_none_is_shown():
+def test_callbacks_do_not_see_evaluation_batches_on_workers():
     class Follows:
         def on_test_batch_end(self, batch, logs):
             pass
@@ -702,7 +702,7 @@ def through_a_method(margin):
 
 
 @pytest.mark.parametrize("way", [lambda margin: margin, through_a_function, through_a_method])
-def test_what_callbacks_change_of_the_loss_is_kept(way):
+def test_loss_changes_made_by_callbacks_are_kept(way):
     class Changes:
         def __init__(self, margin):
             self.change = lambda: vars(margin).update(scale=3.0) or margin.steps.append(0.5)
@@ -800,7 +800,7 @@ class Clears:
         SEEN.clear()
 
 
-def test_a_list_that_the_loss_fills_and_a_callback_clears_is_no_reason_to_refuse():
+def test_a_list_filled_by_the_loss_may_be_cleared_by_a_callback():
     trainer = begin(trained_with(Clears(), loss=filling))
     trainer.train_steps([batch_of(8)])
 

@@ -26,7 +26,7 @@ from torch import nn
         (lambda x: {"x": x, "y": x}, TakesDict),
     ],
 )
-def test_the_export_predicts_what_the_trainer_predicts(features, model, tmp_path):
+def test_predictions_of_the_export_match_the_trainer(features, model, tmp_path):
     one = batch_of(1, features=features)
     trainer = trainer_of(definition_of(model), one)
     batch = batch_of(8, features=features)
@@ -48,7 +48,7 @@ def test_the_export_predicts_what_the_trainer_predicts(features, model, tmp_path
     )
 
 
-def test_an_export_leaves_the_model_as_it_was_and_keeps_no_example(tmp_path):
+def test_an_export_neither_changes_the_model_nor_keeps_examples(tmp_path):
     batch = batch_of(8, features=lambda x: x + np.float32(1234.5))
     trainer = trainer_of(batch=batch)
     trainer.train_steps([batch])
@@ -92,7 +92,9 @@ class InNumpy(Looping):
         (InNumpy, r"test_export.py:\d+: torch.export raised RuntimeError: .* subclasses\. Train"),
     ],
 )
-def test_a_model_that_cannot_be_exported_says_why(tmp_path, caplog, model, reason):
+def test_a_model_that_cannot_be_exported_is_reported_with_the_reason(
+    tmp_path, caplog, model, reason
+):
     trainer = trainer_of(definition_of(model))
 
     with caplog.at_level(logging.WARNING, "elasticdl"):
@@ -113,7 +115,7 @@ class DataDependent(nn.Linear):
         return super().forward(x) if x.sum() > 0 else super().forward(-x)
 
 
-def test_an_export_prints_nothing_of_its_own(tmp_path, caplog, capfd):
+def test_an_export_prints_nothing(tmp_path, caplog, capfd):
     trainer = trainer_of(definition_of(DataDependent))
     capfd.readouterr()
 
@@ -124,7 +126,7 @@ def test_an_export_prints_nothing_of_its_own(tmp_path, caplog, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_torch_logs_are_shown_to_who_asks_for_them(tmp_path, monkeypatch, capsys):
+def test_torch_logs_are_shown_if_requested(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TORCH_LOGS", "dynamic")
     trainer = trainer_of(definition_of(DataDependent))
     capsys.readouterr()
@@ -134,7 +136,7 @@ def test_torch_logs_are_shown_to_who_asks_for_them(tmp_path, monkeypatch, capsys
     assert "torch.ops.aten" in "".join(capsys.readouterr())
 
 
-def test_an_export_that_breaks_off_leaves_no_file(tmp_path, monkeypatch):
+def test_a_failed_export_leaves_no_file(tmp_path, monkeypatch):
     def save(program, path):
         path.write_bytes(b"half")
         raise OSError("disk full")

@@ -94,7 +94,7 @@ class MadeInForward(nn.Module):
 
 
 @pytest.mark.parametrize("create", [ByBuffer, ByParameter])
-def test_it_is_initialized_by_the_first_batch_of_the_training(create):
+def test_a_model_is_initialized_by_the_first_training_batch(create):
     batch = batch_of(8, seed=3)
     trainer = trainer_of(definition_of(create), batch_of(8, seed=4))
 
@@ -104,7 +104,7 @@ def test_it_is_initialized_by_the_first_batch_of_the_training(create):
 
 
 @pytest.mark.parametrize("create", [ByAttribute, KeepsTheFirst])
-def test_what_only_an_attribute_remembers_of_earlier_examples_is_refused(create):
+def test_memory_of_earlier_examples_in_an_attribute_is_refused(create):
     with pytest.raises(DefinitionError, match=r"depends on the examples of an earlier call"):
         trainer_of(definition_of(create))
 
@@ -113,7 +113,7 @@ def test_values_of_the_last_call_and_of_shapes_are_accepted():
     trainer_of(definition_of(Remembers)).train_steps([batch_of(8)])
 
 
-def test_a_layer_made_in_forward_is_trained_with_the_weights_of_a_plain_script():
+def test_a_layer_created_in_forward_trains_as_in_a_plain_script():
     batch, optimizer_of = batch_of(8), torch.optim.SGD
     trainer = trainer_of(definition_of(MadeInForward), batch)
     trainer.train_steps([batch])

@@ -35,7 +35,7 @@ class Lookahead(torch.optim.SGD):
 
 @needs_gpu
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, Lookahead])
-def test_a_resumed_training_has_its_state_where_it_was(optimizer):
+def test_a_resumed_training_keeps_its_state_on_its_devices(optimizer):
     definition = definition_of(optimizer=lambda parameters: optimizer(parameters, 0.1))
     whole, first, second = (trainer_of(definition) for _ in range(3))
     batches = [batch_of(8, seed) for seed in range(4)]

@@ -44,7 +44,7 @@ def trainer_with(model, batch=None):
 
 
 @pytest.mark.parametrize("kind", [Output, tuple, dict])
-def test_it_trains_as_with_a_loss_beside_it(kind):
+def test_an_inner_loss_trains_like_a_separate_one(kind):
     batch = batch_of(8, features=lambda x: {"x": x})
     mine = trainer_with(lambda: Classifier(kind), batch)
     plain = trainer_of(definition_of(lambda: Classifier().out), batch)
@@ -56,7 +56,7 @@ def test_it_trains_as_with_a_loss_beside_it(kind):
     assert np.array_equal(scores, plain.predict(batch.features))
 
 
-def test_sums_of_parts_are_those_of_the_whole():
+def test_sums_of_parts_equal_the_whole():
     batch = batch_of(8, features=lambda x: {"x": x})
     trainer = trainer_with(Classifier, batch)
 

@@ -49,7 +49,7 @@ class Lazy(nn.Sequential):
         (lambda x: {"anything": x}, Lazy),
     ],
 )
-def test_features_reach_the_arguments_they_are_for(features, model, tmp_path):
+def test_features_reach_the_arguments_with_their_names(features, model, tmp_path):
     batch = batch_of(8, features=features)
     trainer = trainer_of(definition_of(model), batch)
 
@@ -57,21 +57,21 @@ def test_features_reach_the_arguments_they_are_for(features, model, tmp_path):
     assert trainer.predict(batch.features).shape == (8, 3)
 
 
-def test_features_that_are_missing_are_told():
+def test_missing_features_are_reported():
     batch = batch_of(8, features=lambda x: {"left": x, "middle": x})
 
     with pytest.raises(DefinitionError, match=r"takes left, right; .* returns left, middle"):
         trainer_of(definition_of(ByName), batch)
 
 
-def test_a_shape_that_does_not_fit_is_refused():
+def test_a_mismatched_shape_is_refused():
     batch = batch_of(8, features=lambda x: {"image": x[:, :3]})
 
     with pytest.raises(DefinitionError, match=r"(?s)cannot take .*\(image float32\[8, 3\]\).*4x3"):
         trainer_of(batch=batch)
 
 
-def test_texts_are_refused_by_name():
+def test_strings_are_refused_by_name():
     batch = Batch({"colour": np.array(["red"] * 8)}, np.zeros(8), 8)
 
     with pytest.raises(
@@ -80,7 +80,7 @@ def test_texts_are_refused_by_name():
         trainer_of(batch=batch)
 
 
-def test_plain_numbers_become_float32_and_whole_ones_stay():
+def test_floats_become_float32_and_integers_stay():
     seen = {}
 
     class Looks(nn.Linear):
@@ -108,7 +108,7 @@ def test_a_model_that_works_in_place_does_not_change_the_batch():
     np.testing.assert_array_equal(batch.features, before)
 
 
-def test_a_model_for_one_batch_size_is_told_how_many_examples_it_was_tried_on():
+def test_a_fixed_batch_size_error_states_the_tried_size():
     class OfEight(nn.Linear):
         def forward(self, x):
             return super().forward(x.view(8, 4))

@@ -119,7 +119,7 @@ def column(path, field):
     return np.stack([r[field] for r in source.read_records(0, source.num_records, None)])
 
 
-def test_pytorchs_settings_are_those_of_before_after_a_training(train):
+def test_pytorch_settings_are_restored_after_a_training(train):
     torch.set_deterministic_debug_mode("default")
     torch.utils.deterministic.fill_uninitialized_memory = True
 
@@ -129,7 +129,7 @@ def test_pytorchs_settings_are_those_of_before_after_a_training(train):
     assert torch.utils.deterministic.fill_uninitialized_memory
 
 
-def test_training_that_was_stopped_goes_on_to_the_same_bits(train, tmp_path):
+def test_a_stopped_training_resumes_to_the_same_result(train, tmp_path):
     whole = train("whole", num_epochs=3)
     train("parts", num_epochs=3, max_steps=13)
     parts = train("parts", num_epochs=3)
@@ -150,7 +150,7 @@ def trained_on_averages(train, tmp_path, output, **options):
 
 
 @pytest.mark.parametrize("more", [{}, {"global_batch_size": 32}, {"evaluation_steps": 4}])
-def test_weights_that_a_callback_swaps_in_for_a_validation_are_published(train, tmp_path, more):
+def test_weights_swapped_in_for_validation_are_published(train, tmp_path, more):
     (tmp_path / "zoo" / "net.py").write_text(MODEL + AVERAGES)
 
     outcome = trained_on_averages(train, tmp_path, "out", **more)
@@ -213,9 +213,7 @@ COUNTING = MODEL.replace(
 )
 
 
-def test_a_model_that_counts_in_validation_is_refused_before_a_step_and_trains_without(
-    train, tmp_path
-):
+def test_a_model_that_counts_in_validation_is_refused(train, tmp_path):
     (tmp_path / "zoo" / "net.py").write_text(COUNTING)
 
     data = str(tmp_path / "train.recordio")

@@ -79,12 +79,12 @@ MEANS = {
 
 
 @pytest.mark.parametrize(("loss", "make"), MEANS.values(), ids=MEANS)
-def test_a_loss_is_that_of_a_plain_loop_in_one_process_and_on_workers(loss, make):
+def test_losses_match_a_plain_loop_in_one_process_and_on_workers(loss, make):
     assert_parity(definition_of(loss=loss), steps(make))
 
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])
-def test_a_loss_of_time_steps_is_divided_by_those_that_count(reduction):
+def test_a_loss_of_time_steps_is_divided_by_unmasked_ones(reduction):
     class Steps(nn.Linear):
         def forward(self, x):
             return super().forward(x).unflatten(1, (3, 2)).movedim(1, 2)
@@ -98,7 +98,7 @@ def test_a_loss_of_time_steps_is_divided_by_those_that_count(reduction):
     assert_parity(definition_of(lambda: Steps(4, 6), loss), steps(make))
 
 
-def test_the_loss_of_an_evaluation_does_not_depend_on_how_data_are_cut():
+def test_the_evaluation_loss_does_not_depend_on_batching():
     batch, trainer = ignoring(12), trainer_of(definition_of(loss=nn.CrossEntropyLoss()))
 
     whole = trainer.evaluate(batch)["loss"]
@@ -108,7 +108,7 @@ def test_the_loss_of_an_evaluation_does_not_depend_on_how_data_are_cut():
     np.testing.assert_allclose(np.sum(parts, axis=0), whole, rtol=1e-6)
 
 
-def test_a_worker_without_any_target_that_counts_adds_nothing():
+def test_a_worker_with_only_masked_targets_adds_nothing():
     none = Batch(batch_of(2).features, np.array([-100, -100]), 2)
     alone, joined = (trainer_of(definition_of(loss=nn.CrossEntropyLoss())) for _ in "12")
     alone.apply(alone.gradients(batch_of(6))[0])
@@ -120,7 +120,7 @@ def test_a_worker_without_any_target_that_counts_adds_nothing():
         np.testing.assert_allclose(joined.state()[path], array, rtol=1e-6)
 
 
-def test_an_update_without_any_target_that_counts_is_refused_as_its_loss_is_nan():
+def test_an_update_with_only_masked_targets_is_refused():
     none = Batch(batch_of(2).features, np.array([-100, -100]), 2)
     trainer = trainer_of(definition_of(loss=nn.CrossEntropyLoss()))
 
@@ -163,7 +163,7 @@ ALONE = {
 
 
 @pytest.mark.parametrize(("loss", "why"), ALONE.values(), ids=ALONE)
-def test_a_loss_that_is_no_mean_trains_alone_and_is_refused_by_name_where_it_is_summed(loss, why):
+def test_a_loss_that_is_not_a_mean_is_refused_in_sums(loss, why):
     definition, batches = definition_of(loss=loss), steps(batch_of)
     losses, _ = (trainer_of(definition).train_steps(batches).losses, None)
     assert np.isfinite(losses).all()
@@ -172,7 +172,7 @@ def test_a_loss_that_is_no_mean_trains_alone_and_is_refused_by_name_where_it_is_
         trainer_of(definition).gradients(batches[0])
 
 
-def test_a_mask_that_is_full_at_first_is_found_when_it_is_not():
+def test_a_mask_that_is_full_at_first_is_detected_later():
     full, later = batch_of(12), batch_of(12, 1)
     full.labels[:] = 1
     trainer = trainer_of(definition_of(loss=masked_mean))
@@ -199,12 +199,12 @@ def test_batches_of_one_example_are_compared_with_the_one_before():
         trainer.gradients(Batch(batch_of(1, 7).features, rare, 1))
 
 
-def test_a_loss_that_cannot_be_computed_of_a_part_is_refused_by_name():
+def test_a_loss_that_fails_on_a_part_is_refused_by_name():
     with pytest.raises(DefinitionError, match="cannot be computed separately for its first 4"):
         trainer_of(definition_of(loss=pairs_only)).gradients(batch_of(12))
 
 
-def test_a_model_whose_outputs_depend_on_the_others_of_the_batch_is_refused_where_it_is_summed():
+def test_batch_dependent_outputs_are_refused_in_sums():
     class Centred(nn.Linear):
         def forward(self, x):
             return super().forward(x - x.mean(0))
@@ -216,7 +216,7 @@ def test_a_model_whose_outputs_depend_on_the_others_of_the_batch_is_refused_wher
         trainer.gradients(batch_of(12))
 
 
-def test_a_loss_with_parameters_of_its_own_is_refused():
+def test_a_loss_with_its_own_parameters_is_refused():
     class Learned(nn.Module):
         def __init__(self):
             super().__init__()
@@ -275,7 +275,7 @@ def test_sample_weights_multiply_the_losses_of_examples(loss, make, values):
     assert_parity(definition_of(loss=loss), batches, by_hand(values))
 
 
-def test_weights_of_one_are_no_weights():
+def test_sample_weights_of_one_change_nothing():
     batch = batch_of(12)
     ones = Batch(batch.features, batch.labels, 12, np.ones(12, np.float32))
     one, other = (trainer_of(definition_of(loss=nn.CrossEntropyLoss())) for _ in "12")

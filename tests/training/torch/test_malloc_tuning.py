@@ -38,13 +38,13 @@ print(sorted(faults[5:])[12])
 @pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc", reason="only glibc gives memory back so soon"
 )
-def test_a_step_computes_in_the_memory_that_the_step_before_has_freed():
+def test_a_step_reuses_memory_freed_by_the_previous_step():
     done = subprocess.run([sys.executable, "-c", STEPS], check=True, capture_output=True, text=True)
 
     assert float(done.stdout) < 500
 
 
-def test_an_array_is_reused_when_nobody_has_it_any_more():
+def test_an_array_is_reused_when_no_longer_referenced():
     arrays = ReusedArray()
     place = arrays.of_size(8).ctypes.data
     assert arrays.of_size(8).ctypes.data == place
@@ -55,7 +55,7 @@ def test_an_array_is_reused_when_nobody_has_it_any_more():
 @pytest.mark.parametrize(
     "kept", [lambda array: array, lambda array: array[2:4][1:], torch.from_numpy, memoryview]
 )
-def test_an_array_is_not_reused_as_long_as_anybody_has_a_part_of_it(kept):
+def test_an_array_is_not_reused_while_a_view_exists(kept):
     arrays = ReusedArray()
     first = arrays.of_size(8)
     place, part = first.ctypes.data, kept(first)
@@ -65,7 +65,7 @@ def test_an_array_is_not_reused_as_long_as_anybody_has_a_part_of_it(kept):
     del part
 
 
-def test_a_contribution_stays_as_it_is_while_the_next_one_is_computed():
+def test_a_contribution_is_unchanged_while_the_next_is_computed():
     trainer, one, other = trainer_of(), batch_of(8, seed=1), batch_of(8, seed=2)
     first, _ = trainer.gradients(one)
     before = first.buffer.copy()

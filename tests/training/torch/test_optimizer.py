@@ -62,7 +62,7 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
 @pytest.mark.parametrize("num_steps", [0, 1, 3])
-def test_a_new_trainer_goes_on_from_a_state_of_any_optimizer(optimizer, num_steps):
+def test_a_new_trainer_resumes_from_a_state_of_any_optimizer(optimizer, num_steps):
     batches = [batch_of(8, seed) for seed in range(num_steps + 3)]
     whole, begun, resumed = (trainer_of(definition_of(Gated, optimizer=optimizer)) for _ in "123")
     whole.train_steps(batches)
@@ -77,7 +77,7 @@ def test_a_new_trainer_goes_on_from_a_state_of_any_optimizer(optimizer, num_step
     assert same_bits(resumed.state(), whole.state())
 
 
-def test_sparse_gradients_train_and_add_up_like_dense_ones():
+def test_sparse_gradients_train_and_sum_like_dense_ones():
     class Ids(nn.Module):
         def __init__(self):
             super().__init__()
@@ -110,7 +110,7 @@ def changed_in_place(optimizer, *_):
 @pytest.mark.parametrize(
     ("rate", "change"), [(0.1, changed_by_number), (torch.tensor(0.1), changed_in_place)]
 )
-def test_a_learning_rate_that_changes_is_kept(rate, change):
+def test_a_changed_learning_rate_is_kept(rate, change):
     def optimizer(parameters):
         made = torch.optim.SGD(parameters, copy.deepcopy(rate))
         made.register_step_post_hook(change)
@@ -126,7 +126,7 @@ def test_a_learning_rate_that_changes_is_kept(rate, change):
     assert same_bits(fresh.state(), trained.state())
 
 
-def test_a_state_without_slots_gives_an_optimizer_those_it_begins_with():
+def test_a_state_without_slots_keeps_initial_optimizer_slots():
     trainer, fresh = (
         trainer_of(definition_of(optimizer=lambda p: torch.optim.Adagrad(p, 0.1))) for _ in "12"
     )
@@ -139,7 +139,7 @@ def test_a_state_without_slots_gives_an_optimizer_those_it_begins_with():
     assert same_bits(trainer.state(), fresh.state())
 
 
-def test_a_state_stays_as_it_is_when_the_training_goes_on():
+def test_a_state_is_not_changed_by_further_training():
     trainer = trainer_of(definition_of(optimizer=torch.optim.Adam))
     trainer.train_steps([batch_of(8)])
     state = trainer.state()
@@ -150,7 +150,7 @@ def test_a_state_stays_as_it_is_when_the_training_goes_on():
     assert same_bits(state, before)
 
 
-def test_numbers_that_numpy_does_not_have_are_kept_bit_for_bit():
+def test_dtypes_unknown_to_numpy_are_kept_bit_by_bit():
     def model():
         return nn.Linear(4, 3).to(torch.bfloat16)
 
@@ -176,7 +176,7 @@ def test_numbers_that_numpy_does_not_have_are_kept_bit_for_bit():
     assert other.predict(batch_of(8).features).dtype == np.float32
 
 
-def test_a_checkpoint_of_another_model_is_refused_naming_what_differs():
+def test_a_checkpoint_of_another_model_is_refused_with_the_difference():
     wider = trainer_of(definition_of(lambda: nn.Linear(4, 5)))
 
     with pytest.raises(CorruptCheckpointError, match=r"weight: float32\[5, 4\] in the checkpoint"):
@@ -197,7 +197,7 @@ def unfreezing(parameters):
     return optimizer
 
 
-def test_a_param_group_that_a_hook_has_added_is_kept_and_one_that_it_will_add_is_not_there():
+def test_param_groups_added_by_hooks_are_restored():
     batches = [batch_of(8, seed) for seed in range(5)]
     whole, begun, resumed = (trainer_of(definition_of(optimizer=unfreezing)) for _ in "123")
     early = begun.state()
@@ -213,7 +213,7 @@ def test_a_param_group_that_a_hook_has_added_is_kept_and_one_that_it_will_add_is
     assert same_bits(begun.state(), whole.state())
 
 
-def test_a_checkpoint_of_another_optimizer_is_refused_and_nothing_of_it_taken():
+def test_a_checkpoint_of_another_optimizer_is_refused_entirely():
     momentum = definition_of(optimizer=lambda p: torch.optim.SGD(p, 0.1, momentum=0.9))
     trained, fresh = trainer_of(momentum), trainer_of(definition_of(optimizer=torch.optim.Adam))
     trained.train_steps([batch_of(8)])
@@ -228,7 +228,7 @@ def test_a_checkpoint_of_another_optimizer_is_refused_and_nothing_of_it_taken():
     assert same_bits(fresh.state(), before)
 
 
-def test_an_optimizer_that_keeps_what_no_checkpoint_can_store_is_refused_at_its_first_update():
+def test_unstorable_optimizer_state_is_refused():
     class Diary(torch.optim.SGD):
         def step(self, closure=None):
             self.state[self.param_groups[0]["params"][0]]["pages"] = ["dear diary"]
@@ -239,7 +239,7 @@ def test_an_optimizer_that_keeps_what_no_checkpoint_can_store_is_refused_at_its_
         trainer.train_steps([batch_of(8)])
 
 
-def test_a_worker_refuses_it_at_its_first_update_too():
+def test_unstorable_optimizer_state_is_refused_on_workers():
     class Projected(torch.optim.SGD):
         def step(self, closure=None):
             self.state[self.param_groups[0]["params"][0]]["projector"] = object()
@@ -251,7 +251,7 @@ def test_a_worker_refuses_it_at_its_first_update_too():
         trainer.apply(contribution)
 
 
-def test_buffers_that_are_not_persistent_are_no_state():
+def test_non_persistent_buffers_are_not_part_of_the_state():
     class Cached(nn.Linear):
         def __init__(self):
             super().__init__(4, 3)
@@ -291,7 +291,7 @@ def test_a_tied_parameter_is_kept_once_and_stays_tied():
         (torch.optim.LBFGS, "LBFGS evaluates the loss any number of times"),
     ],
 )
-def test_an_optimizer_of_something_else_is_refused(optimizer, problem):
+def test_an_object_that_is_not_an_optimizer_is_refused(optimizer, problem):
     with pytest.raises(DefinitionError, match=problem):
         trainer_of(definition_of(optimizer=optimizer))
 
@@ -306,7 +306,7 @@ def test_an_optimizer_of_something_else_is_refused(optimizer, problem):
     ],
     ids=["tuple", "lists", "dict", "alone"],
 )
-def test_a_scheduler_that_is_returned_is_told_where_it_belongs(returned):
+def test_returning_a_scheduler_is_refused_with_where_it_belongs(returned):
     def optimizer(parameters):
         made = sgd(parameters)
         return returned(made, torch.optim.lr_scheduler.ReduceLROnPlateau(made))
@@ -317,7 +317,7 @@ def test_a_scheduler_that_is_returned_is_told_where_it_belongs(returned):
         trainer_of(definition_of(optimizer=optimizer))
 
 
-def test_what_a_step_of_pytorch_raises_is_not_blamed_on_a_closure():
+def test_errors_of_a_pytorch_step_are_not_blamed_on_a_closure():
     trainer = trainer_of(definition_of(optimizer=lambda p: torch.optim.Adam(p, capturable=True)))
 
     with pytest.raises(UserCodeError, match="capturable=True, params and state_steps") as caught:
@@ -326,7 +326,7 @@ def test_what_a_step_of_pytorch_raises_is_not_blamed_on_a_closure():
     assert "closure" not in str(caught.value)
 
 
-def test_an_optimizer_that_does_not_use_the_parameters_it_is_given_is_refused():
+def test_an_optimizer_that_ignores_its_parameters_is_refused():
     # It is the model's own; a resumed training would find out when it is too late.
     model = small_model()
     definition = definition_of(lambda: model, optimizer=lambda p: sgd(model.parameters()))
@@ -386,7 +386,7 @@ def zeroing(zero_grad):
         (moves, "changes the optimizer or its parameters"),
     ],
 )
-def test_a_zero_grad_that_does_more_than_to_clear_gradients_is_refused(zero_grad, what):
+def test_a_zero_grad_that_does_more_than_clear_gradients_is_refused(zero_grad, what):
     where = rf"{__file__}:\d+: zero_grad\(\) of Zeroing {what}"
     with pytest.raises(DefinitionError, match=where):
         trainer_of(definition_of(optimizer=zeroing(zero_grad)))
@@ -409,7 +409,7 @@ class Accumulating(torch.optim.SGD):
             super().zero_grad(set_to_none)
 
 
-def test_a_zero_grad_that_accumulates_the_gradients_of_some_steps_is_refused():
+def test_a_zero_grad_that_accumulates_gradients_is_refused():
     what = r"zero_grad\(\) of Accumulating leaves gradients where it should set None"
     with pytest.raises(DefinitionError, match=what):
         trainer_of(definition_of(optimizer=Accumulating))

@@ -83,7 +83,7 @@ def assert_like_a_plain_loop(definition, some, atol=1e-6):
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_an_optimizer_is_that_of_a_plain_loop_here_on_workers_and_after_a_resume(optimizer):
+def test_optimizers_match_a_plain_loop(optimizer):
     assert_like_a_plain_loop(definition_of(optimizer=optimizer), batches(), atol=2e-5)
 
 
@@ -97,7 +97,7 @@ def test_an_optimizer_is_that_of_a_plain_loop_here_on_workers_and_after_a_resume
         lambda p: torch.optim.SparseAdam(p, 0.1),
     ],
 )
-def test_sparse_gradients_are_those_of_a_plain_loop(optimizer):
+def test_sparse_gradients_match_a_plain_loop(optimizer):
     class Ids(nn.Module):
         def __init__(self):
             super().__init__()
@@ -151,7 +151,7 @@ SCHEDULERS = {
 
 
 @pytest.mark.parametrize("make", SCHEDULERS.values(), ids=SCHEDULERS)
-def test_a_scheduler_that_a_hook_steps_is_that_of_a_plain_loop_after_a_resume(make):
+def test_a_scheduler_stepped_by_a_hook_resumes_as_in_a_plain_loop(make):
     assert_like_a_plain_loop(definition_of(optimizer=scheduled(make)), batches(), atol=2e-5)
 
 
@@ -270,7 +270,7 @@ HOOKS = {
 
 
 @pytest.mark.parametrize("optimizer", HOOKS.values(), ids=HOOKS)
-def test_what_an_optimizer_or_its_hooks_remember_is_kept(optimizer):
+def test_the_state_of_an_optimizer_and_its_hooks_is_kept(optimizer):
     definition, some = definition_of(optimizer=optimizer), batches()
     _, weights = plain_loop(definition, some)
 
@@ -278,7 +278,7 @@ def test_what_an_optimizer_or_its_hooks_remember_is_kept(optimizer):
         np.testing.assert_array_equal(array, weights[path], err_msg=path)
 
 
-def test_param_groups_are_restored_whole():
+def test_param_groups_are_restored_completely():
     definition = definition_of(optimizer=moving_everything)
     trained = trainer_of(definition)
     trained.train_steps(batches(3))
@@ -293,7 +293,7 @@ def test_param_groups_are_restored_whole():
     assert [type(v) for v in one.values()] == [type(v) for v in other.values()]
 
 
-def test_group_values_that_the_code_has_more_or_fewer_of_are_named():
+def test_different_param_group_values_are_named():
     def with_label(parameters):
         return torch.optim.SGD([{"params": parameters, "label": "all"}], 0.1)
 
@@ -327,6 +327,6 @@ class Wrapping(torch.optim.SGD):
         (Wrapping, r"another optimizer, Adam, \(optimizer.inner\)"),
     ],
 )
-def test_what_no_checkpoint_can_keep_is_refused_when_the_trainer_is_made(optimizer, what):
+def test_unstorable_state_is_refused_when_creating_the_trainer(optimizer, what):
     with pytest.raises(DefinitionError, match=what):
         trainer_of(definition_of(optimizer=optimizer))

@@ -97,7 +97,7 @@ def test_features_may_be_a_namedtuple():
     assert_parity(definition_of(lambda: Sum(4, 3)), [batch])
 
 
-def test_a_namedtuple_stays_one():
+def test_a_namedtuple_stays_a_namedtuple():
     pair = Named(np.zeros((2, 3)), np.ones((2, 1)))
     batch = checked([pair, np.zeros(2)], "It returned")
 
@@ -106,7 +106,7 @@ def test_a_namedtuple_stays_one():
     assert stack([pair, pair]).logits.shape == (2, 2, 3)
 
 
-def test_a_text_in_an_output_stays_what_it_is():
+def test_a_string_in_an_output_is_kept():
     class Tells(nn.Linear):
         def forward(self, x):
             return {"logits": super().forward(x), "name": "tells"}
@@ -131,12 +131,12 @@ class Centered(nn.Module):
 
 
 @pytest.mark.parametrize("size", [6, 8, 32])
-def test_two_records_in_turn_are_enough_to_see_that_outputs_depend_on_the_batch(size):
+def test_two_alternating_records_suffice_to_detect_dependence(size):
     with pytest.raises(DefinitionError, match="depend on the other examples of its batch"):
         trainer_of(definition_of(Centered)).gradients(repeated(batch_of(2), size))
 
 
-def test_that_is_seen_in_the_second_batch_if_the_first_has_one_record_many_times():
+def test_dependence_hidden_by_a_repeated_record_is_detected_later():
     trainer = trainer_of(definition_of(Centered))
 
     trainer.gradients(repeated(batch_of(1), 8))
@@ -157,7 +157,7 @@ class Fades(nn.Module):
         return self.out(x - self.gate * x.mean(0))
 
 
-def test_a_model_that_begins_to_look_at_its_batch_later_is_reported_once(caplog):
+def test_a_model_that_later_depends_on_its_batch_is_reported_once(caplog):
     trainer = trainer_of(definition_of(Fades))
     for _ in range(2):
         trainer.gradients(batch_of(8))

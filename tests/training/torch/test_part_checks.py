@@ -119,7 +119,7 @@ def test_a_mean_over_the_batch_in_training_is_refused_beside_random_draws(name):
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 8])
-def test_two_records_repeated_are_enough_to_see_it_beside_random_draws(size):
+def test_two_repeated_records_suffice_to_detect_it_beside_draws(size):
     batch = repeated(batch_of(2), size)
 
     with pytest.raises(DefinitionError, match=DEPENDS):
@@ -143,7 +143,7 @@ def test_attention_within_an_example_with_dropout_is_accepted():
     )
 
 
-def test_a_mixture_of_random_pairs_in_the_model_is_refused():
+def test_mixing_random_pairs_in_the_model_is_refused():
     def mix(self, x):
         return 0.7 * x + 0.3 * x[torch.randperm(len(x))] if self.training else x
 
@@ -151,7 +151,7 @@ def test_a_mixture_of_random_pairs_in_the_model_is_refused():
         gradients_of(mix)
 
 
-def test_a_loss_within_the_model_that_compares_examples_is_refused_beside_random_draws():
+def test_a_coupled_loss_in_the_model_is_refused_beside_draws():
     class Contrasts(nn.Module):
         def __init__(self):
             super().__init__()
@@ -215,7 +215,7 @@ def test_a_graph_of_few_examples_is_refused(size):
 
 @pytest.mark.parametrize("edges", [True, False])
 @pytest.mark.parametrize("size", [4, 8])
-def test_a_graph_of_the_examples_is_refused_even_before_it_has_edges(size, edges):
+def test_a_graph_over_examples_is_refused_even_without_edges(size, edges):
     batch = graph_of(size, edges=edges)
 
     with pytest.raises(DefinitionError) as caught:
@@ -245,7 +245,7 @@ def test_a_model_that_needs_several_examples_is_accepted():
         trainer_of(definition_of(lambda: NeedsTwo(4, 3)), batch_of(size)).gradients(batch_of(size))
 
 
-def test_a_model_that_fails_on_a_part_and_cannot_be_compared_otherwise_is_refused():
+def test_a_model_that_fails_on_parts_is_refused():
     class Picky(nn.Linear):
         def forward(self, x):
             if len(x) > 2 and len(torch.unique(x, dim=0)) < 8:
@@ -258,7 +258,7 @@ def test_a_model_that_fails_on_a_part_and_cannot_be_compared_otherwise_is_refuse
         trainer.gradients(batch_of(8))
 
 
-def test_a_model_with_a_generator_of_its_own_is_accepted():
+def test_a_model_with_its_own_generator_is_accepted():
     generator = torch.Generator().manual_seed(0)
 
     with pytest.raises(DefinitionError) as caught:
@@ -268,7 +268,7 @@ def test_a_model_with_a_generator_of_its_own_is_accepted():
 
 
 @pytest.mark.parametrize("size", [3, 4, 8])
-def test_as_many_numbers_as_examples_are_not_taken_for_rows(size):
+def test_as_many_numbers_as_examples_are_not_mistaken_for_rows(size):
     """Two parts of a batch of four have two examples, as many as the model has weights of tasks."""
 
     class Tasks(nn.Linear):
@@ -291,7 +291,7 @@ def test_as_many_numbers_as_examples_are_not_taken_for_rows(size):
 
 
 @pytest.mark.parametrize(("capacity", "is_refused"), [(15, True), (16, False)])
-def test_a_limit_that_only_a_whole_update_reaches_is_refused(capacity, is_refused):
+def test_a_limit_reached_only_by_a_whole_update_is_refused(capacity, is_refused):
     def served(self, x):
         """Pass on the first rows only, as an expert with a capacity does."""
         return x * (torch.arange(len(x)) < capacity)[:, None]
@@ -305,7 +305,7 @@ def test_a_limit_that_only_a_whole_update_reaches_is_refused(capacity, is_refuse
         trainer.gradients(batch_of(8))
 
 
-def test_a_worker_that_joins_does_not_repeat_the_checks_of_the_others():
+def test_a_joining_worker_does_not_repeat_checks():
     first = trainer_of(definition_of(lambda: Model(alone)))
     joining = trainer_of(definition_of(lambda: Model(centered)))
     for seed in (0, 1):

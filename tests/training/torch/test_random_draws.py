@@ -87,7 +87,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute")
 
 
 @pytest.mark.parametrize("name", DEFINITIONS)
-def test_a_resumed_training_draws_what_one_that_was_not_stopped_draws(name):
+def test_a_resumed_training_draws_the_same_numbers(name):
     whole, first = trainer_of(DEFINITIONS[name]), trainer_of(DEFINITIONS[name])
     batches = [batch_of(8, seed) for seed in range(6)]
     expected = [whole.train_steps([batch]).losses[0] for batch in batches]
@@ -119,7 +119,7 @@ def test_draws_differ_by_step_and_rank(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_that_draws_leaves_the_generators_of_the_process_alone(name):
+def test_a_model_that_draws_does_not_advance_global_generators(name):
     np.random.seed(3), random.seed(3)
     expected = np.random.normal(size=9), random.random()
 
@@ -148,7 +148,7 @@ def test_weights_drawn_by_numpy_start_from_the_seed():
     np.testing.assert_array_equal(state["model/weight"], expected)
 
 
-def test_neither_a_model_nor_a_feed_that_draw_at_the_same_time_see_each_other():
+def test_concurrent_draws_of_model_and_feed_do_not_interfere():
     alone = trainer_of(DEFINITIONS["a condition"])
     batches = [batch_of(8)] * 20
     expected = alone.train_steps(batches).losses

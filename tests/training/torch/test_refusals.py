@@ -26,7 +26,7 @@ class Lightning(nn.Linear):
         return torch.optim.SGD(self.parameters(), 1.0)
 
 
-def test_steps_of_a_model_s_own_are_refused_with_their_line():
+def test_custom_steps_of_a_model_are_refused_with_their_line():
     line = Lightning.training_step.__code__.co_firstlineno
     what = rf"{__file__}:{line}: Lightning has training_step\(\), configure_optimizers\(\)"
     for kind in (Lightning, type("Below", (Lightning,), {})):
@@ -130,7 +130,7 @@ OUTSIDE = {
 
 
 @pytest.mark.parametrize("what", OUTSIDE)
-def test_memory_that_no_checkpoint_holds_is_refused_when_the_trainer_is_made(what):
+def test_unstorable_memory_is_refused_when_creating_the_trainer(what):
     remember, attributes = OUTSIDE[what]
 
     with pytest.raises(DefinitionError, match=f"model.py:1: {what} of the model changes with"):
@@ -230,7 +230,7 @@ STEPPED = {
 
 
 @pytest.mark.parametrize("name", STEPPED)
-def test_an_object_of_a_library_that_moves_on_in_forward_is_refused(name):
+def test_a_library_object_that_changes_in_forward_is_refused(name):
     remember, make = STEPPED[name]
 
     with pytest.raises(DefinitionError, match=f"the attribute {name} of the model changes with"):
@@ -238,13 +238,13 @@ def test_an_object_of_a_library_that_moves_on_in_forward_is_refused(name):
 
 
 @pytest.mark.parametrize("name", STEPPED)
-def test_an_object_of_a_library_that_forward_does_not_use_is_not_refused(name):
+def test_a_library_object_unused_in_forward_is_accepted(name):
     _, make = STEPPED[name]
 
     trainer_of(definition_of(lambda: Remembering(lambda m, x: None, **{name: make()})))
 
 
-def test_what_cannot_be_copied_does_not_hide_a_counter():
+def test_an_object_that_cannot_be_copied_does_not_hide_a_counter():
     def model():
         made = Remembering(count, calls=0, rows=(n for n in range(3)))
         made.out = nn.utils.weight_norm(made.out)
@@ -257,7 +257,7 @@ def test_what_cannot_be_copied_does_not_hide_a_counter():
         trainer_of(definition_of(model))
 
 
-def test_an_iterator_that_each_call_makes_is_no_memory():
+def test_an_iterator_created_in_each_call_is_accepted():
     def restart(module, x):
         module.rows = (row for row in x)
         module.pairs = zip(range(10**12), itertools.cycle([1.0]), strict=False)
@@ -346,7 +346,7 @@ def noting_loss(outputs, labels):
     return computed
 
 
-def test_what_changes_no_number_is_no_reason_to_refuse():
+def test_changes_without_effect_on_results_are_accepted():
     trainer_of(definition_of(lambda: NotesInItsFile(4, 3), loss=noting_loss))
 
 
@@ -375,7 +375,7 @@ class Listed(nn.Module):
         return x
 
 
-def test_what_is_in_the_state_dict_may_be_reached_by_attributes_too():
+def test_state_dict_entries_may_also_be_attributes():
     trainer_of(definition_of(Listed))
 
 
@@ -385,7 +385,7 @@ def fill_the_cache(module, x):
     module.noise = torch.rand(3)
 
 
-def test_what_is_computed_again_in_each_call_is_no_memory():
+def test_values_recomputed_in_each_call_are_accepted():
     made = []
 
     def model():
@@ -430,7 +430,7 @@ def with_module_hook():
         (with_module_hook, "1 has a backward hook"),
     ],
 )
-def test_a_hook_on_gradients_trains_alone_and_is_refused_where_they_are_summed(model, what):
+def test_a_gradient_hook_is_refused_if_gradients_are_summed(model, what):
     trainer = trainer_of(definition_of(model))
     trainer.train_steps([batch_of(8)])
 
@@ -493,14 +493,14 @@ def with_act_norm():
         (with_act_norm, "scale"),
     ],
 )
-def test_a_parameter_that_forward_writes_into_trains_alone_and_is_refused_on_workers(model, name):
+def test_a_parameter_written_in_forward_is_refused_on_workers(model, name):
     trainer_of(definition_of(model)).train_steps([batch_of(8)])
 
     with pytest.raises(DefinitionError, match=f"changes its parameter {name}"):
         trainer_of(definition_of(model)).gradients(batch_of(8))
 
 
-def test_a_parameter_that_is_frozen_in_training_is_refused():
+def test_freezing_a_parameter_during_training_is_refused():
     class Freezes(nn.Linear):
         def forward(self, x):
             if self.training and x[0, 0] == 7:
@@ -650,7 +650,7 @@ class _ToDouble(nn.Module):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_module_trains_as_in_a_plain_loop_here_on_workers_and_after_a_resume(name):
+def test_modules_train_as_in_a_plain_loop(name):
     definition, some = definition_of(MODELS[name]), [batch_of(12, seed) for seed in range(4)]
     # Gradients in bfloat16 are rounded batch by batch.
     assert_parity(definition, some, atol=4e-3 if "bfloat16" in name else 1e-6)
@@ -699,7 +699,7 @@ def named_head_parameters(model):
     ("named", "method"),
     [(head_parameters, "parameters"), (named_head_parameters, "named_parameters")],
 )
-def test_a_model_that_names_its_parameters_trains_those_as_a_plain_loop_does(named, method):
+def test_a_model_may_select_its_parameters_as_in_a_plain_loop(named, method):
     kind = naming(named, method)
     definition = definition_of(kind, optimizer=lambda given: torch.optim.SGD(given, 0.1, 0.9))
     trainer = trainer_of(definition)
@@ -721,12 +721,12 @@ def test_a_model_that_names_its_parameters_trains_those_as_a_plain_loop_does(nam
         (lambda model: [model.head.bias, model.head.bias], "a parameter twice"),
     ],
 )
-def test_parameters_that_are_not_the_models_are_refused_with_their_line(named, what):
+def test_foreign_parameters_are_refused_with_their_line(named, what):
     with pytest.raises(DefinitionError, match=rf"{__file__}:\d+: parameters\(\) of .* {what}"):
         trainer_of(definition_of(naming(named)))
 
 
-def test_buffers_that_a_state_dict_of_the_models_own_hides_are_kept():
+def test_buffers_hidden_by_a_custom_state_dict_are_kept():
     kind = naming(lambda model: {"head.bias": model.head.bias}, "state_dict")
 
     assert "model/steps" in trainer_of(definition_of(kind)).state()
@@ -806,7 +806,7 @@ def test_a_module_that_changes_itself_in_evaluation_is_refused(change, what, nam
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR")
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
-def test_a_change_in_evaluation_is_found_beside_a_sparse_buffer(layout):
+def test_a_change_in_evaluation_is_detected_beside_a_sparse_buffer(layout):
     class Near(Changing):
         def __init__(self):
             super().__init__(add_to_buffer)
@@ -819,7 +819,7 @@ def test_a_change_in_evaluation_is_found_beside_a_sparse_buffer(layout):
 
 
 @pytest.mark.parametrize("change", [write_the_same, add_in_training])
-def test_a_module_that_changes_itself_in_training_only_is_evaluated(change):
+def test_a_module_that_changes_itself_only_in_training_is_evaluated(change):
     trainer = trainer_of(definition_of(lambda: Changing(change)))
     trainer.train_steps([batch_of(8)])
 
@@ -827,7 +827,7 @@ def test_a_module_that_changes_itself_in_training_only_is_evaluated(change):
         call(trainer)
 
 
-def test_a_buffer_that_every_call_changes_does_not_pass_for_examples_that_are_mixed():
+def test_a_changing_buffer_is_not_mistaken_for_mixed_examples():
     def jump(model, _x):
         model.seen.copy_(torch.where(model.seen < 0.0015, model.seen + 0.001, 10.0))
 

@@ -92,7 +92,7 @@ BIG = 2**24 + 1
         (torch.tensor(False), lambda kept, x: kept.fill_(True)),
     ],
 )
-def test_a_counter_on_workers_is_that_of_the_joined_batch(initial, change):
+def test_a_counter_on_workers_equals_that_of_the_joined_batch(initial, change):
     batch = batch_of(12)
 
     counted = on_workers(initial, change, batch)
@@ -101,12 +101,12 @@ def test_a_counter_on_workers_is_that_of_the_joined_batch(initial, change):
     assert counted.dtype == initial.numpy().dtype
 
 
-def test_a_counter_goes_on_counting_over_steps():
+def test_a_counter_continues_over_steps():
     assert on_workers(torch.tensor(BIG), count_examples, batch_of(12), num_steps=5) == BIG + 60
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_running_statistics_on_workers_are_those_of_the_joined_batch(dtype):
+def test_running_statistics_on_workers_equal_those_of_the_joined_batch(dtype):
     batch, initial = batch_of(12), torch.full((4,), 1e6 / 3, dtype=dtype)
 
     kept = on_workers(initial, mean_of_features, batch)
@@ -115,7 +115,7 @@ def test_running_statistics_on_workers_are_those_of_the_joined_batch(dtype):
     np.testing.assert_allclose(kept, expected, rtol=1e-6 if dtype == torch.float32 else 1e-11)
 
 
-def test_infinity_and_nan_in_a_buffer_stay_on_workers():
+def test_infinity_and_nan_in_a_buffer_are_kept_on_workers():
     initial = torch.tensor([0.0, -torch.inf, torch.nan, -0.0])
 
     kept = on_workers(initial, lambda kept, x: None, batch_of(12))
@@ -123,7 +123,7 @@ def test_infinity_and_nan_in_a_buffer_stay_on_workers():
     assert kept.tobytes() == initial.numpy().tobytes()
 
 
-def test_numbers_beside_infinity_move_and_it_stays():
+def test_numbers_beside_a_kept_infinity_are_updated():
     def change(kept, x):
         kept[0] += 1
 
@@ -153,7 +153,7 @@ def now_and_then(kept, x):
         (torch.zeros(70_000, dtype=torch.int64), count_steps, "holds 70,000 whole numbers"),
     ],
 )
-def test_a_buffer_that_does_not_add_up_is_refused_by_name_on_workers_only(initial, change, why):
+def test_a_buffer_that_does_not_add_up_is_refused_only_on_workers(initial, change, why):
     batch = batch_of(12)
     trainer = trainer_of(definition_of(lambda: Keeps(initial, change)))
     if not initial.isinf().any():
@@ -194,7 +194,7 @@ def test_a_buffer_that_changes_its_shape_is_refused():
         trainer_of(definition_of(Grows)).gradients(batch_of(8))
 
 
-def test_batchnorm_of_every_dtype_moves_by_the_mean_of_its_workers():
+def test_batchnorm_of_every_dtype_changes_by_the_mean_of_workers():
     def model():
         return nn.Sequential(nn.BatchNorm1d(4).double(), Cast(), nn.Linear(4, 3))
 
@@ -220,7 +220,7 @@ def test_batchnorm_of_every_dtype_moves_by_the_mean_of_its_workers():
     assert both["model/1.num_batches_tracked"] == 1
 
 
-def test_spectral_norm_on_workers_is_that_of_one_process():
+def test_spectral_norm_on_workers_equals_that_of_one_process():
     def model():
         return nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3))
 
@@ -274,7 +274,7 @@ def matrices_of(model, num_steps=12, batch=None, rows=UNEVEN):
 
 
 @pytest.mark.parametrize("dropout", [None, nn.Dropout(0.5)])
-def test_a_matrix_that_is_drawn_at_random_is_one_draw_on_workers(dropout):
+def test_a_random_matrix_is_drawn_once_for_all_workers(dropout):
     matrices = matrices_of(lambda: RandomFeatures(dropout))
 
     assert len({matrix.tobytes() for matrix in matrices}) == 6
@@ -282,7 +282,7 @@ def test_a_matrix_that_is_drawn_at_random_is_one_draw_on_workers(dropout):
         np.testing.assert_allclose(matrix @ matrix.T, np.eye(4), atol=1e-6)
 
 
-def test_whole_numbers_and_booleans_that_are_drawn_are_one_draw_on_workers():
+def test_random_integers_and_booleans_are_drawn_once_for_all_workers():
     class Masked(RandomFeatures):
         def __init__(self, dtype):
             super().__init__(draw=lambda: torch.eye(4)[torch.randperm(4)].to(dtype))
@@ -294,7 +294,7 @@ def test_whole_numbers_and_booleans_that_are_drawn_are_one_draw_on_workers():
             np.testing.assert_array_equal(matrix.sum(1), 1)
 
 
-def test_noise_that_every_call_draws_is_one_draw_on_workers():
+def test_noise_of_each_call_is_drawn_once_for_all_workers():
     class Noisy(nn.Linear):
         def __init__(self):
             super().__init__(4, 3)
@@ -332,7 +332,7 @@ def test_draws_that_depend_on_the_shape_of_examples_are_refused():
         step()
 
 
-def test_running_statistics_of_random_numbers_and_examples_are_means_on_workers():
+def test_running_statistics_with_random_draws_are_means_on_workers():
     class Statistics(nn.Module):
         def __init__(self):
             super().__init__()
@@ -379,14 +379,14 @@ def signs(*rows):
 ALIKE, MIXED = signs(*[1] * 12), signs(*[-1] * 5, *[2] * 7)
 
 
-def test_the_sign_of_a_mean_is_refused_where_single_examples_have_another_sign():
+def test_a_nonlinear_statistic_such_as_a_sign_is_refused():
     trainer = trainer_of(definition_of(lambda: Keeps(torch.zeros(4), sign_of_mean)))
 
     with pytest.raises(DefinitionError, match="buffer kept changes neither like a mean"):
         trainer.gradients(signs(-1, *[2] * 11))
 
 
-def test_a_mean_that_is_the_same_by_parts_of_unlike_examples_is_a_mean():
+def test_a_true_mean_of_unequal_parts_is_accepted():
     batch = signs(*[3, -1] * 6)
 
     kept = on_workers(torch.ones(4), mean_of_features, batch, (slice(0, 6), slice(6, 12)), 3)
@@ -406,7 +406,7 @@ def trained_on(*batches, change=sign_of_mean, initial=None):
     return trainer.state()["model/kept"]
 
 
-def test_a_buffer_that_is_no_mean_in_a_later_step_is_reported_once(caplog):
+def test_a_buffer_that_is_not_a_mean_in_a_later_step_is_reported_once(caplog):
     kept = trained_on(*[ALIKE] * 3, *[MIXED] * 6)
 
     (warning,) = [record.getMessage() for record in caplog.records]

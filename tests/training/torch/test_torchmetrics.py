@@ -123,7 +123,7 @@ CARRIED = {
 
 @pytest.mark.parametrize("name", [*SUMS, *CARRIED])
 @pytest.mark.parametrize("through_json", [False, True])
-def test_a_metric_is_that_of_a_plain_loop(name, through_json):
+def test_a_metric_matches_a_plain_loop(name, through_json):
     create = {**SUMS, **CARRIED}[name]
     trainer = measuring(**{name: create})
 
@@ -160,7 +160,7 @@ def test_a_metric_whose_states_do_not_add_up_is_refused_on_workers(name):
         measuring(**{name: create}).require_sums("several workers")
 
 
-def test_a_sum_that_is_none_is_found_out_on_workers_and_right_in_one_process():
+def test_a_wrongly_declared_sum_is_refused_only_on_workers():
     trainer = measuring(last=Last)
     assert measured(trainer, BATCHES)["last"] == plain(trainer, Last(), BATCHES)
 
@@ -170,7 +170,7 @@ def test_a_sum_that_is_none_is_found_out_on_workers_and_right_in_one_process():
         trainer.evaluate(BATCHES[0])
 
 
-def test_a_sum_that_is_none_is_found_out_before_training_if_it_was_tested_before_workers():
+def test_a_tested_wrong_sum_is_refused_before_training():
     trainer = measuring(last=Last)
     trainer.check_evaluation(BATCHES[0])
 
@@ -179,7 +179,7 @@ def test_a_sum_that_is_none_is_found_out_before_training_if_it_was_tested_before
 
 
 @pytest.mark.parametrize(("create", "attribute"), [(Hides, "seen"), (HidesPrivately, "_seen")])
-def test_what_a_metric_keeps_beside_its_states_is_refused(create, attribute):
+def test_metric_attributes_outside_states_are_refused(create, attribute):
     with pytest.raises(DefinitionError, match=rf"'hides' .* keeps .* in self.{attribute}"):
         measuring(hides=create).evaluate(BATCHES[0])
 
@@ -211,7 +211,7 @@ def test_a_wrapper_that_keeps_values_outside_its_states_is_refused(name):
         measuring(**{name: create})
 
 
-def test_a_metric_that_gives_no_number_is_refused_before_training():
+def test_a_metric_without_a_number_is_refused_before_training():
     curve = measuring(roc=lambda: classification.MulticlassROC(3, thresholds=5))
     with pytest.raises(DefinitionError, match=r"'roc' \(MulticlassROC\) returns a tuple"):
         curve.check_evaluation(BATCHES[0])
@@ -234,7 +234,7 @@ def test_several_values_of_a_metric_are_named_after_it():
     ]
 
 
-def test_the_better_direction_is_the_metric_s():
+def test_the_better_direction_comes_from_the_metric():
     metrics = measuring(
         f1=SUMS["f1"], own=Share, error=torchmetrics.MeanSquaredError
     ).evaluation_metrics
@@ -252,7 +252,7 @@ def test_an_error_in_compute_names_the_metric_and_line():
         measured(measuring(fails=Fails), BATCHES)
 
 
-def test_sample_weights_do_not_count_in_it():
+def test_sample_weights_do_not_affect_metrics():
     trainer = measuring(own=Share)
     weighted = [
         type(b)(b.features, b.labels, b.num_examples, np.arange(b.num_examples, dtype="float32"))
@@ -262,7 +262,7 @@ def test_sample_weights_do_not_count_in_it():
     assert measured(trainer, weighted)["own"] == measured(trainer, BATCHES)["own"]
 
 
-def test_lists_of_many_batches_are_not_copied_with_each():
+def test_lists_of_many_batches_are_not_copied_for_each_batch():
     trainer = measuring(auroc=CARRIED["all_predictions"])
     total = trainer.evaluate(BATCHES[0], {})
     first = total["auroc"][3]

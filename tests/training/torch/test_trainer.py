@@ -34,14 +34,14 @@ class Noisy(torch.optim.Adam):
 # --- randomness ----------------------------------------------------------------------------------
 
 
-def test_initial_weights_are_a_function_of_the_seed():
+def test_initial_weights_depend_only_on_the_seed():
     one, same, other = (trainer_of(seed=seed).state() for seed in (1, 1, 2))
 
     assert same_bits(one, same)
     assert not np.array_equal(one["model/weight"], other["model/weight"])
 
 
-def test_the_user_s_own_random_numbers_go_on_as_if_nothing_had_been_trained():
+def test_training_does_not_affect_the_users_random_numbers():
     def draw(between):
         torch.manual_seed(5)
         first = torch.rand(1)
@@ -62,7 +62,7 @@ def test_the_user_s_own_random_numbers_go_on_as_if_nothing_had_been_trained():
     assert draw(train) == draw(lambda: None)
 
 
-def test_deterministic_kernels_are_asked_for_where_they_are_wanted():
+def test_deterministic_kernels_are_requested_if_wanted():
     torch.use_deterministic_algorithms(False)
     trainer_of(deterministic=False)
     assert not torch.are_deterministic_algorithms_enabled()
@@ -72,7 +72,7 @@ def test_deterministic_kernels_are_asked_for_where_they_are_wanted():
     assert not torch.utils.deterministic.fill_uninitialized_memory
 
 
-def test_a_rank_may_be_given_later():
+def test_a_rank_may_be_set_later():
     def dropout():
         return nn.Sequential(nn.Linear(4, 64), nn.Dropout(), nn.Linear(64, 3))
 
@@ -85,7 +85,7 @@ def test_a_rank_may_be_given_later():
     assert not np.array_equal(buffers[0], buffers[2])
 
 
-def test_an_optimizer_that_draws_draws_the_same_on_every_rank():
+def test_draws_of_an_optimizer_are_equal_on_every_rank():
     trainers = [trainer_of(definition_of(optimizer=Noisy), rank=rank) for rank in (0, 1)]
     contribution, _ = trainers[0].gradients(batch_of(8))
     for trainer in trainers:
@@ -106,7 +106,7 @@ def decaying(parameters):
     return torch.optim.AdamW(parameters, 0.1, weight_decay=0.5)
 
 
-def test_a_parameter_is_left_alone_while_nobody_has_a_gradient_for_it():
+def test_a_parameter_without_any_gradient_is_left_alone():
     trainer = trainer_of(definition_of(Gated, optimizer=decaying))
     before = trainer.state()
     closed, _ = trainer.gradients(gated_batch(-1.0))
@@ -119,7 +119,7 @@ def test_a_parameter_is_left_alone_while_nobody_has_a_gradient_for_it():
         assert not any(path.startswith(f"optimizer/{name}") for path in after)
 
 
-def test_a_gradient_that_one_of_two_workers_has_is_halved_and_applied():
+def test_a_gradient_of_one_of_two_workers_is_halved_and_applied():
     trainer, alone = (trainer_of(definition_of(Gated)) for _ in range(2))
     before = trainer.state()["model/sometimes.weight"]
     opened, _ = trainer.gradients(gated_batch(1.0))
@@ -134,7 +134,7 @@ def test_a_gradient_that_one_of_two_workers_has_is_halved_and_applied():
     )
 
 
-def test_a_worker_may_apply_before_it_has_seen_a_batch():
+def test_a_worker_may_apply_an_update_before_its_first_batch():
     one, other = (trainer_of(definition_of(Gated, optimizer=decaying)) for _ in range(2))
     contribution, _ = one.gradients(gated_batch(1.0))
     one.apply(contribution)
@@ -143,7 +143,7 @@ def test_a_worker_may_apply_before_it_has_seen_a_batch():
     assert same_bits(one.state(), other.state())
 
 
-def test_statistics_move_by_the_mean_change_of_the_examples_and_counters_by_one():
+def test_statistics_change_by_the_mean_and_counters_by_one():
     def model():
         return nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))
 
@@ -162,7 +162,7 @@ def test_statistics_move_by_the_mean_change_of_the_examples_and_counters_by_one(
     assert state["model/0.num_batches_tracked"].dtype == np.int64
 
 
-def test_looking_leaves_no_trace_in_a_model_that_moves_its_averages_always_and_logs_it(caplog):
+def test_evaluation_restores_always_updated_averages(caplog):
     class Always(nn.BatchNorm1d):
         def forward(self, x):
             self.train()
@@ -177,7 +177,7 @@ def test_looking_leaves_no_trace_in_a_model_that_moves_its_averages_always_and_l
     assert ["changes 0.running_mean" in r.getMessage() for r in caplog.records] == [True]
 
 
-def test_a_step_that_failed_leaves_no_gradient_behind():
+def test_a_failed_step_leaves_no_gradient_behind():
     failing = []
 
     def scalars(outputs, labels):
@@ -197,7 +197,7 @@ def test_a_step_that_failed_leaves_no_gradient_behind():
     np.testing.assert_array_equal(*buffers)
 
 
-def test_a_flag_that_every_worker_sets_is_set():
+def test_a_flag_set_by_every_worker_is_set():
     class Once(nn.Linear):
         def __init__(self):
             super().__init__(4, 3)
@@ -216,7 +216,7 @@ def test_a_flag_that_every_worker_sets_is_set():
     assert trainer.state()["model/seen"]
 
 
-def test_an_embedding_sums_the_gradients_of_an_id_that_stands_twice():
+def test_an_embedding_sums_the_gradients_of_a_repeated_id():
     class Ids(nn.Module):
         def __init__(self):
             super().__init__()
@@ -241,7 +241,7 @@ def test_an_embedding_sums_the_gradients_of_an_id_that_stands_twice():
 # --- losses and metrics --------------------------------------------------------------------------
 
 
-def test_a_loss_that_is_a_sum_is_refused_where_workers_would_add_it_up():
+def test_a_loss_that_is_a_sum_is_refused_on_workers():
     def summed(outputs, labels):
         return nn.functional.cross_entropy(outputs, labels, reduction="sum")
 
@@ -249,7 +249,7 @@ def test_a_loss_that_is_a_sum_is_refused_where_workers_would_add_it_up():
         trainer_of(definition_of(loss=summed)).gradients(batch_of(8))
 
 
-def test_a_loss_of_one_value_an_example_is_averaged():
+def test_a_loss_with_one_value_per_example_is_averaged():
     def each(outputs, labels):
         return nn.functional.cross_entropy(outputs, labels, reduction="none")
 
@@ -266,7 +266,7 @@ def test_a_loss_that_is_a_plain_number_is_refused():
         trainer_of(definition_of(loss=lambda o, y: 0.5)).train_steps([batch_of(8)])
 
 
-def test_what_a_model_raises_is_told_with_the_users_line_and_the_batch():
+def test_errors_of_a_model_are_reported_with_line_and_batch():
     class Breaks(nn.Linear):
         def forward(self, x):
             if self.training:
@@ -282,7 +282,7 @@ def test_what_a_model_raises_is_told_with_the_users_line_and_the_batch():
     assert "module.py" not in message
 
 
-def test_metrics_of_uneven_batches_weigh_what_they_hold():
+def test_metrics_of_uneven_batches_are_weighted_by_examples():
     def metrics(mode):
         if mode is not Mode.EVALUATION:
             return MetricFunctions()
@@ -313,7 +313,7 @@ def test_a_group_of_steps_counts_each_of_its_examples():
     np.testing.assert_allclose(total / count, result.losses.mean(), rtol=1e-6)
 
 
-def test_a_metric_looks_at_the_output_it_is_for():
+def test_a_metric_gets_its_output():
     class TwoHeads(nn.Linear):
         def forward(self, x):
             out = super().forward(x)
@@ -335,7 +335,7 @@ def test_a_metric_looks_at_the_output_it_is_for():
 # --- what is refused -----------------------------------------------------------------------------
 
 
-def test_a_model_of_something_else_is_refused():
+def test_an_object_that_is_not_a_model_is_refused():
     with pytest.raises(DefinitionError, match="expected a torch.nn.Module"):
         trainer_of(definition_of(lambda: "net"))
 
@@ -345,7 +345,7 @@ def test_callbacks_without_a_method_are_refused():
         trainer_of(definition_of(create_callbacks=lambda: ["stop"]))
 
 
-def test_complex_parameters_are_refused_where_gradients_are_summed():
+def test_complex_parameters_are_refused_if_gradients_are_summed():
     class Waves(nn.Linear):
         def __init__(self):
             super().__init__(4, 3)

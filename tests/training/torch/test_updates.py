@@ -77,12 +77,12 @@ def rate(trainer):
         ),
     ],
 )
-def test_what_is_no_schedule_is_refused_before_training(returned, expected):
+def test_an_invalid_schedule_is_refused_before_training(returned, expected):
     with pytest.raises(DefinitionError, match=expected):
         trainer_of(definition_of(create_lr_schedulers=returned))
 
 
-def test_a_schedule_whose_function_remembers_is_refused():
+def test_a_schedule_with_a_stateful_function_is_refused():
     class Remembers:
         def __init__(self):
             self.thing = object()
@@ -99,7 +99,7 @@ def test_a_schedule_whose_function_remembers_is_refused():
 
 
 @pytest.mark.parametrize("monitored", ["loss", "loss_epoch"])
-def test_a_plateau_follows_a_metric_by_the_name_that_lightning_gives_it_too(monitored):
+def test_a_plateau_accepts_lightning_metric_names(monitored):
     def plateau(optimizer):
         scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
         return {"scheduler": scheduler, "monitor": monitored}
@@ -112,14 +112,14 @@ def test_a_plateau_follows_a_metric_by_the_name_that_lightning_gives_it_too(moni
     assert rate(trainer) == before / 2
 
 
-def test_a_plateau_without_validation_says_what_is_measured():
+def test_a_plateau_without_validation_lists_measured_metrics():
     trainer = trainer_of(definition_of(create_lr_schedulers=lr_scheduler.ReduceLROnPlateau))
 
     with pytest.raises(DefinitionError, match="'val_loss', which was not measured in epoch 1"):
         trainer.hooks.epoch_end(0, {"loss": 1.0})
 
 
-def test_each_second_epoch():
+def test_a_schedule_may_step_every_second_epoch():
     trainer = trainer_of(
         definition_of(create_lr_schedulers=lambda o: {"scheduler": step_lr(o), "frequency": 2})
     )
@@ -147,7 +147,7 @@ def test_a_checkpoint_of_another_kind_of_schedule_is_refused():
         trainer_of(cosine).load_state(state)
 
 
-def test_what_a_schedule_raises_is_the_users():
+def test_errors_of_a_schedule_are_user_code_errors():
     def fail(count):
         return 1 / (2 - count)
 
@@ -165,7 +165,7 @@ def test_what_a_schedule_raises_is_the_users():
         trainer.train_steps([batch_of(8)])
 
 
-def test_a_schedule_that_is_too_short_says_how_long_it_has_to_be():
+def test_a_schedule_that_is_too_short_states_the_required_length():
     trainer = trainer_of(
         definition_of(
             create_lr_schedulers=lambda o: {
@@ -202,7 +202,7 @@ def test_a_schedule_that_is_too_short_is_refused_before_the_first_step():
 # --- clipping ------------------------------------------------------------------------------------
 
 
-def test_gradients_are_clipped_after_workers_have_summed_them_up():
+def test_gradients_are_clipped_after_summing_over_workers():
     definition = definition_of(gradient_clipping=GradientClipping("norm", 0.01))
     batch = batch_of(12)
     alone, *workers = (trainer_of(definition, batch) for _ in range(1 + len(UNEVEN)))
@@ -219,7 +219,7 @@ def test_gradients_are_clipped_after_workers_have_summed_them_up():
     np.testing.assert_allclose(workers[0].state()["model/weight"] - before, moved, rtol=1e-3)
 
 
-def test_what_a_clipping_function_raises_is_the_users():
+def test_errors_of_a_clipping_function_are_user_code_errors():
     def clip(parameters):
         raise ValueError(f"of {len(parameters)} parameters")
 
@@ -229,7 +229,7 @@ def test_what_a_clipping_function_raises_is_the_users():
         trainer.train_steps([batch_of(8)])
 
 
-def test_what_a_clipping_function_of_a_file_raises_is_said_once():
+def test_errors_of_a_clipping_function_are_reported_once():
     def clip(_):
         raise UserCodeError("m.py:3: gradient_clipping() raised:\n  ValueError: no")
 
@@ -245,7 +245,7 @@ def test_what_a_clipping_function_of_a_file_raises_is_said_once():
     [{"gradient_clipping": GradientClipping("value", 0.5)}, {"create_lr_schedulers": step_lr}],
     ids=["gradient_clipping", "lr_scheduler"],
 )
-def test_who_sends_gradients_alone_has_no_part_in_an_update(more):
+def test_update_settings_are_refused_for_parties_that_send_gradients(more):
     trainer = trainer_of(definition_of(**more))
     contribution, _ = trainer.gradients(batch_of(8))
 
@@ -260,7 +260,7 @@ def ema(model):
     return swa_utils.AveragedModel(model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.9))
 
 
-def test_averages_are_measured_and_published_and_the_weights_go_on():
+def test_averages_are_evaluated_and_published_while_weights_train_on():
     batches = [batch_of(8, seed) for seed in range(4)]
     trainer, plain = trainer_of(definition_of(create_average=ema)), trainer_of()
     for some in (trainer, plain):
@@ -279,7 +279,7 @@ def test_averages_are_measured_and_published_and_the_weights_go_on():
     assert trainer.evaluate(batches[0])["loss"] == measured
 
 
-def test_weights_that_were_published_are_measured_as_they_are():
+def test_published_weights_are_evaluated_unchanged():
     """A trained model holds the averages as its weights, and nothing beside them."""
     batch = batch_of(8)
     trainer, other = (trainer_of(definition_of(create_average=ema), seed=n) for n in (0, 1))
@@ -299,7 +299,7 @@ def test_weights_that_were_published_are_measured_as_they_are():
         (lambda _: None, "it returned a NoneType"),
     ],
 )
-def test_what_is_no_average_of_the_model_is_refused(make, expected):
+def test_an_invalid_average_of_the_model_is_refused(make, expected):
     with pytest.raises(DefinitionError, match=rf"averaged_model\(\): .*{expected}.*AveragedModel"):
         trainer_of(definition_of(create_average=make))
 
@@ -347,7 +347,7 @@ class Follow:
         (lambda model: swa_utils.AveragedModel(model, avg_fn=Follow()), "avg_fn"),
     ],
 )
-def test_an_average_with_state_that_no_checkpoint_holds_is_refused(make, name):
+def test_an_average_with_unstorable_state_is_refused(make, name):
     trainer = trainer_of(definition_of(create_average=make))
 
     with pytest.raises(DefinitionError, match=rf"the attribute {name} of the average changes"):
@@ -355,7 +355,7 @@ def test_an_average_with_state_that_no_checkpoint_holds_is_refused(make, name):
 
 
 @pytest.mark.parametrize("count", [in_buffer, in_passing_buffer])
-def test_all_buffers_of_an_average_are_resumed(count):
+def test_all_buffers_of_an_average_are_restored(count):
     definition = definition_of(create_average=lambda model: Counting(model, count))
     batches = [batch_of(8, seed) for seed in range(5)]
     whole, first, rest = (trainer_of(definition) for _ in range(3))
@@ -396,7 +396,7 @@ def plain_scaled(batches):
     return model.weight.detach().numpy(), scaler.get_scale()
 
 
-def test_updates_that_overflow_are_left_out_as_by_a_grad_scaler():
+def test_updates_that_overflow_are_skipped_as_by_a_grad_scaler():
     batches = [batch_of(8, seed) for seed in range(8)]
     trainer = trainer_of(half(), batches[0])
     first = trainer.state()["model/weight"]
@@ -411,7 +411,7 @@ def test_updates_that_overflow_are_left_out_as_by_a_grad_scaler():
     assert not np.array_equal(weights, first)
 
 
-def test_the_scale_is_part_of_the_state():
+def test_the_loss_scale_is_part_of_the_state():
     batches = [batch_of(8, seed) for seed in range(8)]
     whole, begun, resumed = (trainer_of(half(), batches[0]) for _ in range(3))
     whole.train_steps(batches)
@@ -422,7 +422,7 @@ def test_the_scale_is_part_of_the_state():
     assert same_bits(resumed.state(), whole.state())
 
 
-def test_workers_leave_out_the_same_updates():
+def test_workers_skip_the_same_updates():
     batch = batch_of(12)
     workers = [trainer_of(half(), batch) for _ in UNEVEN]
     first = workers[0].state()["model/weight"]

@@ -22,7 +22,7 @@ def columns(*entries) -> Columns:
     return Columns.of(entries, "label")
 
 
-def test_a_bucket_is_the_interval_and_a_missing_number_has_its_own() -> None:
+def test_a_missing_number_has_its_own_bucket() -> None:
     bucket = {"kind": "bucket", "of": AGE, "boundaries": [18, 65]}
     found = columns(bucket)
     rows = [{"age": np.float64(age)} for age in (17, 18, 64.5, 65, np.nan)]
@@ -32,7 +32,7 @@ def test_a_bucket_is_the_interval_and_a_missing_number_has_its_own() -> None:
     assert np.ravel(ids).tolist() == [0, 1, 1, 2, 3]
 
 
-def test_a_cross_is_the_hash_of_keras() -> None:
+def test_a_cross_uses_the_keras_hash() -> None:
     found = columns({"kind": "cross", "of": [ROLE, ROLE | {"vocabulary": ["cook"]}], "buckets": 7})
     inputs = {"ids": np.int32([[0, 1], [1, 0], [0, 1]])}
 
@@ -53,7 +53,7 @@ def test_an_indicator_has_an_input_for_each_id() -> None:
 @pytest.mark.parametrize(
     ("combiner", "of_two"), [("mean", 1.5), ("sum", 3.0), ("sqrtn", 3 / np.sqrt(2))]
 )
-def test_a_sequence_is_combined_without_what_fills_it_up(combiner, of_two) -> None:
+def test_a_sequence_is_combined_without_padding(combiner, of_two) -> None:
     tags = {"kind": "sequence", "column": "tags", "vocabulary": ["a", "b"]}
     found = columns({"kind": "embedding", "of": tags, "dimension": 1, "combiner": combiner})
     vector = IdVector(found.features[0], found)
@@ -65,7 +65,7 @@ def test_a_sequence_is_combined_without_what_fills_it_up(combiner, of_two) -> No
     np.testing.assert_allclose(combined, [[of_two], [2], [0]], rtol=1e-6)
 
 
-def test_the_indicator_of_a_sequence_says_which_ids_are_in_it() -> None:
+def test_the_indicator_of_a_sequence_marks_its_ids() -> None:
     tags = {"kind": "sequence", "column": "tags", "vocabulary": ["a", "b"]}
     found = columns({"kind": "indicator", "of": tags})
 
@@ -74,7 +74,7 @@ def test_the_indicator_of_a_sequence_says_which_ids_are_in_it() -> None:
     assert np.array(encoded).tolist() == [[0, 1, 0], [1, 0, 0]]
 
 
-def test_a_category_of_few_ids_is_an_indicator_and_of_many_an_embedding() -> None:
+def test_small_categories_are_indicators_and_large_ones_embeddings() -> None:
     found = columns(ROLE)
 
     few, many = ColumnTower(found, [3], 4), ColumnTower(found, [3], 2)
@@ -85,7 +85,7 @@ def test_a_category_of_few_ids_is_an_indicator_and_of_many_an_embedding() -> Non
     assert [weight.shape for weight in many.weights] == [(4, 2), (2, 3), (3,)]
 
 
-def test_a_nullable_number_is_an_input_more() -> None:
+def test_a_nullable_number_adds_an_input() -> None:
     inputs = {"numbers": np.float32([[1.0]]), "missing": np.float32([[0.0]])}
     widths = {}
     for nullable in (False, True):
@@ -96,7 +96,7 @@ def test_a_nullable_number_is_an_input_more() -> None:
     assert widths == {False: 1, True: 2}
 
 
-def test_the_wide_part_begins_with_nothing() -> None:
+def test_the_wide_part_starts_at_zero() -> None:
     found = columns(ROLE, {**ROLE, "column": "city"})
 
     wide = ColumnWide(found, 2)

@@ -46,7 +46,7 @@ def test_a_missing_number_is_marked() -> None:
     assert found["numbers"].dtype == np.float32
 
 
-def test_text_with_a_delimiter_is_an_array() -> None:
+def test_text_with_a_delimiter_is_split_into_an_array() -> None:
     entry = {"kind": "number", "column": "x", "size": 3, "delimiter": ","}
 
     found = arrays(entry, [b"1, 2,3", b"4,,6", None])
@@ -63,12 +63,12 @@ def test_an_array_of_another_length_is_named(text) -> None:
         arrays(entry, [text])
 
 
-def test_a_number_that_no_network_can_take_is_named() -> None:
+def test_a_number_that_is_not_finite_is_named() -> None:
     with pytest.raises(SchemaError, match="Column 'x' holds 1e\\+300, which is not a number"):
         arrays({"kind": "number", "column": "x"}, [1.0, 1e300])
 
 
-def test_values_outside_of_the_vocabulary_share_an_id_and_missing_ones_another() -> None:
+def test_unknown_values_share_an_id_and_missing_ones_another() -> None:
     entry = {"kind": "category", "column": "role", "vocabulary": ["clerk", "boss"]}
 
     found = arrays(entry, [b"boss", b"clerk", b"cook", b"king", None])
@@ -93,7 +93,7 @@ def test_hashed_ids_are_the_same_everywhere() -> None:
     assert found["ids"].tolist() == [[expected], [1000]]
 
 
-def test_whole_numbers_are_hashed_as_their_text() -> None:
+def test_integers_are_hashed_as_strings() -> None:
     as_text = {"kind": "category", "column": "zip", "buckets": 1000}
 
     texts = arrays(as_text, [b"8001"])["ids"]
@@ -102,7 +102,7 @@ def test_whole_numbers_are_hashed_as_their_text() -> None:
     np.testing.assert_array_equal(texts, numbers)
 
 
-def test_a_time_is_days_and_where_it_is_in_its_cycles() -> None:
+def test_a_time_becomes_days_and_cycle_positions() -> None:
     # A Monday at 06:00, the first day of a year.
     monday = (np.datetime64("2018-01-01T06:00") - np.datetime64("1970-01-01T00:00")).astype(int)
     seconds = float(monday) * 60
@@ -117,14 +117,14 @@ def test_a_time_is_days_and_where_it_is_in_its_cycles() -> None:
     assert found["plain"][1].tolist() == [0] * 6
 
 
-def test_a_time_has_the_cycles_that_are_named() -> None:
+def test_a_time_has_the_given_cycles() -> None:
     entry = {"kind": "time", "column": "hired", "cycles": ["week"]}
 
     assert arrays(entry, [0.0])["plain"].shape == (1, 2)
     assert "plain" not in arrays({**entry, "cycles": []}, [0.0])
 
 
-def test_sequences_are_filled_up_to_the_longest() -> None:
+def test_sequences_are_padded_to_the_longest() -> None:
     entry = {"kind": "sequence", "column": "tags", "vocabulary": ["a", "b"], "delimiter": ","}
 
     found = arrays(entry, [b"a, b,z", b"b", b"", None])
@@ -141,7 +141,7 @@ def test_a_sequence_may_be_a_column_of_lists() -> None:
     assert Schema.from_user(columns(entry).schema()).fields[0].varies
 
 
-def test_sparse_text_is_a_vector() -> None:
+def test_sparse_text_becomes_a_vector() -> None:
     entry = {"kind": "sparse", "column": "f", "size": 4, "delimiter": " "}
 
     found = arrays(entry, [b"0:1.5 3:-2", b"1  2", None])
@@ -150,7 +150,7 @@ def test_sparse_text_is_a_vector() -> None:
 
 
 @pytest.mark.parametrize("text", [b"4:1", b"-1:1", b"x:1", b"1:x", b"1:nan"])
-def test_a_place_that_is_not_in_the_vector_is_named(text) -> None:
+def test_an_index_outside_the_vector_is_named(text) -> None:
     with pytest.raises(SchemaError, match="Column 'f' holds '.*with an index from 0 to 3"):
         arrays({"kind": "sparse", "column": "f", "size": 4}, [text])
 
@@ -163,7 +163,7 @@ def test_a_column_of_several_features_is_read_once() -> None:
     assert found.arrays(rows(age=[1.0]))["numbers"].shape == (1, 1)
 
 
-def test_a_crossed_column_is_the_one_that_is_described_elsewhere() -> None:
+def test_a_crossed_column_may_be_described_elsewhere() -> None:
     role = {"kind": "category", "column": "role", "vocabulary": ["clerk"]}
     found = columns({"kind": "cross", "of": ["role", "city"], "buckets": 10}, role)
 
@@ -235,19 +235,19 @@ def test_a_crossed_column_is_the_one_that_is_described_elsewhere() -> None:
         ),
     ],
 )
-def test_an_entry_that_means_nothing_is_refused(entry, message) -> None:
+def test_an_invalid_entry_is_refused(entry, message) -> None:
     with pytest.raises(UsageError, match=message):
         columns(entry)
 
 
-def test_a_name_is_near_another_entry() -> None:
+def test_an_unknown_column_is_reported_with_a_similar_one() -> None:
     roles = {"kind": "number", "column": "roles"}
 
     with pytest.raises(UsageError, match=r"'role', which no other .*; did you mean 'roles'\?"):
         columns(roles, {"kind": "indicator", "of": "role"})
 
 
-def test_a_column_is_read_in_one_way() -> None:
+def test_reading_a_column_in_two_ways_is_refused() -> None:
     with pytest.raises(UsageError, match="read 'x' as a number and as a category of another type"):
         columns(
             {"kind": "number", "column": "x"}, {"kind": "category", "column": "x", "buckets": 3}
@@ -255,6 +255,6 @@ def test_a_column_is_read_in_one_way() -> None:
 
 
 @pytest.mark.parametrize("entries", [[], {}, "age"])
-def test_columns_are_a_list(entries) -> None:
+def test_columns_must_be_a_list(entries) -> None:
     with pytest.raises(UsageError, match="expected a list with one dict per feature"):
         Columns.of(entries, "label")

@@ -30,7 +30,7 @@ def summary(name: str, values, arrow_type=None):
         ([f"{i // 2}" for i in range(4000)], {"kind": "category", "buckets": 2048}),
     ],
 )
-def test_a_column_makes_the_feature_of_its_kind(values, feature) -> None:
+def test_a_column_becomes_a_feature_of_its_kind(values, feature) -> None:
     column = summary("x", values)
 
     assert derive([column], "y").columns == [{"column": "x", **feature}]
@@ -45,7 +45,7 @@ def test_a_column_makes_the_feature_of_its_kind(values, feature) -> None:
         (pa.time64("us"), {"cycles": ["day"]}),
     ],
 )
-def test_times_are_looked_at_in_the_cycles_that_they_have_a_place_in(type_, cycles) -> None:
+def test_times_have_the_cycles_they_can_resolve(type_, cycles) -> None:
     column = summary("x", [0, 1], type_)
 
     assert derive([column], "y").columns == [{"kind": "time", "column": "x", **cycles}]
@@ -82,21 +82,21 @@ def test_a_summary_of_times_counts_in_seconds() -> None:
         ([f"text {i}" for i in range(95)] + ["text 0"] * 5, "almost every row has a text of its"),
     ],
 )
-def test_what_says_nothing_is_left_out_with_its_reason(values, reason) -> None:
+def test_uninformative_columns_are_omitted_with_the_reason(values, reason) -> None:
     derived = derive([summary("x", values)], "y")
 
     assert derived.columns == []
     assert reason in derived.left_out["x"]
 
 
-def test_the_label_is_no_feature() -> None:
+def test_the_label_is_not_a_feature() -> None:
     assert derive([summary("y", [1, 2])], "y").columns == []
 
 
 OTHER = summary("other", [0.5, 1.5])
 
 
-def test_a_column_that_the_user_ignores_is_no_feature() -> None:
+def test_an_ignored_column_is_not_a_feature() -> None:
     assert derive([summary("x", [1, 2])], "y", ["x"]).columns == []
 
 
@@ -107,16 +107,14 @@ def test_a_column_that_the_user_ignores_is_no_feature() -> None:
         ("paid", False), ("valid", False), ("salary", False), ("Grid", False),
     ],
 )  # fmt: skip
-def test_whole_numbers_that_never_repeat_are_identifiers_by_their_name(
-    name: str, is_left_out: bool
-) -> None:
+def test_unique_integers_are_identifiers_by_their_name(name: str, is_left_out: bool) -> None:
     column = summary(name, [7 * i for i in range(100)])
 
     assert (name in derive([column, OTHER], "y").left_out) == is_left_out
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_a_column_that_numbers_the_rows_is_no_feature_beside_others(first: int) -> None:
+def test_a_row_number_is_not_a_feature_beside_others(first: int) -> None:
     column = summary("x", list(range(first, first + 100)))
 
     assert derive([column, OTHER], "y").left_out == {"x": "it looks like an identifier"}
@@ -141,7 +139,7 @@ def test_other_numbers_stay_numbers(values) -> None:
 
 
 @pytest.mark.parametrize(("every", "is_left_out"), [(1, True), (3, False)])
-def test_free_text_is_found_among_more_values_than_are_counted(every, is_left_out) -> None:
+def test_free_text_is_detected_beyond_the_counted_values(every, is_left_out) -> None:
     column = summary("x", [f"text {i // every}" for i in range(every * (MAX_DISTINCT + 5))])
 
     assert column.values is None
@@ -149,7 +147,7 @@ def test_free_text_is_found_among_more_values_than_are_counted(every, is_left_ou
 
 
 @pytest.mark.parametrize("year", [1, 1600, 9999])
-def test_a_date_far_away_is_a_number_like_any_other(year) -> None:
+def test_a_distant_date_is_an_ordinary_number(year) -> None:
     dates = [dt.datetime(2024, 1, 1), dt.datetime(year, 12, 31)]  # noqa: DTZ001
 
     [feature] = derive([summary("x", dates, pa.timestamp("us"))], "y").columns

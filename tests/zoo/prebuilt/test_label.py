@@ -14,7 +14,7 @@ def text(*values) -> np.ndarray:
     return np.array([*values], object).reshape(-1, 1)
 
 
-def test_text_is_the_number_of_its_class() -> None:
+def test_text_becomes_the_number_of_its_class() -> None:
     classes = Classes.of(["no", "yes"])
 
     ids = classes.ids(text(b"yes", "no"), "label")
@@ -30,11 +30,11 @@ def test_text_is_the_number_of_its_class() -> None:
         ([False, True], np.float64([[1], [0]])),
     ],
 )
-def test_numbers_are_the_number_of_their_class(values, labels) -> None:
+def test_numbers_become_the_number_of_their_class(values, labels) -> None:
     assert Classes.of(values).ids(labels, "label").tolist() == [[1], [0]]
 
 
-def test_a_label_that_is_none_of_the_classes_is_named_with_a_near_one() -> None:
+def test_an_unknown_label_is_reported_with_a_similar_class() -> None:
     with pytest.raises(
         SchemaError,
         match=r"'who' has the value 'rihc', .* classes 'poor', 'rich'\. Did .* 'rich'\?",
@@ -59,12 +59,12 @@ def test_a_missing_label_is_named(labels) -> None:
         ([1, 2, 1.0], "has 1 twice"),
     ],
 )
-def test_classes_are_different_values_of_one_kind(values, message) -> None:
+def test_classes_must_be_different_values_of_one_type(values, message) -> None:
     with pytest.raises(UsageError, match=message):
         Classes.of(values)
 
 
-def test_a_prediction_is_the_value_of_the_likeliest_class() -> None:
+def test_a_prediction_is_the_most_likely_class() -> None:
     outputs = np.float32([[0.25, 0.75], [0.5, 0.5]])
 
     written = Classes.of(["no", "yes"]).predictions(outputs)
@@ -74,7 +74,7 @@ def test_a_prediction_is_the_value_of_the_likeliest_class() -> None:
     assert written["output"] is outputs
 
 
-def test_balanced_classes_count_the_same_together() -> None:
+def test_balanced_classes_have_equal_total_weight() -> None:
     weights = balanced([30, 10, 0], 3)
 
     assert 30 * weights[0] == pytest.approx(10 * weights[1]) == pytest.approx(20)
@@ -82,7 +82,7 @@ def test_balanced_classes_count_the_same_together() -> None:
 
 
 @pytest.mark.parametrize("counts", [[1], [1, -1], [0, 0]])
-def test_there_is_a_count_for_each_class(counts) -> None:
+def test_each_class_needs_a_count(counts) -> None:
     with pytest.raises(UsageError, match="expected the number of rows of each of the 2 classes"):
         balanced(counts, 2)
 
@@ -102,7 +102,7 @@ def test_the_number_of_classes_follows_from_their_values() -> None:
         DNN(num_classes=2, classes=["a", "b", "c"])
 
 
-def test_a_classifier_without_classes_writes_its_outputs_and_takes_any_table() -> None:
+def test_a_classifier_without_classes_writes_its_outputs() -> None:
     from elasticdl.zoo.prebuilt.classifier import DNN
 
     model = DNN()

@@ -51,7 +51,7 @@ def test_the_other_columns_become_features() -> None:
     assert completed(["a", "b", "a", "b"])["columns"] == [{"kind": "number", "column": "x"}]
 
 
-def test_what_the_user_gives_is_kept() -> None:
+def test_params_given_by_the_user_are_kept() -> None:
     given = [{"kind": "number", "column": "x"}]
 
     assert completed(["a", "b", "a", "b"], columns=given)["columns"] == given
@@ -59,18 +59,18 @@ def test_what_the_user_gives_is_kept() -> None:
     assert "classes" not in completed([0, 1, 0, 1], num_classes=5)
 
 
-def test_the_number_of_classes_does_not_keep_words_from_being_classes() -> None:
+def test_string_classes_are_completed_despite_num_classes() -> None:
     assert completed(["a", "b", "a", "b"], num_classes=2)["classes"] == ["a", "b"]
 
 
-def test_nothing_is_completed_where_nothing_is_left_out() -> None:
+def test_complete_params_are_not_changed() -> None:
     columns = [{"kind": "number", "column": "x"}]
 
     assert classifier_completion({"columns": columns, "classes": [0, 1]}, "m") is None
     assert regressor_completion({"columns": columns, "label_mean": 3.0}, "m") is None
 
 
-def test_a_regressor_learns_in_units_of_the_label_s_spread() -> None:
+def test_a_regressor_scales_labels_by_their_spread() -> None:
     complete = regressor_completion({"label": "y"}, "regressor.DNN")
     assert complete is not None
 
@@ -79,7 +79,7 @@ def test_a_regressor_learns_in_units_of_the_label_s_spread() -> None:
     assert (params["label_mean"], params["label_scale"]) == (15.0, 5.0)
 
 
-def test_a_column_that_is_no_feature_is_reported() -> None:
+def test_a_column_that_is_not_a_feature_is_reported() -> None:
     complete = classifier_completion({"label": "y", "ignore": ["z"]}, "classifier.DNN")
     assert complete is not None
 
@@ -100,7 +100,7 @@ def test_a_column_that_is_no_feature_is_reported() -> None:
         ([1, 0, 1, 0], {"ignore": ["x"]}, "No column is left to predict 'y' from"),
     ],
 )
-def test_a_table_that_cannot_be_learned_is_refused(label, params, problem) -> None:
+def test_an_unsuitable_table_is_refused(label, params, problem) -> None:
     with pytest.raises(DataError, match=problem):
         completed(label, **params)
 
@@ -117,14 +117,12 @@ def test_a_table_that_cannot_be_learned_is_refused(label, params, problem) -> No
         ),
     ],
 )
-def test_a_param_with_a_column_that_is_not_there_is_a_mistake_of_the_command(
-    params, problem
-) -> None:
+def test_a_param_with_a_missing_column_is_a_usage_error(params, problem) -> None:
     with pytest.raises(UsageError, match=problem):
         completed([1, 0, 1, 0], **params)
 
 
-def test_a_regressor_refuses_words() -> None:
+def test_a_regressor_refuses_strings() -> None:
     complete = regressor_completion({"label": "y"}, "regressor.DNN")
     assert complete is not None
 

@@ -14,7 +14,7 @@ def row(**fields) -> dict[str, np.ndarray]:
     return {name: np.array([value]) for name, value in fields.items()}
 
 
-def test_numbers_stand_in_the_order_of_their_names() -> None:
+def test_numbers_are_ordered_by_name() -> None:
     features, _ = features_and_label(
         [row(b=2, label=0, a=1.5), row(a=3, b=4, label=1)], Mode.TRAINING, label="label"
     )
@@ -23,7 +23,7 @@ def test_numbers_stand_in_the_order_of_their_names() -> None:
     assert features["numbers"].dtype == np.float32
 
 
-def test_a_field_of_several_numbers_gives_as_many_features() -> None:
+def test_a_field_of_several_numbers_gives_several_features() -> None:
     rows = [{"where": np.array([1.0, 2.0]), "label": np.array([0])}]
 
     features, _ = features_and_label(rows, Mode.TRAINING, label="label")
@@ -31,7 +31,7 @@ def test_a_field_of_several_numbers_gives_as_many_features() -> None:
     np.testing.assert_array_equal(features["numbers"], [[1.0, 2.0]])
 
 
-def test_equal_texts_get_equal_tokens_in_one_field_but_not_in_two() -> None:
+def test_equal_texts_get_equal_tokens_only_within_a_field() -> None:
     rows = [row(role=b"x", city=b"x", label=0), row(role=b"x", city=b"y", label=0)]
 
     features, _ = features_and_label(rows, Mode.TRAINING, label="label")
@@ -41,7 +41,7 @@ def test_equal_texts_get_equal_tokens_in_one_field_but_not_in_two() -> None:
     assert len({city, other_city, role}) == 3
 
 
-def test_text_and_bytes_are_the_same_text() -> None:
+def test_text_and_bytes_are_equivalent() -> None:
     rows = [row(role=b"clerk", label=0)], [row(role="clerk", label=0)]
 
     tokens = [features_and_label(r, Mode.TRAINING, label="label")[0]["tokens"] for r in rows]
@@ -49,7 +49,7 @@ def test_text_and_bytes_are_the_same_text() -> None:
     np.testing.assert_array_equal(*tokens)
 
 
-def test_label_and_ignored_fields_are_no_features() -> None:
+def test_label_and_ignored_fields_are_not_features() -> None:
     features, label = features_and_label(
         [row(id=7, pay=3, age=31)], Mode.TRAINING, label="pay", ignore=["id"]
     )
@@ -57,7 +57,7 @@ def test_label_and_ignored_fields_are_no_features() -> None:
     assert (features["numbers"].tolist(), label.tolist()) == ([[31.0]], [[3]])
 
 
-def test_prediction_needs_no_label_and_ignores_one() -> None:
+def test_prediction_ignores_the_label() -> None:
     without, _ = features_and_label([row(age=31)], Mode.PREDICTION, label="pay")
     features, label = features_and_label([row(age=31, pay=3)], Mode.PREDICTION, label="pay")
 
@@ -65,7 +65,7 @@ def test_prediction_needs_no_label_and_ignores_one() -> None:
     np.testing.assert_array_equal(features["numbers"], without["numbers"])
 
 
-def test_a_missing_label_is_named_with_what_there_is() -> None:
+def test_a_missing_label_is_reported_with_existing_fields() -> None:
     with pytest.raises(SchemaError, match=r"no field 'label'.* they have age, pay\..*--params="):
         features_and_label([row(age=31, pay=3)], Mode.TRAINING, label="label")
 
@@ -78,7 +78,7 @@ def test_a_missing_label_is_named_with_what_there_is() -> None:
         (("Label", "width"), r"Label, width; did you mean 'Label'\? .* --params='label=\"Label\"'"),
     ],
 )
-def test_a_hint_for_the_label_is_no_guess(fields: tuple[str, ...], hint: str) -> None:
+def test_a_hint_for_the_label_is_not_a_guess(fields: tuple[str, ...], hint: str) -> None:
     with pytest.raises(SchemaError, match=hint):
         features_and_label([row(**dict.fromkeys(fields, 1))], Mode.TRAINING, label="label")
 
@@ -95,13 +95,13 @@ def test_rows_of_unequal_length_are_refused() -> None:
         features_and_label(rows, Mode.TRAINING, label="label")
 
 
-def test_a_table_of_labels_only_is_refused() -> None:
+def test_a_table_with_only_labels_is_refused() -> None:
     with pytest.raises(SchemaError, match="no features to learn 'label' from"):
         features_and_label([row(label=0)], Mode.TRAINING, label="label")
 
 
 @pytest.mark.parametrize("label", [2, -1, 0.5])
-def test_a_label_that_is_no_class_is_named(label: float) -> None:
+def test_a_label_that_is_not_a_class_is_named(label: float) -> None:
     from elasticdl.zoo.prebuilt.classifier import DNN
 
     with pytest.raises(SchemaError, match=f"value {label}; a class is a whole number from 0 to 1"):

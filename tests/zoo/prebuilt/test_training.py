@@ -43,7 +43,7 @@ RUNS = {
 }
 
 
-def test_every_prebuilt_model_is_tried() -> None:
+def test_every_prebuilt_model_is_tested() -> None:
     assert sorted(RUNS) == [entry.name for entry in catalogue.entries()]
 
 
@@ -68,7 +68,7 @@ def test_prebuilt_model_learns(model_def: str, tmp_path: Path, request) -> None:
 
 
 @pytest.mark.slow
-def test_mnist_gets_the_weights_of_a_plain_fit_on_the_same_order(digits: Path, tmp_path) -> None:
+def test_mnist_weights_match_a_plain_fit_in_the_same_order(digits: Path, tmp_path) -> None:
     import keras
     import tensorflow as tf
 
@@ -108,9 +108,7 @@ def test_mnist_gets_the_weights_of_a_plain_fit_on_the_same_order(digits: Path, t
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-4)
 
 
-def test_minibatches_that_are_summed_up_give_the_weights_of_whole_batches(
-    iris: Path, tmp_path
-) -> None:
+def test_summed_minibatches_give_the_weights_of_whole_batches(iris: Path, tmp_path) -> None:
     for minibatch_size in (32, 16):
         elasticdl.train(
             model_def="classifier.DNN",

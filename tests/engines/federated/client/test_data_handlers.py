@@ -34,7 +34,7 @@ def handler(tmp_path):
     return make
 
 
-def test_its_two_parts_are_records(handler):
+def test_training_and_test_parts_become_records(handler):
     opens = source_of(handler())
 
     train, test = opens("Ward: training"), opens("Ward: test")
@@ -44,7 +44,7 @@ def test_its_two_parts_are_records(handler):
     assert test.read_records(0, 1, None)[0]["y"].tolist() == [2]
 
 
-def test_it_is_asked_once(handler, tmp_path):
+def test_a_data_handler_is_called_once(handler, tmp_path):
     opens = source_of(handler())
     for name in ("Ward: training", "Ward: test", "Ward: training"):
         opens(name)
@@ -66,7 +66,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("what", MISTAKES)
-def test_a_mistake_in_it_is_told_with_its_file(what, handler):
+def test_an_error_in_a_data_handler_is_reported_with_its_file(what, handler):
     code, name, kind, said = MISTAKES[what]
 
     with pytest.raises(kind, match=said) as raised:

@@ -38,14 +38,14 @@ from elasticdl.engines.federated.client.redaction import MAX_CHARACTERS, redacte
         ("\n\n", ""),
     ],
 )  # fmt: skip
-def test_an_error_keeps_its_words_and_nothing_they_are_about(text, left):
+def test_an_error_keeps_its_words_but_no_data(text, left):
     if left is None:
         left = " ".join(text.replace("\x1b", " ").split())
 
     assert redacted(text) == left
 
 
-def test_a_long_text_is_cut():
+def test_a_long_text_is_truncated():
     shown = redacted("word " * 1000)
 
     assert len(shown) <= MAX_CHARACTERS
@@ -60,7 +60,7 @@ words = st.lists(st.sampled_from(["could", "not", "it's", "line 3", "(1)", "-"])
     "'{} {}'", '"{} {}"', "`{} {}`", "b'{}\\'{}'", "/{}/{}.csv", "{}/{}", "file:///{}/{}",
     "{}@{}.org", "'{}, {}", "['{}', \"{}\"]", "{}.csv {}.npz", "C:\\{}\\{}", "«{} {}»",
 ]))  # fmt: skip
-def test_no_quotation_path_or_address_is_left(before, one, other, after, form):
+def test_quotations_paths_and_addresses_are_removed(before, one, other, after, form):
     text = " ".join([*before, form.format(one, other), *after])
 
     shown = redacted(text)
@@ -71,32 +71,32 @@ def test_no_quotation_path_or_address_is_left(before, one, other, after, form):
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=9),
        st.sampled_from(["{}", "array({})", "rows {} differ"]))  # fmt: skip
-def test_no_list_of_numbers_is_left(numbers, form):
+def test_lists_of_numbers_are_removed(numbers, form):
     shown = redacted(form.format(numbers))
 
     assert not any(character.isdigit() for character in shown)
 
 
 @given(st.text())
-def test_what_is_redacted_is_one_short_line(text):
+def test_a_redacted_text_is_one_short_line(text):
     shown = redacted(text)
 
     assert len(shown) <= MAX_CHARACTERS
     assert shown.isprintable()
 
 
-def test_half_of_a_name_is_not_left_where_a_text_is_cut():
+def test_truncation_leaves_no_part_of_a_name():
     # Cut within the ending, it would be no file's name any more.
     for padding in range(1980, 2001):
         assert "ada" not in redacted(f"'{'x' * padding}' ada.parquet")
 
 
-def test_what_is_far_behind_in_a_text_is_not_looked_at():
+def test_the_end_of_a_very_long_text_is_dropped():
     assert redacted(f"bad {'x' * 3000} word") == "bad"
 
 
 @pytest.mark.timeout(10)
-def test_a_text_that_is_made_to_be_slow_is_not():
+def test_adversarial_texts_are_redacted_quickly():
     # Nested brackets and quotation marks, where a careless pattern tries every split.
     for piece in ("[", "'a", '"\\', "1 ", "a/", "<numbers>", "1.", "b'"):
         redacted(piece * 20000)

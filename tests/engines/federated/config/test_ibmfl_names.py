@@ -43,16 +43,16 @@ TABLES = {
         ("recorder", "MetricsRecorder", "metrics"),
     ],
 )
-def test_a_name_means_ours_as_a_class_a_module_and_a_word(table, name, ours):
+def test_ibmfl_names_resolve_as_class_module_and_short_name(table, name, ours):
     assert TABLES[table].look_up(name).ours == ours
 
 
 @pytest.mark.parametrize("name", FUSIONS)
-def test_our_own_names_of_fusions_mean_themselves(name):
+def test_our_own_fusion_names_resolve_to_themselves(name):
     assert ibmfl_names.FUSION_NAMES.look_up(name) == Known(name)
 
 
-def test_a_name_of_fed_plus_decides_its_centre():
+def test_the_fed_plus_name_determines_its_centre():
     found = ibmfl_names.FUSION_NAMES.look_up("CoordinateMedianPlusFusionHandler")
 
     assert found == Known("fed_plus", {"centre": "median"})
@@ -88,25 +88,25 @@ def test_a_name_of_fed_plus_decides_its_centre():
         ("training", "PFNMLocalTrainingHandler", "PFNM"),
     ],
 )
-def test_what_is_not_supported_is_known_by_name_with_the_reason(table, name, reason):
+def test_unsupported_names_are_refused_with_the_reason(table, name, reason):
     with pytest.raises(UnsupportedNameError, match=reason):
         TABLES[table].look_up(name)
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
-def test_no_name_is_known_and_not_supported_at_once(table):
+def test_no_name_is_both_supported_and_unsupported(table):
     for word in table.known:
         assert table.look_up(word) == table.known[word]
 
 
-def test_an_unknown_name_is_said_with_the_nearest_one():
+def test_an_unknown_name_is_reported_with_a_similar_one():
     with pytest.raises(UnsupportedNameError, match=r"unknown fusion \(did you mean iter_avg\?\)"):
         ibmfl_names.FUSION_NAMES.look_up("IterAvrgFusionHandler")
     with pytest.raises(UnsupportedNameError, match="^unknown model; expected one of K"):
         ibmfl_names.MODEL_NAMES.look_up("Zebra")
 
 
-def test_a_path_of_something_else_is_refused():
+def test_a_path_of_another_package_is_refused():
     with pytest.raises(UnsupportedNameError, match="is the path of krum. Leave `path` out"):
         ibmfl_names.FUSION_NAMES.look_up(
             "FedAvgFusionHandler", "ibmfl.aggregator.fusion.krum_fusion_handler"
@@ -117,12 +117,12 @@ def test_a_path_of_something_else_is_refused():
         )
 
 
-def test_a_class_of_the_users_own_is_refused():
+def test_a_custom_class_is_refused():
     with pytest.raises(UnsupportedNameError, match="a custom fusion cannot be loaded"):
         ibmfl_names.FUSION_NAMES.look_up("FedAvgFusionHandler", "my.fusion")
 
 
-def test_a_data_handler_of_theirs_is_refused_with_what_to_write():
+def test_an_ibmfl_data_handler_is_refused_with_advice():
     reason = ibmfl_names.data_handler_problem("ibmfl.util.data_handlers.mnist_keras_data_handler")
 
     assert "get_data()" in reason

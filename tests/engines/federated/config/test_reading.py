@@ -144,7 +144,7 @@ def test_a_config_of_an_aggregator_is_read(aggregator, tmp_path):
     assert config.warnings == ()
 
 
-def test_the_least_config_has_fusion_rounds_and_parties(written):
+def test_a_minimal_config_has_fusion_rounds_and_parties(written):
     config = read_aggregator(
         written("fusion: {name: fedavg}\nhyperparams: {global: {rounds: 1, num_parties: 2}}\n")
     )
@@ -166,7 +166,7 @@ def test_the_least_config_has_fusion_rounds_and_parties(written):
         (100, 0.55, 55),
     ],
 )
-def test_a_quorum_is_a_part_of_all_parties_rounded_up(num_parties, part, quorum):
+def test_a_quorum_is_a_fraction_of_parties_rounded_up(num_parties, part, quorum):
     assert Rounds(1, num_parties, perc_quorum=part).quorum == quorum
 
 
@@ -181,7 +181,7 @@ def test_params_of_the_fusion_are_keys_of_global(aggregator):
     assert config.fusion.params == {"byzantine_threshold": 1, "num_chosen": 2}
 
 
-def test_a_name_of_fed_plus_gives_its_centre(aggregator):
+def test_the_fed_plus_name_determines_its_centre(aggregator):
     config = aggregator(
         ("IterAvgFusionHandler", "CoordinateMedianPlusFusionHandler"),
         ("  path: ibmfl.aggregator.fusion.iter_avg_fusion_handler\n", ""),
@@ -192,7 +192,7 @@ def test_a_name_of_fed_plus_gives_its_centre(aggregator):
     assert config.fusion.params == {"centre": "median", "rho": 0.5}
 
 
-def test_an_old_name_of_num_parties_is_taken_with_a_warning(aggregator):
+def test_an_old_name_of_num_parties_is_accepted_with_a_warning(aggregator):
     config = aggregator(("num_parties: 5", "parties: 5"))
 
     assert config.rounds.num_parties == 5
@@ -200,7 +200,7 @@ def test_an_old_name_of_num_parties_is_taken_with_a_warning(aggregator):
     assert warning.endswith("hyperparams.global.parties: is deprecated. Use num_parties.")
 
 
-def test_data_of_the_aggregators_own_allows_an_accuracy_to_end_with(aggregator, tmp_path):
+def test_aggregator_data_allow_a_termination_accuracy(aggregator, tmp_path):
     config = aggregator(
         ("hyperparams:", "data: {uri: test/*.recordio}\nhyperparams:"),
         ("    rounds: 3", "    rounds: 3\n    termination_accuracy: 0.95"),
@@ -210,7 +210,7 @@ def test_data_of_the_aggregators_own_allows_an_accuracy_to_end_with(aggregator, 
     assert config.rounds.termination_accuracy == 0.95
 
 
-def test_certificates_are_named_relative_to_the_config(aggregator, tmp_path):
+def test_certificate_paths_are_relative_to_the_config(aggregator, tmp_path):
     config = aggregator(
         (
             "      enable: false",
@@ -230,7 +230,7 @@ def test_certificates_are_named_relative_to_the_config(aggregator, tmp_path):
     assert config.warnings == ()
 
 
-def test_a_connection_to_elsewhere_without_certificates_is_warned_of(aggregator):
+def test_a_remote_connection_without_certificates_gets_a_warning(aggregator):
     config = aggregator(("ip: 127.0.0.1", "ip: 10.0.0.1"))
 
     assert (
@@ -243,7 +243,7 @@ def private(text):
     return "connection:", f"privacy: {{{text}}}\nconnection:"
 
 
-def test_a_model_is_made_private_as_the_config_says(aggregator):
+def test_privacy_settings_are_read_from_the_config(aggregator):
     config = aggregator(private("central: {clipping_norm: 1, noise_multiplier: 0.5}"))
 
     assert config.central_privacy == CentralPrivacy(1.0, noise_multiplier=0.5)
@@ -251,7 +251,7 @@ def test_a_model_is_made_private_as_the_config_says(aggregator):
     assert aggregator().central_privacy is None
 
 
-def test_clipping_without_noise_is_warned_of(aggregator):
+def test_clipping_without_noise_gets_a_warning(aggregator):
     config = aggregator(private("central: {clipping_norm: 1, noise_multiplier: 0}"))
 
     assert config.central_privacy == CentralPrivacy(1.0, noise_multiplier=0.0)
@@ -259,7 +259,7 @@ def test_clipping_without_noise_is_warned_of(aggregator):
 
 
 @pytest.mark.parametrize("fusion", [name for name, each in FUSIONS.items() if not each.averages])
-def test_a_fusion_that_noise_cannot_hide_a_party_in_is_refused(aggregator, tmp_path, fusion):
+def test_a_fusion_unsuitable_for_central_privacy_is_refused(aggregator, tmp_path, fusion):
     with pytest.raises(DefinitionError) as raised:
         aggregator(
             ("IterAvgFusionHandler", fusion),
@@ -274,13 +274,13 @@ def test_a_fusion_that_noise_cannot_hide_a_party_in_is_refused(aggregator, tmp_p
     )
 
 
-def test_rounds_without_a_timeout_are_warned_of(aggregator):
+def test_rounds_without_a_timeout_get_a_warning(aggregator):
     config = aggregator(("    max_timeout: 60\n", ""))
 
     assert "hyperparams.global.max_timeout: is missing: the aggregator waits" in config.warnings[0]
 
 
-def test_a_quorum_below_what_the_fusion_needs_is_warned_of(aggregator):
+def test_a_quorum_too_small_for_the_fusion_gets_a_warning(aggregator):
     config = aggregator(
         ("IterAvgFusionHandler", "krum"),
         ("  path: ibmfl.aggregator.fusion.iter_avg_fusion_handler\n", ""),
@@ -346,7 +346,7 @@ def test_a_quorum_below_what_the_fusion_needs_is_warned_of(aggregator):
         ([("connection:", "models: {}\nconnection:")], "models: is not a key of this section;"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_with_file_line_and_key(aggregator, tmp_path, changes, said):
+def test_an_invalid_value_is_refused_with_file_line_and_key(aggregator, tmp_path, changes, said):
     with pytest.raises(DefinitionError) as raised:
         aggregator(*changes)
 
@@ -355,14 +355,14 @@ def test_what_cannot_be_is_refused_with_file_line_and_key(aggregator, tmp_path, 
     assert found[0].startswith(f"{tmp_path}/config.yml:")
 
 
-def test_the_protocol_of_a_party_is_none_of_an_aggregator(aggregator):
+def test_a_party_protocol_is_refused_for_an_aggregator(aggregator):
     path = "  path: ibmfl.aggregator.protohandler.proto_handler\n"
 
     with pytest.raises(DefinitionError, match="belongs in the party's config; this is the agg"):
         aggregator(("name: ProtoHandler", "name: PartyProtocolHandler"), (path, ""))
 
 
-def test_a_problem_names_the_line_of_its_key(aggregator, tmp_path):
+def test_a_problem_has_the_line_of_its_key(aggregator, tmp_path):
     changed = ("    perc_quorum: 0.7", "    perc_quorom: 0.7")
 
     with pytest.raises(DefinitionError) as raised:
@@ -376,7 +376,7 @@ def test_a_problem_names_the_line_of_its_key(aggregator, tmp_path):
     assert str(raised.value).endswith("did you mean perc_quorum?")
 
 
-def test_all_problems_of_a_file_are_said_at_once(aggregator):
+def test_all_problems_of_a_file_are_reported_at_once(aggregator):
     with pytest.raises(DefinitionError, match=r"^3 problems:\n") as raised:
         aggregator(
             ("rounds: 3", "rounds: many"),
@@ -393,7 +393,7 @@ KRUM = [
 ]
 
 
-def test_more_liars_than_the_parties_allow_are_said_at_once(aggregator):
+def test_too_many_byzantine_parties_are_reported_immediately(aggregator):
     with pytest.raises(
         DefinitionError,
         match="global.byzantine_threshold: is invalid: krum with byzantine_threshold 2 needs at "
@@ -407,7 +407,7 @@ def test_more_liars_than_the_parties_allow_are_said_at_once(aggregator):
         aggregator(*KRUM, ("num_parties: 5", "num_parties: 4"))
 
 
-def test_too_few_parties_for_a_fusion_are_said_at_once(aggregator):
+def test_too_few_parties_for_a_fusion_are_reported_immediately(aggregator):
     with pytest.raises(
         DefinitionError, match="num_parties: is invalid: coordinate_median needs at"
     ):
@@ -418,7 +418,7 @@ def test_too_few_parties_for_a_fusion_are_said_at_once(aggregator):
         )
 
 
-def test_a_param_that_cannot_be_is_said_with_what_can(aggregator):
+def test_an_invalid_param_is_reported_with_the_valid_ones(aggregator):
     with pytest.raises(
         DefinitionError,
         match="byzantine_threshold: is -1; expected a whole number, at least 0",
@@ -428,7 +428,7 @@ def test_a_param_that_cannot_be_is_said_with_what_can(aggregator):
         aggregator(*KRUM, ("rounds: 3", "rounds: 3\n    byzantine_treshold: 1"))
 
 
-def test_a_param_against_the_name_of_the_fusion_is_refused(aggregator):
+def test_a_param_that_contradicts_the_fusion_name_is_refused(aggregator):
     with pytest.raises(
         DefinitionError, match="centre: is 'mean'; the name of the fusion implies 'me"
     ):
@@ -439,7 +439,7 @@ def test_a_param_against_the_name_of_the_fusion_is_refused(aggregator):
         )
 
 
-def test_zeno_needs_data_of_the_aggregators_own(aggregator):
+def test_zeno_needs_data_of_the_aggregator(aggregator):
     zeno = [
         ("IterAvgFusionHandler", "ZenoFusionHandler"),
         ("iter_avg_fusion_handler", "zeno_fusion_handler"),
@@ -461,7 +461,7 @@ def test_epochs_of_parties_that_do_not_train_are_refused(aggregator):
     assert aggregator(*gradient, ("epochs: 2", "epochs: 1")).local.num_epochs == 1
 
 
-def test_an_unknown_fusion_hides_no_other_problem(aggregator):
+def test_an_unknown_fusion_does_not_hide_other_problems(aggregator):
     with pytest.raises(DefinitionError, match=r"^2 problems:\n") as raised:
         aggregator(
             ("name: IterAvgFusionHandler", "name: FedAvrg"),
@@ -472,7 +472,7 @@ def test_an_unknown_fusion_hides_no_other_problem(aggregator):
     assert "unknown fusion (did you mean fedavg?)" in str(raised.value)
 
 
-def test_a_model_in_our_own_words(aggregator, tmp_path):
+def test_a_model_can_be_given_by_zoo_and_definition(aggregator, tmp_path):
     saved = AGGREGATOR[AGGREGATOR.index("model:") : AGGREGATOR.index("protocol_handler:")]
     config = aggregator(
         (saved, "model: {model_zoo: zoo, model_def: mnist.model, params: {width: 3}}\n")
@@ -487,7 +487,7 @@ def test_a_model_in_our_own_words(aggregator, tmp_path):
 @pytest.mark.parametrize(
     "zoo", ["https://host/zoo.git@main", "git@host:zoo.git", "/srv/zoo", "ssh://host/zoo"]
 )
-def test_a_zoo_elsewhere_stays_where_it_is(written, zoo):
+def test_a_zoo_elsewhere_keeps_its_location(written, zoo):
     config = read_aggregator(
         written(
             "fusion: {name: fedavg}\nhyperparams: {global: {rounds: 1, num_parties: 2}}\n"
@@ -498,7 +498,7 @@ def test_a_zoo_elsewhere_stays_where_it_is(written, zoo):
     assert config.model.reference.zoo == zoo
 
 
-def test_a_saved_model_without_a_spec_is_one_problem(aggregator):
+def test_a_saved_model_without_a_spec_is_reported_once(aggregator):
     spec = "  spec:\n    model_definition: model.h5\n    model_name: cnn\n"
 
     with pytest.raises(DefinitionError, match="yml:24: model.spec: is missing; expected keys"):
@@ -507,7 +507,7 @@ def test_a_saved_model_without_a_spec_is_one_problem(aggregator):
         aggregator((spec, "  spec: spec\n"))
 
 
-def test_trust_is_kept_with_its_digest(aggregator):
+def test_trust_is_read_with_its_digest(aggregator):
     config = aggregator(
         ("model:", f"model:\n  trust: {{allow_pickle: true, sha256: {SHA256.upper()}}}")
     )
@@ -515,7 +515,7 @@ def test_trust_is_kept_with_its_digest(aggregator):
     assert config.model.trust == {"allow_pickle": True, "allow_lambda": False, "sha256": SHA256}
 
 
-def test_trust_is_for_saved_files_alone(written):
+def test_trust_is_only_for_saved_models(written):
     with pytest.raises(
         DefinitionError,
         match="model.trust: is for a saved model and cannot be combined with model_def",
@@ -547,18 +547,18 @@ def test_a_config_of_a_party_is_read(party, tmp_path):
     assert config.warnings == ()
 
 
-def test_metrics_stay_at_home_unless_a_party_says_otherwise(party):
+def test_metrics_are_not_shared_by_default(party):
     assert party(("privacy:\n  metrics: 'true'\n", "")).metrics_may_leave is False
     assert party(("metrics: 'true'", "metrics: false")).metrics_may_leave is False
 
 
-def test_a_party_without_an_id_is_called_as_its_file(written):
+def test_a_party_without_an_id_is_named_after_its_file(written):
     file = written("data: {uri: x}\nmodel: {model_def: m.m}\n", "south.yml")
 
     assert read_party(file).name == "south"
 
 
-def test_records_of_a_party_are_relative_to_its_config(written, tmp_path):
+def test_data_paths_of_a_party_are_relative_to_its_config(written, tmp_path):
     config = read_party(
         written(
             "data: {uri: 'train/*.csv', validation_uri: 's3://bucket/test'}\n"
@@ -569,7 +569,7 @@ def test_records_of_a_party_are_relative_to_its_config(written, tmp_path):
     assert config.data == Data(str(tmp_path / "train/*.csv"), "s3://bucket/test")
 
 
-def test_a_recorder_writes_beside_the_config(party, tmp_path):
+def test_a_metrics_recorder_writes_beside_the_config(party, tmp_path):
     config = party(
         (
             "privacy:",
@@ -584,7 +584,7 @@ def test_a_recorder_writes_beside_the_config(party, tmp_path):
     assert config.recorder == Recorder(tmp_path / "out/metrics.json", before_training=False)
 
 
-def test_a_partys_certificates(party, tmp_path):
+def test_certificates_of_a_party_are_read(party, tmp_path):
     config = party(
         ("{enable: 'false'}", "{enable: 'true', ca_certificate: ca.crt, private_key: me.key}")
     )
@@ -592,7 +592,7 @@ def test_a_partys_certificates(party, tmp_path):
     assert config.tls == Tls(tmp_path / "ca.crt", None, tmp_path / "me.key")
 
 
-def test_a_port_of_a_party_is_not_used_and_said(party):
+def test_a_port_of_a_party_is_ignored_with_a_warning(party):
     config = party(("    id: north", "    id: north\n    ip: 127.0.0.1\n    port: 8085"))
 
     assert len(config.warnings) == 2
@@ -600,14 +600,14 @@ def test_a_port_of_a_party_is_not_used_and_said(party):
 
 
 @pytest.mark.parametrize("path", ["../other.py", "/etc/passwd.py", "..ward", "sub/../../x.py"])
-def test_a_file_of_code_outside_of_the_folder_is_refused(party, tmp_path, path):
+def test_a_code_file_outside_the_folder_is_refused(party, tmp_path, path):
     (tmp_path.parent / "other.py").write_text("")
 
     with pytest.raises(DefinitionError, match="data.path: is '.*(outside|but the file)"):
         party(("path: ward.py", f"path: {path}"))
 
 
-def test_a_link_that_leads_outside_of_the_folder_is_refused(party, tmp_path, tmp_path_factory):
+def test_a_link_out_of_the_folder_is_refused(party, tmp_path, tmp_path_factory):
     outside = tmp_path_factory.mktemp("outside") / "code.py"
     outside.write_text("class WardHandler: ...\n")
     (tmp_path / "link.py").symlink_to(outside)
@@ -616,7 +616,7 @@ def test_a_link_that_leads_outside_of_the_folder_is_refused(party, tmp_path, tmp
         party(("path: ward.py", "path: link.py"))
 
 
-def test_a_dotted_path_is_a_file_of_the_folder(party, tmp_path):
+def test_a_dotted_path_names_a_file_in_the_folder(party, tmp_path):
     (tmp_path / "site").mkdir()
     (tmp_path / "site/ward.py").write_text("")
 
@@ -651,7 +651,7 @@ def test_a_dotted_path_is_a_file_of_the_folder(party, tmp_path):
         ([("  port: 5000\n", "")], "aggregator.port: is missing; set it to the aggregator's port"),
     ],
 )  # fmt: skip
-def test_what_a_party_cannot_be_asked_is_refused(party, tmp_path, changes, said):
+def test_invalid_settings_of_a_party_are_refused(party, tmp_path, changes, said):
     with pytest.raises(DefinitionError) as raised:
         party(*changes)
 
@@ -665,7 +665,7 @@ def test_a_party_needs_data_and_a_model(written):
         read_party(written("privacy: {metrics: true}\n"))
 
 
-def test_a_section_with_nothing_in_it_is_not_there(written):
+def test_an_empty_section_counts_as_missing(written):
     with pytest.raises(DefinitionError, match=r"^2 problems:\n.*yml:1: data: is missing"):
         read_party(written("data:\nmodel:\n"))
     with pytest.raises(DefinitionError, match="yml:3: hyperparams.global.rounds: is missing"):
@@ -674,14 +674,14 @@ def test_a_section_with_nothing_in_it_is_not_there(written):
         )
 
 
-def test_a_file_that_is_not_there_is_said(tmp_path):
+def test_a_missing_file_is_reported(tmp_path):
     with pytest.raises(UsageError, match="no.yml: this config cannot be read: No such file"):
         read_party(tmp_path / "no.yml")
     with pytest.raises(UsageError, match="cannot be read: it is a folder"):
         read_aggregator(tmp_path)
 
 
-def test_a_file_that_is_no_yaml_is_said_with_its_line(written):
+def test_a_file_that_is_not_yaml_is_reported_with_its_line(written):
     with pytest.raises(DefinitionError, match="config.yml:3: this is not YAML"):
         read_aggregator(written("fusion:\n  name: [\n"))
 
@@ -699,7 +699,7 @@ ODD = ("1" + "0" * 400, "-1" + "0" * 400, "-1", ".nan", ".inf", "true", '""', "[
 @pytest.mark.parametrize(
     ("section", "key"), [(where, key) for where, keys in NUMBERS.items() for key in keys]
 )
-def test_a_number_that_cannot_be_is_one_short_problem_with_its_line(section, key, tmp_path):
+def test_an_invalid_number_is_one_short_problem_with_its_line(section, key, tmp_path):
     zero_may_be = key in {"seed", "noise_multiplier"}
     for value in (*ODD, *(() if zero_may_be else ("0",))):
         file = tmp_path / "aggregator.yml"
@@ -727,12 +727,12 @@ def test_a_number_that_cannot_be_is_one_short_problem_with_its_line(section, key
     ("name", "param"),
     [(fusion.name, param) for fusion in FUSIONS.values() for param in fusion.params],
 )
-def test_a_param_of_a_fusion_that_cannot_be_is_refused_in_short(name, param):
+def test_an_invalid_fusion_param_is_refused_briefly(name, param):
     for value in (10**400, -(10**400), -1, math.nan, math.inf, True, "", [], {}):
         assert len(FUSIONS[name].problem_of(param, value)) < 200
 
 
-def test_a_date_is_no_param_of_a_model(tmp_path):
+def test_a_date_is_not_a_model_param(tmp_path):
     file = tmp_path / "party.yml"
     file.write_text(
         "data: {uri: x.recordio}\nmodel:\n  model_def: m\n  params:\n    day: 2026-01-01\n"

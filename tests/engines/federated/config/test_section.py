@@ -12,7 +12,7 @@ def opened(text):
     return Section(read_config(text, "a.yml"), "", notes, "a.yml"), notes
 
 
-def test_values_are_read_by_kind():
+def test_values_are_read_by_type():
     section, notes = opened("a: text\nb: 'True'\nc: 3\nd: 0.5\ne: {f: 1}\n")
 
     assert section.text("a") == "text"
@@ -23,7 +23,7 @@ def test_values_are_read_by_kind():
     assert notes == Notes()
 
 
-def test_what_is_not_there_or_null_is_none():
+def test_missing_and_null_values_are_none():
     section, notes = opened("a:\n")
 
     assert section.text("a") is section.whole("b") is section.number("c", "x") is None
@@ -43,7 +43,7 @@ def test_what_is_not_there_or_null_is_none():
         ("x: {y: 1}", "is {'y': 1}; expected a whole number, at least 1."),
     ],
 )
-def test_what_is_no_whole_number_is_said_with_its_line(text, said):
+def test_an_invalid_whole_number_is_reported_with_its_line(text, said):
     section, notes = opened(f"before: 1\n{text}\n")
 
     assert section.whole("x") is None
@@ -51,7 +51,7 @@ def test_what_is_no_whole_number_is_said_with_its_line(text, said):
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.1", ".nan", ".inf", "true", "'0.5'", "[0.5]"])
-def test_what_is_no_number_of_the_range_is_said(text):
+def test_a_number_out_of_range_is_reported(text):
     section, notes = opened(f"x: {text}\n")
 
     assert section.number("x", "a part", high=1) is None
@@ -61,7 +61,7 @@ def test_what_is_no_number_of_the_range_is_said(text):
 
 
 @pytest.mark.parametrize("text", ["3", "''", "[a]", "{b: c}"])
-def test_what_is_no_text_is_said(text):
+def test_an_invalid_text_is_reported(text):
     section, notes = opened(f"x: {text}\n")
 
     assert section.text("x") is None
@@ -69,20 +69,20 @@ def test_what_is_no_text_is_said(text):
 
 
 @pytest.mark.parametrize(("text", "value"), [("'false'", False), ("No", False), ("'yes'", True)])
-def test_flags_may_be_words(text, value):
+def test_flags_may_be_strings(text, value):
     section, _ = opened(f"x: {text}\n")
 
     assert section.flag("x", default=not value) is value
 
 
-def test_a_word_that_is_no_flag_is_said():
+def test_an_invalid_flag_is_reported():
     section, notes = opened("x: maybe\n")
 
     assert section.flag("x", default=True) is True
     assert notes.problems == ["a.yml:1: x: is 'maybe'; expected true or false."]
 
 
-def test_a_section_that_is_a_value_is_said():
+def test_a_value_in_place_of_a_section_is_reported():
     section, notes = opened("outer:\n  inner: 3\n")
 
     assert not section.section("outer").section("inner")
@@ -91,7 +91,7 @@ def test_a_section_that_is_a_value_is_said():
     ]
 
 
-def test_an_inner_key_is_said_with_its_whole_path():
+def test_an_inner_key_is_reported_with_its_full_path():
     section, notes = opened("outer:\n  inner:\n    key: x\n")
 
     section.section("outer").section("inner").whole("key")
@@ -99,7 +99,7 @@ def test_an_inner_key_is_said_with_its_whole_path():
     assert notes.problems[0].startswith("a.yml:3: outer.inner.key: is 'x'")
 
 
-def test_a_key_of_a_section_that_is_not_there_is_said_with_the_nearest_place():
+def test_a_missing_key_has_the_line_of_the_nearest_section():
     section, notes = opened("outer:\n  other: 3\n")
 
     section.section("outer").section("inner").missing("key", "write it")
@@ -111,7 +111,7 @@ def test_a_key_of_a_section_that_is_not_there_is_said_with_the_nearest_place():
     ]
 
 
-def test_a_key_that_nobody_asked_for_is_said_with_the_nearest_one():
+def test_an_unknown_key_is_reported_with_a_similar_one():
     section, notes = opened("round: 3\nother: 1\n")
     section.whole("rounds")
     section.text("zoo")
@@ -124,7 +124,7 @@ def test_a_key_that_nobody_asked_for_is_said_with_the_nearest_one():
     ]
 
 
-def test_a_key_that_others_know_is_refused_with_the_reason():
+def test_a_known_unsupported_key_is_refused_with_the_reason():
     section, notes = opened("max_iter: 3\n")
 
     section.close({"max_iter": "it is of other models"})
@@ -141,7 +141,7 @@ def test_all_problems_are_raised_at_once():
         notes.raise_problems()
 
 
-def test_one_problem_is_said_alone_and_none_is_silent():
+def test_one_problem_is_raised_and_none_raises_nothing():
     section, notes = opened("a: 0\n")
     notes.raise_problems()
     section.whole("a")

@@ -117,7 +117,7 @@ def weights(output):
     return dict(load_trained_model(str(output)).params)
 
 
-def test_told_to_train_again_and_again_it_goes_on_from_its_weights(job, told, run, member):
+def test_repeated_train_commands_continue_from_the_current_weights(job, told, run, member):
     asked = job(model_def=MODEL)
 
     def script(tell):
@@ -136,7 +136,7 @@ def test_told_to_train_again_and_again_it_goes_on_from_its_weights(job, told, ru
     assert_same_bits(weights(asked.output), at_once)
 
 
-def test_who_follows_is_told_a_line_a_round(job, told):
+def test_followers_get_one_line_per_round(job, told):
     def script(tell):
         tell.until("idle")
         tell("train")
@@ -149,8 +149,8 @@ def test_who_follows_is_told_a_line_a_round(job, told):
 
 
 @pytest.mark.parametrize("cut_in", [3, 4])
-def test_a_training_that_was_cut_off_is_finished_before_another_begins(cut_in, job, told):
-    """What was asked for in the second training is remembered, also by its first round."""
+def test_an_interrupted_training_is_finished_before_another_begins(cut_in, job, told):
+    """The request of the second training is kept, even for its first round."""
     asked = job(model_def=MODEL)
 
     def cut(request, answer):
@@ -186,7 +186,7 @@ def test_a_training_that_was_cut_off_is_finished_before_another_begins(cut_in, j
     assert [one.resumed_from_step for one in events(asked, JobStarted)] == [0, 2, cut_in - 1]
 
 
-def test_while_it_trains_it_says_so_and_trains_nothing_else(job, told):
+def test_while_training_other_train_commands_are_refused(job, told):
     inside, go_on = threading.Event(), threading.Event()
 
     def hold(request, answer):
@@ -220,7 +220,7 @@ def test_while_it_trains_it_says_so_and_trains_nothing_else(job, told):
     }
 
 
-def test_a_training_that_cannot_go_on_is_told_and_the_aggregator_stays(job, told):
+def test_a_failed_training_is_reported_and_the_aggregator_stays(job, told):
     asked = job(model_def=MODEL)
     broken = [True]
 
@@ -247,7 +247,7 @@ def test_a_training_that_cannot_go_on_is_told_and_the_aggregator_stays(job, told
 
 
 @pytest.mark.parametrize("serves", [True, False])
-def test_stop_keeps_the_round_and_the_same_goes_on_from_there(serves, job, told):
+def test_stop_keeps_the_round_and_training_can_resume(serves, job, told):
     asked = job(model_def=MODEL, num_rounds=3)
     stopping = threading.Event()
 
@@ -276,7 +276,7 @@ def test_stop_keeps_the_round_and_the_same_goes_on_from_there(serves, job, told)
     assert [one.step for one in events(asked, RoundFinished)] == [1, 2, 3]
 
 
-def test_an_idle_aggregator_that_is_told_to_stop_has_failed_at_nothing(job, told):
+def test_stopping_an_idle_aggregator_is_not_a_failure(job, told):
     asked = job(model_def=MODEL)
 
     outcome = told(asked, lambda tell: tell.until("idle") and tell("train"))["outcome"]
@@ -285,7 +285,7 @@ def test_an_idle_aggregator_that_is_told_to_stop_has_failed_at_nothing(job, told
     assert events(asked, JobFailed) == []
 
 
-def test_parties_measure_the_global_model_and_who_tells_nothing_is_named(job, told, place):
+def test_eval_names_parties_that_report_nothing(job, told, place):
     validation = str(place / "validation.recordio")
 
     def script(tell):
@@ -312,7 +312,7 @@ def test_parties_measure_the_global_model_and_who_tells_nothing_is_named(job, to
     }
 
 
-def test_after_sync_a_party_has_the_global_model_until_it_trains_again(job, told):
+def test_a_synced_party_has_the_global_model_until_it_trains(job, told):
     asked, parties, seen = job(model_def=MODEL), {}, []
 
     def look():
@@ -340,7 +340,7 @@ def test_after_sync_a_party_has_the_global_model_until_it_trains_again(job, told
     assert seen == [("own", 2, False), ("global", 2, True), ("own", 3, False)]
 
 
-def test_what_is_saved_is_a_trained_model_of_its_own(job, told, place, tmp_path):
+def test_save_writes_an_independent_trained_model(job, told, place, tmp_path):
     asked = job(model_def=MODEL)
 
     def script(tell):

@@ -64,16 +64,16 @@ def told(tmp_path):
         thread.join(20)
 
 
-def test_nobody_is_told_where_no_process_ever_ran(tmp_path):
+def test_a_command_without_any_process_returns_none(tmp_path):
     assert send_command(tmp_path, "status", {}, ignore) is None
 
 
-def test_what_is_answered_at_once_does_not_wait_for_the_main_loop(tmp_path):
+def test_immediate_answers_do_not_wait_for_the_main_loop(tmp_path):
     with Control(tmp_path, lambda verb, options: {"verb": verb, **options}):
         assert send_command(tmp_path, "status", {"n": 3}, ignore) == {"verb": "status", "n": 3}
 
 
-def test_an_order_waits_until_it_is_taken_and_is_answered_when_it_is_done(tmp_path, told):
+def test_a_command_waits_until_it_is_taken_and_done(tmp_path, told):
     notes = []
     with Control(tmp_path, nothing_at_once) as control:
         wait = told("train", notes.append, num_rounds=2)
@@ -85,7 +85,7 @@ def test_an_order_waits_until_it_is_taken_and_is_answered_when_it_is_done(tmp_pa
     assert (order.verb, order.options["num_rounds"], notes) == ("train", 2, ["round 1"])
 
 
-def test_a_status_is_answered_while_an_order_waits(tmp_path, told):
+def test_status_is_answered_while_a_command_waits(tmp_path, told):
     with Control(tmp_path, lambda verb, _: {} if verb == "status" else None) as control:
         wait = told("sync")
         order = control.take(20)
@@ -96,7 +96,7 @@ def test_a_status_is_answered_while_an_order_waits(tmp_path, told):
 
 
 @pytest.mark.parametrize("error", [OutputBusyError("busy"), UsageError("what?")])
-def test_an_error_is_raised_where_it_was_told(error, tmp_path, told):
+def test_an_error_is_raised_in_the_sender(error, tmp_path, told):
     def refuse(verb, options):
         raise error
 
@@ -106,7 +106,7 @@ def test_an_error_is_raised_where_it_was_told(error, tmp_path, told):
     assert raised.value.exit_code == error.exit_code
 
 
-def test_an_error_that_makes_its_text_of_more_arguments_keeps_its_text(tmp_path, told):
+def test_an_error_with_several_arguments_keeps_its_message(tmp_path, told):
     with Control(tmp_path, nothing_at_once) as control:
         wait = told("eval")
         control.take(20).failed(CorruptDataError("a.recordio", 3, "x", "y"))
@@ -116,7 +116,7 @@ def test_an_error_that_makes_its_text_of_more_arguments_keeps_its_text(tmp_path,
     assert "damaged at byte 3" in str(error)
 
 
-def test_who_stops_listening_does_not_disturb_what_he_told(tmp_path):
+def test_a_command_continues_after_its_sender_disconnects(tmp_path):
     with Control(tmp_path, nothing_at_once) as control:
         path = json.loads((tmp_path / ADDRESS_FILE).read_text())["socket"]
         with wire.connect(Path(path)) as stream:
@@ -137,7 +137,7 @@ def tell_status(folder, control):
     return facts == {"fine": True}
 
 
-def test_orders_that_nobody_came_to_are_told_so(tmp_path, told):
+def test_commands_that_were_not_executed_are_reported(tmp_path, told):
     with Control(tmp_path, nothing_at_once):
         wait = told("save")
         # Time to come in; whoever comes later is told the same, in other words.
@@ -157,7 +157,7 @@ def test_only_this_user_can_reach_the_socket(tmp_path):
         assert path.stat().st_uid == os.getuid()
 
 
-def test_a_socket_of_another_user_is_not_believed(tmp_path, monkeypatch):
+def test_a_socket_of_another_user_is_not_trusted(tmp_path, monkeypatch):
     with Control(tmp_path, nothing_at_once):
         monkeypatch.setattr(os, "getuid", lambda: 4242)
 
@@ -165,7 +165,7 @@ def test_a_socket_of_another_user_is_not_believed(tmp_path, monkeypatch):
             send_command(tmp_path, "status", {}, ignore)
 
 
-def test_on_another_machine_it_is_said_where_to_give_the_command(tmp_path):
+def test_a_command_for_another_machine_names_that_machine(tmp_path):
     address = {"socket": "/tmp/x", "pid": 1, "host": "elsewhere"}
     (tmp_path / ADDRESS_FILE).write_text(json.dumps(address))
 
@@ -173,7 +173,7 @@ def test_on_another_machine_it_is_said_where_to_give_the_command(tmp_path):
         send_command(tmp_path, "status", {}, ignore)
 
 
-def test_a_damaged_address_is_an_error_that_names_it(tmp_path):
+def test_a_damaged_address_file_is_named(tmp_path):
     (tmp_path / ADDRESS_FILE).write_text("{")
 
     with pytest.raises(UsageError, match=ADDRESS_FILE):
@@ -191,7 +191,7 @@ with Control(Path(sys.argv[1]), lambda verb, options: None):
 """
 
 
-def test_a_killed_process_is_not_running_whatever_it_left_behind(tmp_path, told):
+def test_a_killed_process_does_not_count_as_running(tmp_path, told):
     command = [sys.executable, "-c", KILLED, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"listening\n"
@@ -235,7 +235,7 @@ def stoppable(tmp_path, monkeypatch):
 
 
 @pytest.mark.timeout(60)
-def test_a_stopped_process_is_told_nothing_and_named_in_time(stoppable, tmp_path, monkeypatch):
+def test_a_command_to_a_stopped_process_fails_in_time(stoppable, tmp_path, monkeypatch):
     stoppable.send_signal(signal.SIGSTOP)
     # Its threads stop one after another.
     while psutil.Process(stoppable.pid).status() != psutil.STATUS_STOPPED:
@@ -255,9 +255,7 @@ def test_a_stopped_process_is_told_nothing_and_named_in_time(stoppable, tmp_path
 
 
 @pytest.mark.timeout(60)
-def test_who_waits_for_a_process_that_is_stopped_meanwhile_waits_no_longer(
-    stoppable, told, tmp_path
-):
+def test_waiting_ends_when_the_process_is_stopped(stoppable, told, tmp_path):
     wait = told("train")
     assert stoppable.stdout.readline() == b"train\n"
     # Longer than a silence: it is at work, and says so when it is asked.
@@ -268,7 +266,7 @@ def test_who_waits_for_a_process_that_is_stopped_meanwhile_waits_no_longer(
     assert isinstance(wait()["error"], UnavailableError)
 
 
-def test_it_leaves_nothing_behind(tmp_path):
+def test_a_control_server_leaves_nothing_behind(tmp_path):
     with Control(tmp_path, nothing_at_once):
         path = Path(json.loads((tmp_path / ADDRESS_FILE).read_text())["socket"])
 
@@ -276,7 +274,7 @@ def test_it_leaves_nothing_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_noise_does_not_disturb_who_comes_next(tmp_path):
+def test_invalid_input_does_not_disturb_the_next_command(tmp_path):
     with Control(tmp_path, lambda verb, options: {}):
         path = json.loads((tmp_path / ADDRESS_FILE).read_text())["socket"]
         with wire.connect(Path(path)) as stream:

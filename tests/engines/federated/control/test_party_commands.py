@@ -116,7 +116,7 @@ class Turned(nn.Linear):
         party(model_def="turned")
 
 
-def test_an_optimizer_goes_on_in_the_next_round_and_begins_anew_after_one_that_was_missed(party):
+def test_optimizer_state_is_kept_unless_a_round_was_missed(party):
     verbs, _ = party()
     weights = weights_of(verbs.party._opened.start)
 
@@ -132,7 +132,7 @@ def test_an_optimizer_goes_on_in_the_next_round_and_begins_anew_after_one_that_w
     assert_same_bits(trained("g", 3), fresh[1])
 
 
-def test_before_sync_a_party_measures_its_own_model_and_after_it_the_global_one(party):
+def test_sync_switches_evaluation_to_the_global_model(party):
     verbs, tell = party()
     answer = asked(verbs, "train", 1)
     before = tell("eval")
@@ -147,7 +147,7 @@ def test_before_sync_a_party_measures_its_own_model_and_after_it_the_global_one(
     assert tell("eval")["model"] == "own"
 
 
-def test_what_is_measured_is_what_evaluating_the_saved_model_says(party, place, tmp_path):
+def test_metrics_match_an_evaluation_of_the_saved_model(party, place, tmp_path):
     verbs, tell = party()
     answer = asked(verbs, "train", 1)
     own, measured = tell("save", output=str(tmp_path / "own")), tell("eval")
@@ -166,7 +166,7 @@ def test_what_is_measured_is_what_evaluating_the_saved_model_says(party, place, 
     assert found.metrics["loss"] == pytest.approx(measured["merged"]["loss"], rel=1e-5)
 
 
-def test_a_synced_model_is_still_there_after_the_party_was_started_again(party, tmp_path):
+def test_a_synced_model_survives_a_restart_of_the_party(party, tmp_path):
     verbs, tell = party()
     answer = asked(verbs, "train", 3)
     asked(verbs, "sync", 3, turned(answer.weights))
@@ -182,7 +182,7 @@ def test_a_synced_model_is_still_there_after_the_party_was_started_again(party, 
     assert kept_party("p1", tmp_path / "p1" / "state", "").model == "own"
 
 
-def test_looking_at_its_model_changes_nothing_of_what_a_party_trains(party):
+def test_evaluating_and_syncing_do_not_change_the_training(party):
     verbs, tell = party()
     first = asked(verbs, "train", 1)
     tell("eval")
@@ -196,7 +196,7 @@ def test_looking_at_its_model_changes_nothing_of_what_a_party_trains(party):
     assert_same_bits(dict(again), dict(looked_at))
 
 
-def test_a_party_that_sends_gradients_has_the_model_it_was_sent(party):
+def test_a_party_that_sends_gradients_has_the_received_model(party):
     verbs, tell = party(model_def="linear")
     sent = weights_of(verbs.party._opened.start)
     asked(verbs, "train", 1, sent, sends_gradients=True)
@@ -206,7 +206,7 @@ def test_a_party_that_sends_gradients_has_the_model_it_was_sent(party):
     assert_same_bits(dict(load_trained_model(saved["output"]).params), dict(sent))
 
 
-def test_without_validation_data_it_is_said_what_is_missing(party):
+def test_eval_without_validation_data_says_what_is_missing(party):
     verbs, tell = party(validation=False)
     asked(verbs, "train", 1)
 
@@ -214,7 +214,7 @@ def test_without_validation_data_it_is_said_what_is_missing(party):
         tell("eval")
 
 
-def test_a_party_without_a_model_has_nothing_to_measure_or_to_save(party):
+def test_a_party_without_a_model_can_neither_evaluate_nor_save(party):
     _, tell = party()
 
     for verb in ("eval", "save"):
@@ -222,7 +222,7 @@ def test_a_party_without_a_model_has_nothing_to_measure_or_to_save(party):
             tell(verb)
 
 
-def test_metrics_that_stay_at_home_are_told_at_home(party):
+def test_unshared_metrics_are_shown_locally(party):
     verbs, tell = party(shares_metrics=False)
     answer = asked(verbs, "train", 1)
 
@@ -230,7 +230,7 @@ def test_metrics_that_stay_at_home_are_told_at_home(party):
     assert tell("eval")["parties"]["p1"].keys() == {"loss", "accuracy"}
 
 
-def test_a_model_of_another_look_is_not_taken_over(party):
+def test_a_model_with_another_architecture_is_not_synced(party):
     verbs, _ = party()
     answer = verbs.answer(RoundRequest("sync", "h", 1, {"w": np.zeros(3, np.float32)}))
 
@@ -239,14 +239,14 @@ def test_a_model_of_another_look_is_not_taken_over(party):
 
 
 @pytest.mark.parametrize("verb", ["train", "sync"])
-def test_what_is_the_aggregators_is_refused(verb, party):
+def test_commands_for_the_aggregator_are_refused(verb, party):
     verbs, _ = party()
 
     with pytest.raises(UsageError, match="send it to its aggregator"):
         verbs.at_once(verb, {})
 
 
-def test_a_party_says_how_it_stands(party):
+def test_a_party_reports_its_status(party):
     verbs, _ = party()
     before = verbs.at_once("status", {})
     asked(verbs, "train", 2)

@@ -21,7 +21,7 @@ def run(code, **variables):
     return done.stdout
 
 
-def test_a_module_that_came_with_a_bundle_is_not_imported(tmp_path):
+def test_a_module_from_a_bundle_is_not_imported(tmp_path):
     (tmp_path / "evil.py").write_text("print('it ran')")
 
     printed = run(
@@ -43,7 +43,7 @@ def test_a_module_of_a_bundle_does_not_shadow_an_installed_one(tmp_path):
     assert printed == "numpy True\n"
 
 
-def test_a_bundle_adds_nothing_to_a_package_that_is_a_namespace(tmp_path):
+def test_a_bundle_cannot_extend_a_namespace_package(tmp_path):
     installed, came = tmp_path / "installed", tmp_path / "came"
     for place, module in ((installed, "mine"), (came, "theirs")):
         (place / "space").mkdir(parents=True)
@@ -59,7 +59,7 @@ def test_a_bundle_adds_nothing_to_a_package_that_is_a_namespace(tmp_path):
     assert printed == "mine\nNo module named 'space.theirs'\n"
 
 
-def test_what_is_installed_is_still_imported():
+def test_installed_modules_are_still_imported():
     assert run(LOCKED + "import json, numpy, xml.dom.minidom, zoneinfo; print(1)") == "1\n"
 
 
@@ -84,7 +84,7 @@ def test_our_app_can_be_unpacked(ours):
     assert opened(ours) == "['pyproject.toml', '.info/CONTENT']\n"
 
 
-def test_another_app_cannot_be_opened_and_the_reason_is_said():
+def test_another_app_is_refused_with_the_reason():
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         archive.writestr("evil.py", "")

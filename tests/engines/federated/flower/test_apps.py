@@ -51,7 +51,7 @@ def message(content=None, kind=TASK, number="m1", node=7, ttl=20.0, created_at=N
 # --- records ----------------------------------------------------------------------------------
 
 
-def test_arrays_and_facts_come_back_from_a_record_as_they_were():
+def test_arrays_and_facts_survive_a_round_trip():
     sent = {"a/b": np.float32([[1, 2]]), "n": np.array(3), "z": np.zeros((0, 2))}
 
     arrays, facts = from_record(to_record(sent, {"round": 1, "x": [None, "ä"]}))
@@ -70,7 +70,7 @@ def hostile(content=b"12345678", json='[[["w", "<f8", [1]]], {}]'):
     )
 
 
-def test_a_record_of_these_parts_is_read():
+def test_a_valid_record_is_read():
     assert from_record(hostile())[0]["w"].shape == (1,)
 
 
@@ -98,7 +98,7 @@ def test_a_record_of_these_parts_is_read():
         *("null", "pickle"),
     ],
 )
-def test_a_record_that_is_up_to_something_is_refused(record):
+def test_a_malicious_record_is_refused(record):
     with pytest.raises(RecordError):
         from_record(record)
 
@@ -124,7 +124,7 @@ def party(path):
         thread.join()
 
 
-def test_a_request_goes_to_the_partys_process_and_its_answer_back(party):
+def test_a_request_is_relayed_to_the_party_process_and_answered(party):
     request = message(to_record({"w": np.ones(2)}, {"round": 1}))
 
     arrays, facts = from_record(client_app.app(request, None).content)
@@ -133,15 +133,15 @@ def test_a_request_goes_to_the_partys_process_and_its_answer_back(party):
     assert arrays["w"].tolist() == [1, 1]
 
 
-def test_a_party_is_asked_for_its_name(party):
+def test_a_party_is_requested_to_report_its_name(party):
     answer = client_app.app(message(kind=JOIN), None)
 
     assert from_record(answer.content)[1] == {"name": "north"}
 
 
 @pytest.mark.parametrize("skew_s", [-200.0, 200.0])
-def test_an_answer_is_stamped_by_the_aggregators_clock(party, skew_s):
-    """Or a party whose clock is ahead could never answer within a short time."""
+def test_an_answer_has_timestamps_of_the_aggregators_clock(party, skew_s):
+    """Otherwise a party whose clock is ahead could never answer within a short time."""
     request = message(created_at=time.time() + skew_s, ttl=10.0)
 
     stamp = client_app.app(request, None).metadata
@@ -149,7 +149,7 @@ def test_an_answer_is_stamped_by_the_aggregators_clock(party, skew_s):
     assert (stamp.created_at, stamp.ttl) == (request.metadata.created_at, 10.0)
 
 
-def test_a_party_whose_process_is_not_there_says_so(path):
+def test_a_party_without_its_process_is_reported(path):
     facts = from_record(client_app.app(message(), None).content)[1]
 
     assert "its training process is not running" in facts[UNANSWERED]
@@ -161,7 +161,7 @@ def hang_up(listener):
         wire.receive(stream)
 
 
-def test_a_party_that_dies_while_it_answers_says_so(path):
+def test_a_party_that_dies_while_answering_is_reported(path):
     with wire.listen(path) as listener:
         threading.Thread(target=hang_up, args=(listener,)).start()
 
@@ -170,7 +170,7 @@ def test_a_party_that_dies_while_it_answers_says_so(path):
     assert "has died" in facts[UNANSWERED]
 
 
-def test_a_party_that_is_busy_is_given_up_when_nobody_waits_any_more(path):
+def test_a_busy_party_is_given_up_after_the_request_expires(path):
     with wire.listen(path):
         facts = from_record(client_app.app(message(ttl=0.2), None).content)[1]
 
@@ -247,7 +247,7 @@ def wait_until(condition):
         time.sleep(0.01)
 
 
-def test_letters_go_to_their_nodes_and_answers_come_back(relay):
+def test_messages_go_to_their_nodes_and_answers_return(relay):
     grid, stream = relay
     push(stream, (1, 7), (2, 8), w=np.ones(2))
     wait_until(lambda: len(grid.pushed) == 2)
@@ -261,7 +261,7 @@ def test_letters_go_to_their_nodes_and_answers_come_back(relay):
     assert frame.arrays["w"].tolist() == [0]
 
 
-def test_what_all_are_sent_is_one_object(relay):
+def test_arrays_sent_to_all_nodes_are_one_object(relay):
     """So that Flower computes its hash once, and stores it once."""
     grid, stream = relay
     push(stream, (1, 7), (2, 8), w=np.ones(2))
@@ -276,7 +276,7 @@ def error(reply_to, node):
     return Message(error=Error(0, "its reason"), metadata=one.metadata)
 
 
-def test_an_error_of_the_party_is_told_with_its_reason(relay):
+def test_an_error_of_the_party_is_reported_with_its_reason(relay):
     grid, stream = relay
     push(stream, (1, 7))
     grid.answers.append(error("m7", node=7))
@@ -285,7 +285,7 @@ def test_an_error_of_the_party_is_told_with_its_reason(relay):
     assert (frame.kind, frame.facts) == (FAILED, {"id": 1, "reason": "its reason"})
 
 
-def test_an_error_of_the_superlink_means_that_the_message_is_lost(relay):
+def test_a_superlink_error_means_that_the_message_is_lost(relay):
     grid, stream = relay
     push(stream, (1, 7))
     grid.answers.append(error("m7", node=SUPERLINK))
@@ -294,7 +294,7 @@ def test_an_error_of_the_superlink_means_that_the_message_is_lost(relay):
     assert (frame.kind, frame.facts) == (LOST, {"id": 1})
 
 
-def test_an_answer_that_is_none_is_told_and_does_not_end_the_relay(relay):
+def test_an_invalid_answer_is_reported_without_ending_the_relay(relay):
     grid, stream = relay
     push(stream, (1, 7), (2, 8))
     grid.answers.append(message(RecordDict(), node=7, reply_to="m7"))
@@ -305,7 +305,7 @@ def test_an_answer_that_is_none_is_told_and_does_not_end_the_relay(relay):
     assert wire.receive(stream).kind == ANSWER
 
 
-def test_bytes_that_flower_cannot_read_are_their_senders_failure(relay):
+def test_undecodable_bytes_are_a_failure_of_their_sender(relay):
     grid, stream = relay
     push(stream, (1, 7), (2, 8))
     wait_until(lambda: grid.asked_for == {"m7", "m8"})
@@ -326,7 +326,7 @@ def test_bytes_that_flower_cannot_read_are_their_senders_failure(relay):
     assert reason == "its reply could not be decoded (ValueError)"
 
 
-def test_what_is_forgotten_is_not_asked_for_any_more(relay):
+def test_forgotten_messages_are_not_requested(relay):
     grid, stream = relay
     push(stream, (1, 7), (2, 8))
     wait_until(lambda: grid.asked_for == {"m7", "m8"})
@@ -336,7 +336,7 @@ def test_what_is_forgotten_is_not_asked_for_any_more(relay):
     wait_until(lambda: grid.asked_for == {"m8"})
 
 
-def test_who_is_online_is_told_when_it_changes(relay):
+def test_changes_of_online_nodes_are_reported(relay):
     grid, stream = relay
     grid.nodes = [8]
 

@@ -55,7 +55,7 @@ def test_a_request_is_answered(path, daemon):
     assert answer.arrays["w"].tolist() == [2, 2]
 
 
-def test_a_party_says_its_name_even_while_it_trains(path, daemon):
+def test_a_party_reports_its_name_while_training(path, daemon):
     busy, done = threading.Event(), threading.Event()
 
     def answer(arrays, facts):
@@ -92,7 +92,7 @@ def test_requests_are_answered_one_at_a_time(path, daemon):
     assert most == [1, 1, 1, 1]
 
 
-def test_what_an_exception_says_stays_at_home(path, daemon, caplog):
+def test_exception_messages_are_not_sent(path, daemon, caplog):
     def answer(arrays, facts):
         raise ValueError("patient 17 has 3 arms")
 
@@ -104,13 +104,13 @@ def test_what_an_exception_says_stays_at_home(path, daemon, caplog):
     assert "patient 17 has 3 arms" in caplog.text
 
 
-def test_an_answer_that_cannot_be_sent_is_said_to_be(path, daemon):
+def test_an_answer_that_cannot_be_sent_is_reported(path, daemon):
     daemon(lambda arrays, facts: ({"w": np.array(["text"])}, {}))
 
     assert ask(path, Frame(TASK)).facts == {UNANSWERED: "its reply could not be sent"}
 
 
-def test_who_has_gone_is_not_trained_for(path, daemon):
+def test_requests_of_disconnected_clients_are_not_executed(path, daemon):
     started, go_on, asked = threading.Event(), threading.Event(), []
 
     def answer(arrays, facts):
@@ -133,7 +133,7 @@ def test_who_has_gone_is_not_trained_for(path, daemon):
     assert asked == [1, 3]
 
 
-def test_noise_does_not_disturb_the_next_request(path, daemon):
+def test_invalid_input_does_not_disturb_the_next_request(path, daemon):
     daemon(lambda arrays, facts: ({}, {"fine": True}))
     with wire.connect(path) as stream:
         stream.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -141,7 +141,7 @@ def test_noise_does_not_disturb_the_next_request(path, daemon):
     assert ask(path, Frame(TASK)).facts == {"fine": True}
 
 
-def test_the_socket_goes_with_the_party(path):
+def test_the_socket_is_removed_with_the_party(path):
     with ClientDaemon(path, "north", lambda arrays, facts: ({}, {})):
         assert path.exists()
 

@@ -141,10 +141,8 @@ def killed(happening):
     return happening["killed"].result()
 
 
-def test_killed_hospitals_and_a_killed_aggregator_train_what_a_simulation_does(
-    killed, hospitals, commands
-):
-    """No bit of the model tells that any of them died."""
+def test_a_deployment_with_kills_matches_a_simulation(killed, hospitals, commands):
+    """Every bit of the model is the same as without the kills."""
     simulated = hospitals.aggregator.parent / "simulated"
     # As the parties do, it computes with all threads of a process.
     options = f"--output={simulated}", "--num_processes=1"
@@ -159,7 +157,7 @@ def test_killed_hospitals_and_a_killed_aggregator_train_what_a_simulation_does(
     assert all(np.isfinite(array).all() for array in deployed.values())
 
 
-def test_nothing_outlives_a_killed_aggregator_and_the_next_one_goes_on(killed):
+def test_a_killed_aggregator_leaves_nothing_and_can_resume(killed):
     assert killed.left
     assert killed.outlived == []
     assert 0 < killed.resumed < NUM_ROUNDS
@@ -208,7 +206,7 @@ def all_joined(found):
     return sum(seen.joined and seen.connected for seen in found.parties.values()) == 2
 
 
-def test_a_federation_does_what_it_is_told_from_start_to_stop(happening):
+def test_a_federation_executes_all_commands(happening):
     happening["told"].result()
 
 

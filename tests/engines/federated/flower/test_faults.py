@@ -156,7 +156,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("number", FAULTS, ids=[what for what, _ in FAULTS.values()])
-def test_a_party_that_gives_no_usable_answer_is_left_out_and_named(story, number):
+def test_a_party_without_a_usable_answer_is_excluded_and_named(story, number):
     told = story.rounds[number - 1]
 
     assert told.step == number
@@ -164,18 +164,18 @@ def test_a_party_that_gives_no_usable_answer_is_left_out_and_named(story, number
     assert FAULTS[number][1] in told.left_out[LIAR]
 
 
-def test_nobody_is_waited_for_longer_than_was_said(story):
+def test_waiting_ends_after_the_timeout(story):
     # Who was refused before is asked again besides, which takes a message.
     assert all(told.seconds < 2 * MAX_TIMEOUT_S for told in story.rounds)
 
 
-def test_a_party_with_another_model_never_joins_and_is_named_in_each_round(story):
+def test_a_party_with_another_model_is_excluded_in_each_round(story):
     joined = {event.party for event in story.events if isinstance(event, PartyJoined)}
     assert joined == {HONEST, LIAR}
     assert all("shape" in told.left_out[OTHER] for told in story.rounds)
 
 
-def test_a_full_disk_ends_it_with_a_reason_and_it_goes_on_when_there_is_room(story):
+def test_a_federation_can_resume_after_a_full_disk(story):
     if story.failed is None:
         pytest.skip("No disk can be mounted here.")
     code, log = story.failed

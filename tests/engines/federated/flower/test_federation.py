@@ -40,7 +40,7 @@ def answers(federation):
     return [{name: (arrays, facts) for name, arrays, facts in one} for one in asked]
 
 
-def test_parties_answer_with_arrays_that_are_what_was_sent(answers):
+def test_parties_return_the_arrays_they_were_sent(answers):
     assert sorted(answers[0]) == BOTH
     for name, (arrays, facts) in answers[0].items():
         assert facts["party"] == name
@@ -52,7 +52,7 @@ def test_parties_answer_with_arrays_that_are_what_was_sent(answers):
         assert arrays["steps"] == 10
 
 
-def test_each_party_can_be_asked_something_of_its_own(answers):
+def test_each_party_can_get_its_own_request(answers):
     north, south = (answers[1][name] for name in BOTH)
 
     assert north[1]["was told"] == {"n": 1}
@@ -67,7 +67,7 @@ def test_a_party_is_one_process_over_all_rounds(name, answers):
     assert asked == list(range(asked[0], asked[0] + 3))
 
 
-def test_an_answer_is_had_before_the_slowest_party_has_answered(federation):
+def test_answers_arrive_before_the_slowest_party_has_answered(federation):
     south = federation.processes["south"]
     south.hold()
     answers = federation.parties.ask(dict.fromkeys(BOTH, ({}, {})), 60)
@@ -79,7 +79,7 @@ def test_an_answer_is_had_before_the_slowest_party_has_answered(federation):
     assert [name for name, *_ in answers] == ["south"]
 
 
-def test_nobody_is_waited_for_longer_than_was_said(federation):
+def test_waiting_ends_after_the_timeout(federation):
     south = federation.processes["south"]
     south.hold()
     # On a slow machine the question may not have reached it in the shorter time.
@@ -97,7 +97,7 @@ def test_nobody_is_waited_for_longer_than_was_said(federation):
     assert federation.ask({}, 60, ["south"], round=2)["south"][1]["was told"] == {"round": 2}
 
 
-def test_the_federation_is_flowers(federation, answers):
+def test_flowers_commands_show_the_federation(federation, answers):
     """Flower's own commands know the run and the parties."""
     # The newest run is another test's, if that one was first.
     ours = (federation.link.folder / "run").read_text()
@@ -134,14 +134,14 @@ def trusted(federation):
 @pytest.mark.parametrize(
     "path", ["/v1/control/start-run", "/v1/control/list-nodes", "/v1/runtime/acquire-task"]
 )
-def test_the_front_serves_no_control_and_no_runtime(federation, trusted, path):
+def test_the_proxy_serves_neither_control_nor_runtime_requests(federation, trusted, path):
     assert post(federation, path, trusted) == (
         404,
         "Only requests of the parties of a federation are served here.",
     )
 
 
-def test_flowers_command_cannot_start_a_run_through_the_front(federation, tmp_path):
+def test_flowers_command_cannot_start_a_run_through_the_proxy(federation, tmp_path):
     home = tmp_path / "flwr"
     home.mkdir()
     (home / "config.toml").write_text(
@@ -163,13 +163,13 @@ def test_flowers_command_cannot_start_a_run_through_the_front(federation, tmp_pa
     )
 
 
-def test_the_superlink_itself_listens_on_no_port(federation):
+def test_the_superlink_itself_opens_no_port(federation):
     (superlink,) = federation.flower("flower-superlink")
 
     assert [one for one in superlink.net_connections() if one.status == "LISTEN"] == []
 
 
-def test_a_wrong_ca_is_noticed_before_anything_is_sent(federation, tmp_path):
+def test_a_wrong_ca_is_detected_before_anything_is_sent(federation, tmp_path):
     make_keys(tmp_path / "keys", ["north"], ["127.0.0.1"])
     keys = PartyKeys.read(tmp_path / "keys/parties/north")
 
@@ -177,12 +177,12 @@ def test_a_wrong_ca_is_noticed_before_anything_is_sent(federation, tmp_path):
         Supernode(tmp_path, federation.link.address, keys, tmp_path / "s").start()
 
 
-def test_a_party_without_keys_is_told_that_the_aggregator_speaks_tls(federation):
+def test_a_party_without_keys_gets_an_error_about_tls(federation):
     with pytest.raises(TrainingError, match="it probably speaks TLS. Set this party's keys"):
         check_connection(federation.link.address, None)
 
 
-def test_nobody_there_is_no_error_but_a_reason(tmp_path):
+def test_an_unreachable_aggregator_is_a_reason_not_an_error(tmp_path):
     assert "connection refused. Is the aggregator running?" in check_connection("127.0.0.1:1", None)
 
 
@@ -212,21 +212,21 @@ def refused(refusing):
     return {what: (child.output(), keys) for what, (child, keys) in refusing.items()}
 
 
-def test_a_key_that_is_not_registered_is_not_let_in(refused):
+def test_an_unregistered_key_is_refused(refused):
     assert "is not registered" in refusal(*refused["unknown key"])
 
 
-def test_a_node_without_a_key_is_not_let_in(refused):
+def test_a_node_without_a_key_is_refused(refused):
     assert "accepts only parties with a registered key" in refusal(*refused["no key"])
 
 
-def test_a_second_process_with_a_partys_key_is_not_let_in(federation, refused):
+def test_a_second_process_with_a_partys_key_is_refused(federation, refused):
     assert "a process with this key is already connected" in refusal(*refused["key in use"])
     assert sorted(federation.ask({}, 30)) == BOTH
 
 
-def test_of_two_parties_that_start_at_once_with_one_key_one_is_let_in(federation, start_party):
-    """The key is the party: the name that the second one gives itself counts for nothing."""
+def test_one_of_two_simultaneous_parties_with_one_key_is_accepted(federation, start_party):
+    """The key identifies a party; the name that the second one reports does not matter."""
     # A socket's path is short.
     folder = Path(tempfile.mkdtemp(prefix="fl-"))
     key = federation.folder / "keys/parties/west"
@@ -249,8 +249,8 @@ def test_of_two_parties_that_start_at_once_with_one_key_one_is_let_in(federation
 # --- the app -----------------------------------------------------------------------------------
 
 
-def test_a_foreign_app_does_not_run_at_any_party(federation, tmp_path):
-    """Who controls the aggregator's machine starts a run of his own: nothing of it is executed."""
+def test_a_foreign_app_runs_on_no_party(federation, tmp_path):
+    """An attacker on the aggregator's machine starts a run: none of it is executed."""
     app = tmp_path / "foreign-app"
     app.mkdir()
     evidence = tmp_path / "it-ran"

@@ -21,7 +21,7 @@ def bundle(files):
     return zipfile.ZipFile(content)
 
 
-def test_our_app_is_ours_however_it_was_packed(description):
+def test_our_app_is_recognized_in_any_packaging(description):
     reencoded = description.replace('name = "elasticdl', '\n# a comment\nname =   "elasticdl')
 
     for text in (description, reencoded):
@@ -55,7 +55,7 @@ def test_a_changed_description_is_foreign(description, change, what):
     "more", [("evil.py", ""), ("pyproject.toml", ""), ("../pyproject.toml", ""), ("numpy/x.py", "")]
 )
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_a_further_file_is_foreign(description, more):
+def test_an_additional_file_is_foreign(description, more):
     files = bundle([("pyproject.toml", description), (".info/CONTENT", ""), more])
 
     assert "it contains the files" in flower_app.what_is_foreign(files)

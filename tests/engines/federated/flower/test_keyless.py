@@ -20,7 +20,7 @@ from elasticdl.errors import UsageError
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.7", "fl.example.org", "::"])
-def test_without_keys_nobody_else_is_served(tmp_path, host):
+def test_serving_other_machines_without_keys_is_refused(tmp_path, host):
     with pytest.raises(UsageError, match="Create keys with `elasticdl federated keys`"):
         Superlink(tmp_path, None, host)
 
@@ -28,8 +28,8 @@ def test_without_keys_nobody_else_is_served(tmp_path, host):
 @pytest.mark.chaos
 @pytest.mark.flower
 @pytest.mark.timeout(300)
-def test_a_second_party_of_one_name_is_left_out_until_the_first_has_gone(start_party, caplog):
-    """Both are started at once; which one is the first is seen."""
+def test_a_duplicate_party_is_excluded_until_the_first_has_left(start_party, caplog):
+    """Both are started at once; the test finds out which one was first."""
     caplog.set_level(logging.INFO, "elasticdl")
     folder = Path(tempfile.mkdtemp(prefix="fl-"))
     with contextlib.ExitStack() as stack:
@@ -54,7 +54,7 @@ def test_a_second_party_of_one_name_is_left_out_until_the_first_has_gone(start_p
         assert facts["at"] in twins
 
 
-def test_other_users_cannot_read_what_flower_keeps_of_parties(tmp_path):
+def test_other_users_cannot_read_flowers_files(tmp_path):
     """Its database holds what parties have sent. An earlier version left the folder open."""
     folder = tmp_path / "out" / "flower"
     folder.mkdir(parents=True, mode=0o755)
@@ -67,8 +67,8 @@ def test_other_users_cannot_read_what_flower_keeps_of_parties(tmp_path):
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
 @pytest.mark.flower
 @pytest.mark.timeout(300)
-def test_another_user_of_the_machine_is_not_served():
-    """Not at the port, and not at the sockets: these lie where that user cannot enter."""
+def test_other_users_of_the_machine_are_not_served():
+    """Neither at the port nor at the sockets, whose folder that user cannot enter."""
     folder = Path(tempfile.mkdtemp(prefix="fl-"))
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)

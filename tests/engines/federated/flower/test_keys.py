@@ -41,11 +41,11 @@ def test_each_machine_gets_its_own_folder(folder):
     ]
 
 
-def test_nobody_else_can_read_them(folder):
+def test_other_users_cannot_read_keys(folder):
     assert {path.stat().st_mode & 0o077 for path in [folder, *folder.rglob("*")]} == {0}
 
 
-def test_the_server_is_known_by_its_hosts_and_on_its_own_machine(folder):
+def test_the_server_certificate_covers_its_hosts_and_localhost(folder):
     server = x509.load_pem_x509_certificate((folder / "aggregator/server.crt").read_bytes())
     names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
 
@@ -55,7 +55,7 @@ def test_the_server_is_known_by_its_hosts_and_on_its_own_machine(folder):
     ]
 
 
-def test_the_ca_that_parties_get_signed_the_server(folder):
+def test_the_server_is_signed_by_the_ca_of_the_parties(folder):
     server = x509.load_pem_x509_certificate((folder / "aggregator/server.crt").read_bytes())
     ca = x509.load_pem_x509_certificate((folder / "parties/north/ca.crt").read_bytes())
 
@@ -69,7 +69,7 @@ def test_a_server_cannot_sign_for_others(folder):
     assert not server.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
 
 
-def test_a_node_key_is_one_that_flower_reads(folder):
+def test_flower_reads_a_node_key(folder):
     private = serialization.load_ssh_private_key(
         (folder / "parties/north/node.key").read_bytes(), None
     )
@@ -81,7 +81,7 @@ def test_a_node_key_is_one_that_flower_reads(folder):
     assert private.public_key() == public
 
 
-def test_each_party_has_a_key_of_its_own(folder):
+def test_each_party_has_its_own_key(folder):
     keys = AggregatorKeys.read(folder / "aggregator").parties
 
     assert sorted(keys) == ["north", "south"]
@@ -98,7 +98,7 @@ def test_keys_are_never_overwritten(folder):
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "a b", "-x", "ä", "a" * 64])
-def test_a_name_that_could_leave_the_folder_is_none(tmp_path, name):
+def test_a_name_that_could_leave_the_folder_is_refused(tmp_path, name):
     with pytest.raises(UsageError, match="is not a valid name of a party"):
         make_keys(tmp_path / "keys", [name], ["localhost"])
 
@@ -118,21 +118,21 @@ def test_a_name_that_could_leave_the_folder_is_none(tmp_path, name):
         ),
     ],
 )
-def test_what_makes_no_federation_is_refused(tmp_path, parties, hosts, message):
+def test_an_impossible_federation_is_refused(tmp_path, parties, hosts, message):
     with pytest.raises(UsageError, match=message):
         make_keys(tmp_path / "keys", parties, hosts)
 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written_is_said_to_be(tmp_path):
+def test_an_unwritable_folder_is_reported(tmp_path):
     (tmp_path / "file").touch()
 
     with pytest.raises(OutputError, match="cannot be written there"):
         make_keys(tmp_path / "file" / "keys", ["north"], ["localhost"])
 
 
-def test_what_is_missing_in_a_folder_is_named(folder, tmp_path):
+def test_missing_files_of_a_folder_are_named(folder, tmp_path):
     (tmp_path / "ca.crt").touch()
 
     with pytest.raises(UsageError, match="node.key is missing"):
@@ -153,7 +153,7 @@ def carried(folder, tmp_path):
     return tmp_path / "aggregator.pem", tmp_path / "parties.pem"
 
 
-def test_the_authority_is_the_one_that_the_config_names(folder, carried):
+def test_the_authority_comes_from_the_config(folder, carried):
     at_aggregator, at_party = carried
     server = folder / "aggregator"
 
@@ -187,12 +187,12 @@ def test_an_authority_without_a_certificate_is_refused_without_its_content(
         assert "secret" not in str(raised.value)
 
 
-def test_a_party_without_a_key_does_not_speak_without_tls(folder):
+def test_a_party_without_a_key_does_not_fall_back_to_plain_text(folder):
     with pytest.raises(UsageError, match="private_key is missing; it is required for encryption"):
         PartyKeys.of(Tls(folder / "parties/north/ca.crt", None, None))
 
 
-def test_what_is_no_key_is_refused_without_its_content(folder, tmp_path):
+def test_an_invalid_key_is_refused_without_its_content(folder, tmp_path):
     ca, key = folder / "parties/north/ca.crt", tmp_path / "node.key"
     for content in ("root:secret:0", (folder / "ca.key").read_text()):
         key.write_text(content)

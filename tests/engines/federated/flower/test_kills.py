@@ -46,7 +46,7 @@ def test_a_killed_serverapp_is_replaced_within_the_round(federation):
     assert [run["status"] for run in runs].count("running") == 1
 
 
-def test_a_killed_superlink_is_started_again_with_what_it_knew(federation):
+def test_a_killed_superlink_is_restarted_with_its_state(federation):
     (before,) = federation.flower("flower-superlink")
     kill([before])
     wait_until(lambda: federation.flower("flower-superlink") not in ([], [before]))
@@ -55,7 +55,7 @@ def test_a_killed_superlink_is_started_again_with_what_it_knew(federation):
     assert sorted(federation.ask({}, 60, round=2)) == BOTH
 
 
-def test_a_killed_front_is_started_again(federation):
+def test_a_killed_proxy_is_restarted(federation):
     (before,) = federation.flower("federated.flower.tls_proxy")
     kill([before])
 
@@ -100,26 +100,26 @@ def a_round(federation, tmp_path_factory):
         wait_until(lambda: "east" not in federation.parties.here())
 
 
-def test_a_killed_supernode_is_noticed_when_the_time_is_over(a_round):
-    """Not after the 38 to 60 s that Flower takes, and nobody else has to wait for that."""
+def test_a_killed_supernode_is_noticed_after_the_timeout(a_round):
+    """Not after the 38 to 60 s that Flower takes, and other parties do not wait for it."""
     assert sorted(a_round.answers) == ["east", *BOTH]
     assert a_round.took_s < TIME_S + 1
 
 
-def test_a_node_whose_party_does_not_answer_says_so_itself(a_round):
-    """The process that trains is not there, but Flower's part of the party is."""
+def test_a_node_reports_that_its_party_does_not_answer(a_round):
+    """The training process is missing, but Flower's part of the party runs."""
     assert set(a_round.answers["east"]) == {UNANSWERED}
     assert "its training process is not running" in a_round.answers["east"][UNANSWERED]
 
 
-def test_a_killed_supernode_connects_again_when_flower_has_forgotten_it(federation):
-    """Until then, up to a minute, Flower lets nobody in with the dead one's key."""
+def test_a_killed_supernode_reconnects_after_flower_drops_it(federation):
+    """Until then, up to a minute, Flower refuses the key of the dead one."""
     kill(federation.processes["south"].supernodes())
 
     assert sorted(federation.ask({}, 110, round=6)) == BOTH
 
 
-def test_a_killed_party_leaves_nothing_behind_and_is_asked_again_when_it_is_back(federation):
+def test_a_killed_party_leaves_nothing_and_can_return(federation):
     south = federation.processes["south"]
     left = south.everything()
     south.hold()

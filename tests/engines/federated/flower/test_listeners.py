@@ -37,7 +37,7 @@ def before():
     return set(listeners(os.getpid()))
 
 
-def test_a_federation_has_one_port_and_answers_no_stranger_there(before, federation):
+def test_a_federation_has_one_port_that_refuses_strangers(before, federation):
     """All else is unix sockets in folders that only this user can enter."""
     found = [one for one in listeners(os.getpid()) if one not in before]
 
@@ -49,8 +49,8 @@ def test_a_federation_has_one_port_and_answers_no_stranger_there(before, federat
     assert [one for one in sockets if not one.is_closed_to_others] == []
 
 
-def test_no_command_line_has_a_secret(federation):
-    """Also not that of a process which answers a message."""
+def test_command_lines_contain_no_secret(federation):
+    """Not even that of a process that answers a message."""
     federation.processes["north"].hold()
     answers = federation.parties.ask(dict.fromkeys(BOTH, ({}, {})), 60)
     wait_until(lambda: federation.processes["north"].is_held)
@@ -91,7 +91,7 @@ def commands(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_a_simulation_listens_on_nothing(made, commands):
+def test_a_simulation_opens_no_port(made, commands):
     process = commands.start("simulate", "simulate", made.aggregator, "--num_processes=2")
 
     ports, open_sockets, sockets = seen_until_the_end(process)
@@ -103,7 +103,7 @@ def test_a_simulation_listens_on_nothing(made, commands):
 @pytest.mark.slow
 # Commands without keys, in `test_plain_text.py`; with keys it is the federation above.
 @pytest.mark.exhaustive
-def test_of_three_commands_the_aggregator_has_a_port_and_no_other(made, commands, tmp_path):
+def test_only_the_aggregator_opens_a_port(made, commands, tmp_path):
     connect(made, tmp_path / "keys")
     port = yaml.safe_load(made.aggregator.read_text())["connection"]["info"]["port"]
     parties = [commands.start(path.stem, "party", path) for path in made.parties]

@@ -47,14 +47,14 @@ def ask(*names, **parties):
     )
 
 
-def test_a_request_reaches_a_party_and_its_reply_comes_back():
+def test_a_request_reaches_a_party_and_is_answered():
     (reply,) = ask("north", north=trained("north"))
 
     assert (reply.party, reply.round, reply.num_examples) == ("north", 4, 3)
     np.testing.assert_array_equal(reply.weights["dense/kernel"], np.ones((2, 2), np.float32))
 
 
-def test_who_is_silent_is_not_in_it():
+def test_silent_parties_give_no_answer():
     answers = ask("north", "south", north=trained("north"), south=lambda *_: None)
 
     assert [answer.party for answer in answers] == ["north"]
@@ -70,7 +70,7 @@ def test_who_is_silent_is_not_in_it():
     ],
     ids=["unanswered", "nothing", "both", "another's name"],
 )
-def test_what_is_no_reply_counts_as_a_refusal_of_who_sent_it(answer, kind, text):
+def test_an_invalid_reply_counts_as_a_refusal(answer, kind, text):
     (refusal,) = ask("south", south=answer)
 
     assert isinstance(refusal, Refusal)
@@ -91,7 +91,7 @@ def test_a_request_of_another_version_is_refused_by_the_party():
     )
 
 
-def test_arrays_are_the_same_objects_for_all_so_that_they_travel_once():
+def test_all_parties_get_the_same_array_objects():
     exchange = Exchange(north=trained("north"), south=trained("south"))
     list(FlowerParties(exchange).ask({"north": REQUEST, "south": REQUEST}, 10, lambda: None))
 
@@ -99,7 +99,7 @@ def test_arrays_are_the_same_objects_for_all_so_that_they_travel_once():
     assert north["weights/dense/kernel"] is south["weights/dense/kernel"]
 
 
-def test_nothing_has_to_be_kept_for_parties_that_remember_themselves():
+def test_remote_parties_need_no_stored_state():
     parties = FlowerParties(Exchange())
 
     assert parties.state() == ({}, {})

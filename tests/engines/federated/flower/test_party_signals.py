@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.flower, pytest.mark.timeout(200)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_what_a_party_is_answering(number):
+def test_a_signal_ends_the_current_request_of_a_party(number):
     before = signal.getsignal(number)
 
     def answer(arrays, facts):

@@ -246,8 +246,8 @@ def words(value):
     return [value] if isinstance(value, str) else []
 
 
-def test_the_model_was_in_what_was_recorded(exchange, objects) -> None:
-    """Or the tests below would hold of an empty record."""
+def test_the_recording_contains_the_model(exchange, objects) -> None:
+    """Otherwise the tests below would also pass with an empty recording."""
     speakers = {who for who, _, _ in exchange.bodies}
     names = {entry[0] for plan, _ in told(objects) for entry in plan}
 
@@ -255,13 +255,13 @@ def test_the_model_was_in_what_was_recorded(exchange, objects) -> None:
     assert any("weight" in name for name in names)
 
 
-def test_arrays_and_facts_are_all_that_is_sent(objects) -> None:
+def test_only_arrays_and_facts_are_sent(objects) -> None:
     assert {kind for kind, _ in objects} == {
         "Message", "RecordDict", "ArrayRecord", "Array", "ArrayChunk", "ConfigRecord"
     }  # fmt: skip
 
 
-def test_arrays_are_numbers_and_nothing_behind_them(objects) -> None:
+def test_arrays_contain_nothing_but_their_numbers(objects) -> None:
     """As many bytes are sent as the plans of the arrays say."""
     planned = {
         sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for _, dtype, shape in plan)
@@ -274,7 +274,7 @@ def test_arrays_are_numbers_and_nothing_behind_them(objects) -> None:
     assert max(sent) > 100
 
 
-def test_nothing_that_is_sent_is_a_pickle(objects) -> None:
+def test_no_pickle_is_sent(objects) -> None:
     for kind, inner in objects:
         if kind != "ArrayChunk":
             assert not contains_pickle(inner), kind
@@ -282,11 +282,11 @@ def test_nothing_that_is_sent_is_a_pickle(objects) -> None:
 
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
-def test_a_pickle_within_a_message_is_found(protocol) -> None:
+def test_a_pickle_within_a_message_is_detected(protocol) -> None:
     assert contains_pickle(b"\n|\x80\x02" + pickle.dumps({"lr": 0.1}, protocol) + b"\x10\x01")
 
 
-def test_no_fact_is_a_path_or_a_text_of_any_length(exchange, objects) -> None:
+def test_facts_contain_no_path_or_long_text(exchange, objects) -> None:
     for plan, facts in told(objects):
         for word in words([plan, facts]):
             assert not re.search(r"(^|\s)[/~.]", word), word
@@ -295,7 +295,7 @@ def test_no_fact_is_a_path_or_a_text_of_any_length(exchange, objects) -> None:
         assert path.encode() not in exchange.plain, path
 
 
-def test_nothing_of_the_environment_is_sent(exchange) -> None:
+def test_no_environment_variable_is_sent(exchange) -> None:
     assert SECRET.encode() not in exchange.plain
     for name in ("ELASTICDL_TEST_SECRET", "PYTHONPATH", "VIRTUAL_ENV"):
         assert name.encode() not in exchange.plain
@@ -318,7 +318,7 @@ def test_no_row_of_the_data_is_sent(exchange) -> None:
         assert f"{row[0]:.6f}".encode() not in exchange.plain
 
 
-def test_of_three_commands_the_aggregator_has_a_port_and_no_other(exchange) -> None:
+def test_only_the_aggregator_opens_a_port(exchange) -> None:
     ports, open_sockets, sockets = exchange.listened
 
     assert (ports, open_sockets) == ({exchange.port}, set())

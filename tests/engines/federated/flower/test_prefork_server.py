@@ -52,12 +52,12 @@ def run(path, *arguments):
 
 
 @pytest.mark.parametrize(("what", "code"), [("0", 0), ("3", 3), ("return", 0), ("raise", 1)])
-def test_an_errand_ends_as_the_command_does(path, tmp_path, what, code):
+def test_a_forked_process_ends_with_the_code_of_its_command(path, tmp_path, what, code):
     assert run(path, what, tmp_path / "said") == code
     assert (tmp_path / "said").read_text() == f"flwr-clientapp {what} True"
 
 
-def test_an_errand_ends_when_its_command_is_killed(path, tmp_path):
+def test_a_forked_process_ends_when_its_command_is_killed(path, tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-I", prefork_client.__file__, path, "wait", tmp_path / "x"]
     )
@@ -73,7 +73,7 @@ def test_an_errand_ends_when_its_command_is_killed(path, tmp_path):
     assert process.wait(20) == 1
 
 
-def test_an_errand_waits_until_the_prefork_server_is_there(tmp_path):
+def test_a_command_waits_for_the_prefork_server(tmp_path):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "m")
         late = subprocess.Popen(

@@ -12,8 +12,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="of Linux")
 
 
 @pytest.mark.anyio
-async def test_who_is_not_this_user_is_refused():
-    """The connection that the request says it came by does not exist."""
+async def test_other_users_are_refused():
+    """The connection that the request claims to come from does not exist."""
     app = SameUserOnly(PlainTextResponse("secret"))
     transport = httpx.ASGITransport(app, client=("127.0.0.1", 1))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:2") as client:

@@ -61,7 +61,7 @@ def test_an_aggregator_with_the_right_certificate_answers(server, keys):
 
 
 @pytest.mark.parametrize("server", ["tls"], indirect=True)
-def test_another_ca_is_noticed(server, tmp_path):
+def test_another_ca_is_detected(server, tmp_path):
     make_keys(tmp_path / "keys", ["north"], ["localhost"])
 
     with pytest.raises(TrainingError, match="was not signed by .*another federation"):
@@ -69,7 +69,7 @@ def test_another_ca_is_noticed(server, tmp_path):
 
 
 @pytest.mark.parametrize("server", ["tls"], indirect=True)
-def test_a_host_that_the_certificate_does_not_name_is_noticed(server, keys):
+def test_a_host_missing_in_the_certificate_is_detected(server, keys):
     # The whole of 127/8 is this machine, and the certificate names one address of it.
     address = server.replace("127.0.0.1", "127.0.0.1.nip.invalid")
     with pytest.MonkeyPatch.context() as patch:
@@ -82,40 +82,40 @@ def test_a_host_that_the_certificate_does_not_name_is_noticed(server, keys):
 
 
 @pytest.mark.parametrize("server", ["plain"], indirect=True)
-def test_a_party_with_keys_is_told_that_the_aggregator_has_none(server, keys):
+def test_a_party_with_keys_gets_an_error_if_the_aggregator_has_none(server, keys):
     with pytest.raises(TrainingError, match="does not speak TLS .*but this party has keys"):
         check_connection(server, keys / "parties/north/ca.crt")
 
 
 @pytest.mark.parametrize("server", ["tls"], indirect=True)
-def test_a_party_without_keys_is_told_that_it_needs_them(server):
+def test_a_party_without_keys_gets_an_error_if_it_needs_them(server):
     with pytest.raises(TrainingError, match="it probably speaks TLS. Set this party's keys"):
         check_connection(server, None)
 
 
 @pytest.mark.parametrize("server", ["plain"], indirect=True)
-def test_plain_to_plain_is_fine(server):
+def test_a_connection_without_tls_on_both_sides_works(server):
     assert check_connection(server, None) is None
 
 
 @pytest.mark.parametrize("server", ["foreign"], indirect=True)
-def test_a_party_of_another_user_is_told_that_both_need_keys(server):
+def test_a_party_of_another_user_gets_an_error_about_keys(server):
     with pytest.raises(TrainingError, match="by another user of this machine, without keys"):
         check_connection(server, None)
 
 
-def test_a_party_of_another_user_is_told_so_also_if_it_was_first():
+def test_an_early_party_of_another_user_gets_an_error_about_keys():
     said = "httpx.HTTPStatusError: Client error '403 Forbidden' for url 'http://127.0.0.1:5000/...'"
 
     assert "by another user of this machine, without keys" in refusal(said, None)
 
 
-def test_nobody_there_is_no_error_but_a_reason():
+def test_an_unreachable_aggregator_is_a_reason_not_an_error():
     assert "connection refused. Is the aggregator running?" in check_connection("127.0.0.1:1", None)
     assert "the host name cannot be resolved" in check_connection("no.such.host.invalid:1", None)
 
 
-def test_what_flower_prints_last_is_shown_if_nothing_is_known_of_it():
+def test_an_unknown_failure_shows_the_last_output_of_flower():
     said = "one\ntwo\n\n\x1b[91mthree\nfour\nINFO:     Finished server process [12]\n"
 
     assert explain(said) == "Flower's supernode ended: two / three / four."
@@ -160,7 +160,7 @@ def watched(tmp_path, keys, monkeypatch):
     return start
 
 
-def test_a_party_whose_key_is_refused_ends_and_says_which_key_it_has(watched, keys):
+def test_a_party_whose_key_is_refused_ends_and_names_its_key(watched, keys):
     """Also where it was connected before: the aggregator may have been started without its key."""
     node, thread = watched("127.0.0.1:1", REFUSED)
     node._set(connected=True)
@@ -175,7 +175,7 @@ def test_a_party_whose_key_is_refused_ends_and_says_which_key_it_has(watched, ke
         node.wait(0)
 
 
-def test_an_aggregator_that_is_not_there_is_waited_for(watched, caplog):
+def test_a_party_waits_for_an_unreachable_aggregator(watched, caplog):
     node, thread = watched("127.0.0.1:1", *["pid 1", "pid 2", "pid 3"] * 10)
     thread.join(0.5)
 
@@ -188,9 +188,7 @@ def test_an_aggregator_that_is_not_there_is_waited_for(watched, caplog):
 
 
 @pytest.mark.parametrize("server", ["plain"], indirect=True)
-def test_a_party_that_was_early_learns_that_the_aggregator_is_another_one(
-    watched, server, monkeypatch
-):
+def test_an_early_party_detects_a_different_aggregator(watched, server, monkeypatch):
     once, real = [], supernode.check_connection
 
     def knock_once(*given):
@@ -217,7 +215,7 @@ def commands(tmp_path):
     return tmp_path / "bin"
 
 
-def test_a_supernode_can_start_two_commands_and_no_other(commands):
+def test_a_supernode_can_start_only_two_commands(commands):
     """The aggregator says which kind of task it wants; only this kind is ours."""
     from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
 
@@ -231,14 +229,14 @@ def test_a_supernode_can_start_two_commands_and_no_other(commands):
     assert startable == ["flwr-clientapp"]
 
 
-def test_its_environment_leads_to_no_other_command(commands, tmp_path):
+def test_its_path_contains_no_other_command(commands, tmp_path):
     node = Supernode(tmp_path, "127.0.0.1:1", None, tmp_path / "s")
 
     assert node.variables()["PATH"] == str(commands)
 
 
-def test_the_command_is_not_flowers_own(commands, tmp_path):
-    """It waits for the prefork server, which is not there."""
+def test_the_client_app_command_is_ours(commands, tmp_path):
+    """It waits for the prefork server, which is missing."""
     started = subprocess.Popen(
         [commands / "flwr-clientapp", "--token", "x"], stderr=subprocess.PIPE
     )
@@ -264,8 +262,8 @@ class Notes(Silent):
         self.said.append("stop")
 
 
-def test_a_connected_party_is_told_of_and_watched_without_using_a_core(tmp_path, monkeypatch):
-    """It once asked again and again whether it was connected, which it was."""
+def test_a_connected_party_is_reported_and_watched_without_polling(tmp_path, monkeypatch):
+    """An earlier version kept asking whether it was connected."""
     supernode, told = Supernode(tmp_path, "127.0.0.1:1", None, tmp_path / "s"), Notes()
     waited, wait = [], supernode.wait
     monkeypatch.setattr(supernode, "wait", lambda limit_s: waited.append(limit_s) or wait(limit_s))

@@ -55,7 +55,7 @@ def ask(superlink):
 
 
 @pytest.mark.parametrize("path", FLEET)
-def test_a_fleet_request_passes_whole(ask, superlink, path):
+def test_a_fleet_request_passes_unchanged(ask, superlink, path):
     answer = ask("POST", path, b"body", {"x-signature": "s"})
 
     assert (answer.status_code, answer.content) == (200, b"yes")
@@ -84,7 +84,7 @@ def test_a_fleet_request_passes_whole(ask, superlink, path):
         ("GET", "/"),
     ],
 )
-def test_nothing_else_passes(ask, superlink, method, path):
+def test_other_requests_do_not_pass(ask, superlink, method, path):
     answer = ask(method, path)
 
     assert answer.status_code == 404
@@ -98,26 +98,26 @@ def test_a_query_does_not_pass(ask, superlink):
 
 
 @pytest.mark.parametrize("headers", [{}, {"content-length": "10"}, {"content-length": "x"}])
-def test_a_body_that_is_too_long_is_refused_whatever_it_says_of_itself(ask, superlink, headers):
+def test_a_body_that_is_too_long_is_refused_for_any_headers(ask, superlink, headers):
     answer = ask("POST", "/v1/fleet/push-object", b"x" * 1001, headers)
 
     assert answer.status_code == 413
     assert superlink.asked == []
 
 
-def test_a_party_tries_again_when_the_superlink_is_down(ask, superlink):
+def test_a_party_retries_when_the_superlink_is_down(ask, superlink):
     superlink.down = True
 
     assert ask("POST", "/v1/fleet/pull-messages").status_code == 503
     assert ask("GET", "/health").status_code == 503
 
 
-def test_health_is_that_of_the_superlink(ask, superlink):
+def test_health_matches_the_superlink(ask, superlink):
     assert ask("GET", "/health").status_code == 200
     assert superlink.asked[0][:2] == ("GET", "/health")
 
 
-def test_what_was_refused_is_written_down_without_what_a_terminal_obeys(ask, caplog):
+def test_refused_requests_are_logged_without_control_characters(ask, caplog):
     ask("POST", "/v1/control/\x1b[2Jstart-run".replace("\x1b", "%1b"))
 
     assert "refused POST '/v1/control/\\x1b[2Jstart-run'" in caplog.text

@@ -14,7 +14,7 @@ from elasticdl.engines.federated.flower.protocol_constants import SOCKET
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o710, 0o701])
-def test_no_command_starts_whose_socket_others_could_reach(tmp_path, mode):
+def test_commands_with_an_accessible_socket_folder_do_not_start(tmp_path, mode):
     tmp_path.chmod(mode)
 
     done = subprocess.run(
@@ -29,7 +29,7 @@ def test_no_command_starts_whose_socket_others_could_reach(tmp_path, mode):
     assert "other users can access it" in done.stderr
 
 
-def test_no_command_starts_that_has_no_socket(tmp_path):
+def test_commands_without_a_socket_do_not_start(tmp_path):
     done = subprocess.run(
         [*enclosed("flwr"), "--help"],
         env=environment(tmp_path / "flwr"),
@@ -42,7 +42,7 @@ def test_no_command_starts_that_has_no_socket(tmp_path):
     assert SOCKET in done.stderr
 
 
-def test_an_executor_hands_a_token_over_in_the_environment(tmp_path):
+def test_an_executor_passes_a_token_in_the_environment(tmp_path):
     """What it starts sees the token in neither a command line nor, later, the environment."""
     said = tmp_path / "said"
     program = (
@@ -104,7 +104,7 @@ class _NoHeartbeats(http.server.BaseHTTPRequestHandler):
 
 @pytest.mark.flower
 def test_a_supernode_without_heartbeats_ends(tmp_path):
-    """Or it would seem connected on one side and gone on the other."""
+    """Otherwise it would seem connected on one side and gone on the other."""
     tmp_path.chmod(0o700)
     write_commands(tmp_path / "bin", {"flower-superexec": [sys.executable, "-c", "pass"]})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _NoHeartbeats) as server:

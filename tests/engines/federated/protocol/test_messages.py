@@ -63,22 +63,22 @@ def sent(message):
     return arrays, json.loads(json.dumps(facts, allow_nan=False))
 
 
-def test_a_request_arrives_as_it_was():
+def test_a_request_survives_a_round_trip():
     assert plain(read_request(*sent(REQUEST))) == plain(REQUEST)
 
 
-def test_a_reply_arrives_as_it_was():
+def test_a_reply_survives_a_round_trip():
     assert plain(read_answer(*sent(REPLY))) == plain(REPLY)
 
 
-def test_a_refusal_arrives_as_it_was():
+def test_a_refusal_survives_a_round_trip():
     refusal = Refusal("north", "DataError", "no record", "h1", 3)
 
     assert read_answer(*sent(refusal)) == refusal
 
 
 @given(st.text(max_size=50), st.text(max_size=50), st.integers(0, 2**60))
-def test_names_of_every_kind_arrive(party, array, number):
+def test_names_of_every_kind_survive_a_round_trip(party, array, number):
     reply = Reply(party, "join", array, number, architecture={array: ("float32", (number,))})
     weights = {array: np.float32([1])}
 
@@ -88,13 +88,13 @@ def test_names_of_every_kind_arrive(party, array, number):
         assert plain(read_request(*sent(request))) == plain(request)
 
 
-def test_a_refusal_tells_of_an_error_without_what_it_quotes():
+def test_a_refusal_omits_quotations_of_its_error():
     refusal = Refusal.of("north", ValueError("bad row 'Ada' in /data/a.csv"), REQUEST)
 
     assert refusal == Refusal("north", "ValueError", "bad row <text> in <path>", "h1", 3)
 
 
-def test_a_refusal_is_redacted_where_it_arrives_too():
+def test_a_refusal_is_redacted_on_arrival_too():
     # A party of somebody else's making may not have done it.
     refusal = Refusal("north", "ValueError", "bad row 'Ada'", "h1", 3)
 
@@ -102,7 +102,7 @@ def test_a_refusal_is_redacted_where_it_arrives_too():
 
 
 @pytest.mark.parametrize("message", [REQUEST, REPLY, Refusal("n", "E", "t", "h", 1)])
-def test_a_field_too_many_is_refused_with_the_nearest_one(message):
+def test_an_unknown_field_is_refused_with_a_similar_one(message):
     arrays, facts = sent(message)
     read = read_request if message is REQUEST else read_answer
 
@@ -120,7 +120,7 @@ def test_a_missing_field_is_refused_with_its_name(message):
             read(arrays, {key: value for key, value in facts.items() if key != name})
 
 
-def test_an_option_too_many_or_missing_is_refused():
+def test_unknown_and_missing_options_are_refused():
     arrays, facts = sent(REQUEST)
     without = {name: value for name, value in facts["options"].items() if name != "rank"}
 
@@ -130,7 +130,7 @@ def test_an_option_too_many_or_missing_is_refused():
         read_request(arrays, {**facts, "options": without})
 
 
-def test_another_version_is_refused_with_what_to_do():
+def test_another_version_is_refused_with_advice():
     arrays, facts = sent(REQUEST)
 
     with pytest.raises(MessageError, match=rf"version {VERSION + 1}; expected {VERSION}\. Install"):
@@ -139,7 +139,7 @@ def test_another_version_is_refused_with_what_to_do():
         read_answer({}, {})
 
 
-def test_a_reply_is_no_request():
+def test_a_reply_is_not_a_request():
     with pytest.raises(MessageError, match="is a 'reply'; expected a request"):
         read_request(*sent(REPLY))
     with pytest.raises(MessageError, match="is a 'request'; expected a reply"):
@@ -167,7 +167,7 @@ def test_a_reply_is_no_request():
         ("architecture", {"w": [3, [1]]}),
     ],
 )
-def test_a_field_with_an_impossible_value_is_refused(field, value):
+def test_a_field_with_an_invalid_value_is_refused(field, value):
     arrays, facts = sent(REPLY)
 
     with pytest.raises(MessageError, match=f"The field {field} of a reply has an invalid"):
@@ -186,14 +186,14 @@ def test_a_field_with_an_impossible_value_is_refused(field, value):
         ("sends_gradients", "yes"),
     ],
 )
-def test_an_option_with_an_impossible_value_is_refused(field, value):
+def test_an_option_with_an_invalid_value_is_refused(field, value):
     arrays, facts = sent(REQUEST)
 
     with pytest.raises(MessageError, match=f"The field {field} of a request's options has an inv"):
         read_request(arrays, {**facts, "options": {**facts["options"], field: value}})
 
 
-def test_arrays_that_were_not_announced_or_are_missing_are_refused():
+def test_unannounced_and_missing_arrays_are_refused():
     arrays, facts = sent(REPLY)
     without = {n: a for n, a in arrays.items() if n != "training_metrics/loss/1"}
 
@@ -209,7 +209,7 @@ def test_arrays_that_were_not_announced_or_are_missing_are_refused():
         read_answer(arrays, {**facts, "num_arrays": 3})
 
 
-def test_a_count_of_arrays_that_are_not_there_costs_no_memory():
+def test_a_count_of_missing_arrays_allocates_no_memory():
     arrays, facts = sent(REPLY)
     tracemalloc.start()
     try:
@@ -229,14 +229,14 @@ def test_a_refusal_has_no_arrays():
         read_answer({"weights/w": np.ones(1)}, facts)
 
 
-def test_what_is_no_array_is_refused():
+def test_an_invalid_array_is_refused():
     arrays, facts = sent(REQUEST)
 
     with pytest.raises(MessageError, match="'weights/seed' is a list; expected an array"):
         read_request({**arrays, "weights/seed": [3]}, facts)
 
 
-def test_a_digest_is_of_names_forms_and_numbers_and_of_no_order():
+def test_a_digest_depends_on_names_shapes_and_values_but_not_order():
     one, two = np.float32([[1, 2], [3, 4]]), np.float32([[1, 3], [2, 4]])
     digest = digest_of({"a": one, "b": one})
 
@@ -267,7 +267,7 @@ def changed_reply(**facts):
         {"features": {"set": [None]}, "labels": None},
     ],
 )
-def test_an_example_that_is_none_or_fits_nowhere_is_refused(example):
+def test_an_invalid_example_is_refused(example):
     with pytest.raises(MessageError, match="example"):
         changed_reply(example=example)
 
@@ -281,12 +281,12 @@ def test_an_example_that_is_none_or_fits_nowhere_is_refused(example):
     ],
     ids=["400 digits", "too many metrics", "escape"],
 )
-def test_a_reply_that_is_up_to_something_is_refused(facts):
+def test_a_malicious_reply_is_refused(facts):
     with pytest.raises(MessageError, match="has an invalid value"):
         changed_reply(**facts)
 
 
-def test_the_kind_of_an_error_does_not_rewrite_what_a_terminal_shows():
+def test_control_characters_in_an_error_kind_are_escaped():
     _, facts = Refusal("n", "E", "t", "h", 1).to_message()
     with pytest.raises(MessageError, match="error_kind"):
         read_answer({}, {**facts, "error_kind": "\x1b[2J"})

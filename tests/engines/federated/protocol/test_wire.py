@@ -48,7 +48,7 @@ def head(text, arrays_bytes=0):
     ],
     ids=["float32", "fortran", "column", "scalar", "empty", "bool", "nan", "big endian"],
 )
-def test_an_array_arrives_as_it_was_bit_by_bit(array):
+def test_an_array_survives_a_round_trip_bit_by_bit(array):
     arrived = sent(Frame("k", {}, {"w": array})).arrays["w"]
 
     assert arrived.dtype == array.dtype
@@ -56,7 +56,7 @@ def test_an_array_arrives_as_it_was_bit_by_bit(array):
     assert arrived.tobytes() == array.tobytes()
 
 
-def test_kind_and_facts_and_the_order_of_arrays_arrive():
+def test_kind_facts_and_order_of_arrays_survive_a_round_trip():
     arrived = sent(Frame("k", {"round": 3, "ä": [1.5, None]}, {"b": np.ones(1), "a": np.ones(2)}))
 
     assert arrived.kind == "k"
@@ -64,7 +64,7 @@ def test_kind_and_facts_and_the_order_of_arrays_arrive():
     assert list(arrived.arrays) == ["b", "a"]
 
 
-def test_what_arrives_can_be_changed():
+def test_received_arrays_are_writable():
     arrived = sent(Frame("k", {}, {"w": np.zeros(2)})).arrays["w"]
 
     arrived += 1
@@ -78,7 +78,7 @@ def test_only_numbers_are_sent(array):
         sent_into_nothing(Frame("k", {}, {"w": array}))
 
 
-def test_facts_that_json_cannot_hold_are_refused_before_anything_is_sent():
+def test_facts_that_are_not_json_are_refused_before_sending():
     with pytest.raises(WireError, match="cannot be encoded as JSON"):
         sent_into_nothing(Frame("k", {"x": object()}))
 
@@ -122,13 +122,13 @@ def sent_into_nothing(frame):
         "huge array",
     ],
 )
-def test_what_is_no_frame_is_refused(pieces):
+def test_an_invalid_frame_is_refused(pieces):
     with pytest.raises(WireError):
         received(*pieces)
 
 
 @pytest.mark.parametrize("bound", ["MAX_HEAD_BYTES", "MAX_ARRAYS_BYTES"])
-def test_a_frame_beyond_a_bound_is_neither_sent_nor_received(bound, monkeypatch):
+def test_a_frame_beyond_a_limit_is_neither_sent_nor_received(bound, monkeypatch):
     arrays = {"w": np.zeros(3, np.float32)}
     whole = head(b'["k", {}, [["w", "<f4", [3]]]]', 12) + bytes(12)
     received(whole)
@@ -142,7 +142,7 @@ def test_a_frame_beyond_a_bound_is_neither_sent_nor_received(bound, monkeypatch)
 
 
 @pytest.mark.parametrize("length", [0, 5, 20, 40])
-def test_a_frame_that_was_cut_off_is_the_end(length):
+def test_a_truncated_frame_raises_eof_error(length):
     whole = head(b'["k", {}, [["w", "<f4", [3]]]]', 12) + b"123412341234"
 
     with pytest.raises(EOFError):
@@ -154,6 +154,6 @@ def test_only_this_user_can_connect(tmp_path):
         assert (tmp_path / "s").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_path_that_is_too_long_for_a_socket_is_said_to_be(tmp_path):
+def test_a_path_too_long_for_a_socket_is_reported(tmp_path):
     with pytest.raises(OSError, match="must not be longer than 107 bytes"):
         wire.listen(tmp_path / ("x" * 120))

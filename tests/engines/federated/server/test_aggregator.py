@@ -68,7 +68,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_a_party_whose_answer_cannot_be_used_is_left_out_and_named(what, train, tmp_path):
+def test_a_party_with_an_unusable_answer_is_excluded_and_named(what, train, tmp_path):
     change, said = BAD[what]
     outcome = train(only_p1(change), quorum=0.6)
 
@@ -79,7 +79,7 @@ def test_a_party_whose_answer_cannot_be_used_is_left_out_and_named(what, train, 
         assert said in told.left_out["p1"]
 
 
-def test_who_was_silent_is_not_waited_for_again_at_once(train, tmp_path):
+def test_a_silent_party_is_not_awaited_in_the_next_round(train, tmp_path):
     train(only_p1(BAD["nothing"][0]), quorum=0.6, num_rounds=3)
 
     assert [told.left_out["p1"] for told in rounds(tmp_path)] == [
@@ -89,7 +89,7 @@ def test_who_was_silent_is_not_waited_for_again_at_once(train, tmp_path):
     ]
 
 
-def test_who_was_silent_is_waited_for_where_a_quorum_needs_it(train, tmp_path):
+def test_a_silent_party_is_awaited_if_the_quorum_needs_it(train, tmp_path):
     def change(answer):
         if answer.kind == "train" and (answer.party, answer.round) == ("p2", 1):
             return None
@@ -102,7 +102,7 @@ def test_who_was_silent_is_waited_for_where_a_quorum_needs_it(train, tmp_path):
     assert [list(told.parties) for told in rounds(tmp_path)] == [["p0", "p1"], ["p0", "p2"]]
 
 
-def test_a_round_without_a_quorum_fails_and_says_why(train, tmp_path):
+def test_a_round_without_a_quorum_fails_with_the_reason(train, tmp_path):
     with pytest.raises(TrainingError) as raised:
         train(only_p1(BAD["NaN"][0]), quorum=1.0)
 
@@ -114,7 +114,7 @@ def test_a_round_without_a_quorum_fails_and_says_why(train, tmp_path):
     assert "Round 1" in failed[-1].message
 
 
-def test_ctrl_c_is_heard_within_a_round_and_the_same_goes_on_after_the_one_before(train, tmp_path):
+def test_ctrl_c_interrupts_a_round_and_training_can_resume(train, tmp_path):
     asked = []
 
     def interrupt(answer):
@@ -133,7 +133,7 @@ def test_ctrl_c_is_heard_within_a_round_and_the_same_goes_on_after_the_one_befor
     assert [told.step for told in rounds(tmp_path)] == [1, 2]
 
 
-def test_a_round_that_everybody_refuses_fails(train):
+def test_a_round_refused_by_all_parties_fails(train):
     def refuse(answer):
         if answer.kind != "train":
             return answer
@@ -143,7 +143,7 @@ def test_a_round_that_everybody_refuses_fails(train):
         train(refuse, quorum=0.3)
 
 
-def test_parties_that_never_come_are_waited_for_no_longer_than_said(train):
+def test_waiting_for_missing_parties_ends_after_the_timeout(train):
     with pytest.raises(TrainingError, match=r"Only 2 of 3 parties joined within 0.2 s \(p0, p1\)"):
         train(lambda answer: answer, members=(0, 1), join_timeout_s=0.2)
 
@@ -156,7 +156,7 @@ def test_a_quorum_of_parties_begins_without_the_rest(train, tmp_path):
     assert outcome.step == 1
 
 
-def test_once_there_is_a_quorum_the_others_are_waited_for_as_in_a_round(train):
+def test_with_a_quorum_other_parties_are_awaited_as_in_a_round(train):
     started = time.monotonic()
 
     outcome = train(
@@ -168,7 +168,7 @@ def test_once_there_is_a_quorum_the_others_are_waited_for_as_in_a_round(train):
     assert time.monotonic() - started < 60
 
 
-def test_a_quorum_does_not_wait_for_who_was_refused(train):
+def test_a_quorum_does_not_wait_for_refused_parties(train):
     def change(answer):
         if answer.party == "p1" and answer.kind == "join":
             return replace(answer, architecture={"x": ("float32", (3,))})
@@ -191,7 +191,7 @@ def test_a_party_with_another_architecture_cannot_join(train):
         train(change, join_timeout_s=0.2)
 
 
-def test_after_a_failed_round_the_training_goes_on_from_the_last_good_one(train, tmp_path):
+def test_training_resumes_from_the_round_before_a_failed_one(train, tmp_path):
     def fail_in_round_2(answer):
         is_bad = answer.party == "p1" and answer.round == 2
         return Refusal("p1", "X", "y", answer.history, 2) if is_bad else answer

@@ -15,11 +15,11 @@ def waited_for(silences, rounds):
     return found
 
 
-def test_a_silent_party_is_waited_for_less_and_less_often_but_always_again():
+def test_a_silent_party_is_awaited_ever_less_often():
     assert waited_for(Backoff(), range(1, 40)) == [1, 3, 6, 11, 20, 29, 38]
 
 
-def test_an_answer_ends_it():
+def test_an_answer_resets_the_backoff():
     silences = Backoff()
     silences.begin("a", 1)
     silences.begin("a", 3)
@@ -31,7 +31,7 @@ def test_an_answer_ends_it():
     assert [silences.is_over("a", number) for number in (5, 6)] == [False, True]
 
 
-def test_others_are_waited_for_all_the_same():
+def test_other_parties_are_not_affected():
     silences = Backoff()
     silences.begin("a", 1)
 

@@ -33,7 +33,7 @@ def with_array(name, array):
     return {**WEIGHTS, name: array}
 
 
-def test_a_reply_that_fits_has_no_problem():
+def test_a_valid_reply_has_no_problem():
     assert problem() is None
     assert problem(JOINED, JOIN) is None
     assert problem_of(JOINED, JOIN, {}) is None
@@ -59,14 +59,14 @@ def test_a_reply_that_fits_has_no_problem():
         ({"training_metrics": {**LOSS, "who": (np.array(["Ada"]),)}}, "sent the metric who as <U3"),
     ],
 )  # fmt: skip
-def test_a_problem_is_said_with_the_party_and_the_value(changes, said):
+def test_a_problem_is_reported_with_party_and_value(changes, said):
     found = problem(**changes)
 
     assert found.startswith("Party 'north' ")
     assert said in found
 
 
-def test_names_that_are_missing_are_said_with_the_nearest_there_is():
+def test_missing_names_are_reported_with_similar_ones():
     weights = {name.replace("kernel", "kernal"): array for name, array in WEIGHTS.items()}
 
     assert problem(weights=weights) == (
@@ -76,32 +76,32 @@ def test_names_that_are_missing_are_said_with_the_nearest_there_is():
     )
 
 
-def test_names_too_many_are_said():
+def test_unexpected_names_are_reported():
     assert "sent 4 arrays with extra in addition; the global model has 3." in problem(
         weights=with_array("extra", np.float32([1]))
     )
 
 
-def test_another_shape_is_said():
+def test_another_shape_is_reported():
     assert "sent dense/bias with shape [3]; the global model's is [2]." in problem(
         weights=with_array("dense/bias", np.zeros(3, np.float32))
     )
 
 
-def test_another_dtype_is_said():
+def test_another_dtype_is_reported():
     assert "sent dense/bias as float64; the global model's is float32." in problem(
         weights=with_array("dense/bias", np.zeros(2))
     )
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
-def test_numbers_that_are_none_are_said_with_their_array_and_count(number):
+def test_numbers_that_are_not_finite_are_counted_by_array(number):
     assert "sent dense/bias with 1 of 2 numbers not finite." in problem(
         weights=with_array("dense/bias", np.float32([1, number]))
     )
 
 
-def test_what_is_no_weight_at_all_is_said():
+def test_arrays_that_are_not_weights_are_reported():
     reply = dataclasses.replace(GOOD, weights={"w": np.array(["Ada"])})
 
     found = problem_of(reply, TRAIN, architecture_of(reply.weights))
@@ -110,7 +110,7 @@ def test_what_is_no_weight_at_all_is_said():
 
 
 @pytest.mark.parametrize("kind", ["join", "evaluate", "sync", "save"])
-def test_weights_that_nobody_asked_for_are_a_problem(kind):
+def test_unrequested_weights_are_a_problem(kind):
     reply = Reply("north", kind, "h1", 0, WEIGHTS, 9, architecture=EXPECTED)
 
     assert f"sent 3 arrays; a reply to {kind!r} has none." in problem(
@@ -128,32 +128,32 @@ def test_a_party_that_joins_with_another_model_is_a_problem():
     assert "reports 0 training examples" in problem(JOINED, JOIN, num_examples=0)
 
 
-def test_metrics_may_stay_at_home():
+def test_metrics_may_be_withheld():
     assert problem(metrics_stay_home=True, training_metrics={}, evaluation_metrics={}) is None
 
 
-def test_an_evaluation_is_missed_only_where_it_was_asked_for():
+def test_a_missing_evaluation_is_a_problem_only_if_requested():
     request = dataclasses.replace(TRAIN, options=LocalTraining(evaluate_before=False))
 
     assert problem(evaluation_metrics={}) is not None
     assert problem(request=request, evaluation_metrics={}) is None
 
 
-def test_a_metric_may_be_no_number_where_a_party_has_nothing_to_count():
+def test_a_metric_may_be_nan():
     assert problem(training_metrics={**LOSS, "auc": (np.float64([np.nan]),)}) is None
 
 
 GRADIENTS = dataclasses.replace(TRAIN, options=LocalTraining(sends_gradients=True))
 
 
-def test_gradients_are_of_parameters_only():
+def test_only_parameters_may_have_gradients():
     gradients = {"dense/kernel": np.float32([[1, 2]])}
 
     assert problem(request=GRADIENTS, weights=gradients) is None
     assert "sent 1 arrays without dense/bias, seed;" in problem(weights=gradients)
 
 
-def test_gradients_of_counters_or_of_unknown_names_are_a_problem():
+def test_gradients_of_counters_and_unknown_names_are_a_problem():
     assert "sent a gradient of seed in int64; expected real numbers." in problem(
         request=GRADIENTS, weights={"seed": np.int64([1])}
     )

@@ -29,7 +29,7 @@ DIGITS = np.random.default_rng(0).integers(0, 10, 1000)
 
 
 @pytest.mark.parametrize("split", SPLITS.values(), ids=SPLITS)
-def test_every_example_is_dealt_once_and_every_party_has_one(split):
+def test_every_example_is_assigned_once_and_every_party_has_one(split):
     # Two shards each.
     sizes = st.integers(1, 12).flatmap(
         lambda n: st.tuples(st.just(n), st.lists(st.integers(-2, 3), min_size=2 * n, max_size=60))
@@ -50,7 +50,7 @@ def test_every_example_is_dealt_once_and_every_party_has_one(split):
 
 
 @pytest.mark.parametrize("split", SPLITS.values(), ids=SPLITS)
-def test_a_seed_deals_the_same_way_and_another_one_differently(split):
+def test_the_assignment_depends_only_on_the_seed(split):
     def dealt(seed):
         return [part.tolist() for part in split(DIGITS, 5, seed)]
 
@@ -59,18 +59,18 @@ def test_a_seed_deals_the_same_way_and_another_one_differently(split):
 
 
 @pytest.mark.parametrize("split", SPLITS.values(), ids=SPLITS)
-def test_positions_ascend(split):
+def test_positions_are_ascending(split):
     assert all((np.diff(part) > 0).all() for part in split(DIGITS, 5, seed=0))
 
 
-def test_iid_parties_differ_by_one_example_at_most_and_have_all_labels():
+def test_iid_parties_have_equal_sizes_and_all_labels():
     found = summary(DIGITS, iid(DIGITS, 7, seed=1))
 
     assert sorted(set(found.sizes)) == [142, 143]
     assert found.counts.min() > 0
 
 
-def test_the_less_alpha_the_more_mixtures_differ():
+def test_a_smaller_alpha_makes_label_mixtures_more_different():
     def spread(alpha):
         counts = summary(DIGITS, dirichlet(DIGITS, 10, seed=2, alpha=alpha)).counts
         return np.mean(counts.max(axis=1) / counts.sum(axis=1))
@@ -81,7 +81,7 @@ def test_the_less_alpha_the_more_mixtures_differ():
     assert spread(1000) < 0.16
 
 
-def test_proportions_of_a_label_are_those_of_the_distribution():
+def test_proportions_of_a_label_follow_the_distribution():
     # Of Dir(alpha) over K parties, a share has the variance (K-1) / K² / (K alpha + 1).
     labels = np.repeat(np.arange(400), 200)
 
@@ -100,14 +100,14 @@ def test_a_party_has_the_labels_of_its_shards():
     assert set(counts[counts > 0]) <= {20, 40}
 
 
-def test_which_examples_of_a_label_are_in_a_shard_is_drawn():
+def test_examples_of_a_shard_are_chosen_randomly():
     one, other = shards(np.zeros(100), 2, seed=0, shards_per_party=1)
 
     assert one.min() < 50 < one.max()
     assert other.min() < 50 < other.max()
 
 
-def test_sizes_fall_by_a_power_and_the_first_has_the_most():
+def test_sizes_follow_a_power_law_in_descending_order():
     parts = by_size(np.zeros(1000), 4, seed=0, skew=2.0)
 
     sizes = [part.size for part in parts]
@@ -115,7 +115,7 @@ def test_sizes_fall_by_a_power_and_the_first_has_the_most():
     assert sizes[0] / sizes[3] == pytest.approx(16, rel=0.05)
 
 
-def test_no_skew_is_the_same_for_all():
+def test_without_skew_all_sizes_are_equal():
     assert {part.size for part in by_size(np.zeros(100), 4, seed=0, skew=0)} == {25}
 
 
@@ -135,24 +135,24 @@ def test_too_few_examples_are_refused_with_both_numbers():
         (partial(by_size, skew=-1.0), "skew is -1.0"),
     ],
 )
-def test_an_impossible_param_is_refused(split, said):
+def test_an_invalid_param_is_refused(split, said):
     with pytest.raises(UsageError, match=f"^{said}; expected"):
         split(DIGITS, 3, 0)
 
 
 @pytest.mark.parametrize("num_parties", [0, -1])
 @pytest.mark.parametrize("split", [iid, dirichlet, shards, by_size])
-def test_no_parties_are_refused(split, num_parties):
+def test_zero_parties_are_refused(split, num_parties):
     with pytest.raises(UsageError, match=f"^{num_parties} parties; expected at least 1"):
         split(DIGITS, num_parties, 0)
 
 
-def test_one_hot_labels_are_refused_with_what_to_do():
+def test_one_hot_labels_are_refused_with_advice():
     with pytest.raises(UsageError, match=r"shape \[3, 2\]; expected one label per example.*argmax"):
         iid(np.zeros((3, 2)), 2, seed=0)
 
 
-def test_labels_of_words_are_counted():
+def test_string_labels_are_counted():
     found = summary(np.array(["cat", "dog", "cat"]), [np.array([0]), np.array([1, 2])])
 
     assert found.labels == ("cat", "dog")

@@ -89,9 +89,7 @@ class Simulation:
         return list(read_events(self.log)) if self.log.exists() else []
 
 
-def test_whoever_is_killed_the_bits_are_those_of_one_process(
-    job, member, run, place, tmp_path, one_thread
-):
+def test_results_match_one_process_despite_kills(job, member, run, place, tmp_path, one_thread):
     asked = job(model_def="torch_small", num_rounds=NUM_ROUNDS)
     simulation = Simulation(asked, place, tmp_path)
 
@@ -134,7 +132,7 @@ def input_fn(records):
 """
 
 
-def test_ctrl_c_ends_what_the_processes_are_at(job, place, tmp_path):
+def test_ctrl_c_ends_the_work_of_all_processes(job, place, tmp_path):
     (place / "zoo" / "slow_small.py").write_text(SLOW)
     simulation = Simulation(job(model_def="slow_small"), place, tmp_path)
     process = simulation.start()
@@ -177,7 +175,7 @@ class Model:
         ("keras", 5, None, 1),
     ],
 )
-def test_all_cores_are_taken_where_there_are_parties_for_them(
+def test_all_cores_are_used_if_there_are_enough_parties(
     framework, num_parties, asked, expected, monkeypatch
 ):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})

@@ -72,7 +72,7 @@ def events(tmp_path, kind, output="out"):
 
 
 @pytest.mark.parametrize("model_def", ["small", "torch_small"])
-def test_one_party_is_the_training_it_would_be_alone(model_def, job, member, run, place, tmp_path):
+def test_one_party_trains_as_without_a_federation(model_def, job, member, run, place, tmp_path):
     run(job(model_def=model_def, num_rounds=3, num_parties=1, num_local_epochs=2), member(0))
 
     elasticdl.train(
@@ -89,7 +89,7 @@ def test_one_party_is_the_training_it_would_be_alone(model_def, job, member, run
     assert_same_bits(weights(tmp_path / "out"), weights(tmp_path / "alone"))
 
 
-def test_a_round_is_what_the_fusion_makes_of_each_partys_training(job, member, run, tmp_path):
+def test_a_round_fuses_the_trainings_of_all_parties(job, member, run, tmp_path):
     # Without dropout, which a party draws by its number in the federation.
     model = {"model_def": "torch_small", "params": {"rate": 0.0}, "num_rounds": 1}
     updates = []
@@ -117,7 +117,7 @@ def measured(place, run, tmp_path_factory):
     return folder, two, one
 
 
-def test_each_round_is_told_with_its_parties_and_metrics(measured):
+def test_each_round_is_reported_with_its_parties_and_metrics(measured):
     folder, outcome, _ = measured
 
     rounds = events(folder, RoundFinished)
@@ -147,14 +147,14 @@ def test_the_global_model_is_a_trained_model_like_any_other(measured, place):
     assert evaluated.metrics["loss"] == pytest.approx(outcome.metrics["val_loss"], rel=1e-5)
 
 
-def test_what_two_parties_measure_is_the_measure_of_both_together(measured):
+def test_metrics_of_two_parties_equal_those_of_their_joined_data(measured):
     _, two, one = measured
 
     assert two.metrics["val_accuracy"] == pytest.approx(one.metrics["val_accuracy"])
     assert two.metrics["val_loss"] == pytest.approx(one.metrics["val_loss"], rel=1e-5)
 
 
-def test_metrics_of_a_party_that_keeps_them_stay_at_home(job, member, run, place, tmp_path):
+def test_metrics_that_a_party_withholds_are_not_sent(job, member, run, place, tmp_path):
     validation = str(place / "validation.recordio")
     quiet = [member(n, validation_data=validation, shares_metrics=False) for n in (0, 1)]
     outcome = run(job(model_def="torch_small"), *quiet)
@@ -173,7 +173,7 @@ def test_metrics_of_a_party_that_keeps_them_stay_at_home(job, member, run, place
         ((False, False), True, 0),
     ],
 )
-def test_that_no_loss_is_known_is_told_once(job, member, place, shares, measures, told):
+def test_an_unknown_loss_is_reported_once(job, member, place, shares, measures, told):
     own = str(place / "validation.recordio") if measures else None
     notes = Notes()
     members = [member(number, shares_metrics=each) for number, each in enumerate(shares)]
@@ -188,7 +188,7 @@ def test_that_no_loss_is_known_is_told_once(job, member, place, shares, measures
     assert notes.texts.count(said) == told
 
 
-def test_more_rounds_go_on_and_the_same_again_does_nothing(job, member, run, tmp_path):
+def test_more_rounds_continue_and_a_repetition_does_nothing(job, member, run, tmp_path):
     parties = member(0), member(1)
     asked = job(model_def="torch_small", num_rounds=4)
     run(job(model_def="torch_small", num_rounds=2), *parties)
@@ -207,7 +207,7 @@ def test_another_fusion_is_another_job(job, member, run):
         run(job(model_def="torch_small", fusion="iter_avg"), member(0), member(1))
 
 
-def test_fedprox_without_a_term_is_fedavg(job, member, run, tmp_path):
+def test_fedprox_without_a_proximal_term_is_fedavg(job, member, run, tmp_path):
     run(job("avg", model_def="torch_small"), member(0), member(1))
     prox = {"fusion": "fedprox", "fusion_params": {"mu": 0.0}}
     run(job("prox", model_def="torch_small", **prox), member(0), member(1))
@@ -216,7 +216,7 @@ def test_fedprox_without_a_term_is_fedavg(job, member, run, tmp_path):
 
 
 @pytest.mark.parametrize("model_def", ["small", "torch_small"])
-def test_a_stronger_proximal_term_holds_parties_nearer_to_the_global_model(
+def test_a_stronger_proximal_term_keeps_parties_near_the_global_model(
     model_def, job, member, run, tmp_path
 ):
     one_round = {"model_def": model_def, "num_parties": 1, "num_rounds": 1}
@@ -244,7 +244,7 @@ def test_fed_plus_lets_parties_keep_their_own_weights(job, member, run, tmp_path
     assert any(not np.array_equal(one[n], other[n]) for n in one)
 
 
-def test_a_server_optimizer_remembers_between_rounds_and_resumes(job, member, run, tmp_path):
+def test_a_server_optimizer_keeps_its_state_between_rounds(job, member, run, tmp_path):
     fedadam = {"fusion": "fedadam", "fusion_params": {"learning_rate": 0.05}}
     fedadam["model_def"] = "torch_small"
     run(job(num_rounds=1, **fedadam), member(0), member(1))
@@ -254,9 +254,7 @@ def test_a_server_optimizer_remembers_between_rounds_and_resumes(job, member, ru
     assert_same_bits(weights(tmp_path / "out"), weights(tmp_path / "whole"))
 
 
-def test_gradients_of_all_parties_make_one_step_of_the_global_model(
-    job, member, run, place, tmp_path
-):
+def test_gradients_of_all_parties_give_one_global_step(job, member, run, place, tmp_path):
     """Two parties' gradients, each counted by its examples, are those of all their records."""
     (place / "zoo" / "linear.py").write_text(LINEAR)
     fusion = {"fusion": "gradient_avg", "fusion_params": {"learning_rate": 0.5}, "num_rounds": 3}
@@ -271,12 +269,12 @@ def test_gradients_of_all_parties_make_one_step_of_the_global_model(
     assert losses[2] < losses[0]
 
 
-def test_gradients_alone_cannot_train_what_keeps_statistics(job, member, run):
+def test_models_with_statistics_cannot_be_trained_by_gradients_alone(job, member, run):
     with pytest.raises(TrainingError, match="BatchNorm"):
         run(job(model_def="torch_small", fusion="gradient_avg", num_rounds=1), member(0), member(1))
 
 
-def test_an_aggregator_with_data_of_its_own_measures_by_itself(job, member, run, place, tmp_path):
+def test_an_aggregator_with_its_own_data_evaluates_itself(job, member, run, place, tmp_path):
     own = replace(
         job(model_def="torch_small", num_rounds=2), validation_data=str(place / "party2.recordio")
     )
@@ -299,8 +297,10 @@ def test_the_training_ends_when_the_model_is_accurate_enough(job, member, run, p
     assert again.already_done
 
 
-def test_zeno_leaves_out_who_makes_the_aggregators_loss_worse(job, member, run, place, tmp_path):
-    """Party 1 has its labels turned around."""
+def test_zeno_excludes_parties_that_increase_the_aggregators_loss(
+    job, member, run, place, tmp_path
+):
+    """Party 1 has inverted labels."""
     (place / "zoo" / "linear.py").write_text(LINEAR)
     zeno = {"fusion": "zeno", "fusion_params": {"byzantine_threshold": 1}, "num_parties": 3}
     asked = replace(
@@ -336,9 +336,7 @@ LIES = {
 }
 
 
-def test_metrics_that_are_none_are_left_out_by_name_and_the_round_goes_on(
-    job, member, place, tmp_path
-):
+def test_a_party_with_invalid_metrics_is_excluded_with_the_reason(job, member, place, tmp_path):
     (place / "zoo" / "linear_lies.py").write_text(LINEAR)
 
     def change(request, answer):
@@ -354,9 +352,7 @@ def test_metrics_that_are_none_are_left_out_by_name_and_the_round_goes_on(
         assert bool(why) == bool(expected)
 
 
-def test_who_describes_impossible_examples_first_keeps_nobody_else_out(
-    job, member, place, tmp_path
-):
+def test_an_invalid_first_description_does_not_exclude_others(job, member, place, tmp_path):
     (place / "zoo" / "linear_first.py").write_text(LINEAR)
 
     def change(request, answer):

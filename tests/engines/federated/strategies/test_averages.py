@@ -33,7 +33,7 @@ def test_fedprox_at_the_server_is_fedavg(update):
     assert fedprox(ZERO, updates, {}, mu=7.0).weights == fedavg(ZERO, updates, {}).weights
 
 
-def test_a_gradient_step_goes_against_the_weighted_mean(update):
+def test_a_gradient_step_follows_the_negative_weighted_mean(update):
     start = {"w": np.float32([1.0]), "statistic": np.float32([5.0]), "count": np.int64([3])}
 
     fused = gradient_avg(start, [update("a", [0.0]), update("b", [3.0], 2)], {}, learning_rate=0.25)
@@ -46,6 +46,6 @@ def test_a_gradient_step_goes_against_the_weighted_mean(update):
 
 
 @pytest.mark.parametrize("start", [{"v": np.float32([1])}, {"w": np.float32([1, 2])}])
-def test_a_gradient_of_what_is_no_parameter_is_refused(update, start):
+def test_a_gradient_of_a_non_parameter_is_refused(update, start):
     with pytest.raises(AggregationError, match="sent a gradient of w"):
         gradient_avg(start, [update("a", [1.0])], {}, learning_rate=1.0)

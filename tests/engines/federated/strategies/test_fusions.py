@@ -82,12 +82,12 @@ def fused_by(name, start, updates, state=None):
     return FUSIONS[name].rule(start, updates, state or {}, **ALL[name])
 
 
-def test_all_fusions_are_held_to_these_rules():
+def test_all_fusions_are_tested():
     assert ALL.keys() == FUSIONS.keys()
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_order_of_parties_changes_no_bit(name):
+def test_the_order_of_parties_does_not_matter(name):
     @settings(max_examples=30)
     @given(rounds(least=5 if name in AT_LEAST_FIVE else 1), st.randoms())
     def holds(drawn, random):
@@ -105,7 +105,7 @@ def test_the_order_of_parties_changes_no_bit(name):
 
 
 @pytest.mark.parametrize("name", ONE_IS_ITSELF)
-def test_one_party_alone_gets_its_own_weights_to_the_bit(name):
+def test_a_single_party_gets_exactly_its_own_weights(name):
     @settings(max_examples=30)
     @given(rounds(most=1))
     def holds(drawn):
@@ -120,7 +120,7 @@ def test_one_party_alone_gets_its_own_weights_to_the_bit(name):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_names_shapes_and_dtypes_are_those_of_the_updates(name):
+def test_names_shapes_and_dtypes_match_the_updates(name):
     @settings(max_examples=30)
     @given(rounds(least=5))
     def holds(drawn):
@@ -135,7 +135,7 @@ def test_names_shapes_and_dtypes_are_those_of_the_updates(name):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_nothing_that_was_sent_is_changed(name):
+def test_updates_are_not_modified(name):
     @settings(max_examples=30)
     @given(rounds(least=5))
     def holds(drawn):
@@ -178,7 +178,7 @@ def test_fedavg_is_not_iter_avg_when_counts_differ(drawn):
 
 
 @given(rounds(least=5))
-def test_krum_gives_exactly_the_weights_of_the_party_it_names(drawn):
+def test_krum_returns_exactly_the_weights_of_the_chosen_party(drawn):
     start, updates = drawn
 
     fused = fused_by("krum", start, updates)
@@ -188,7 +188,7 @@ def test_krum_gives_exactly_the_weights_of_the_party_it_names(drawn):
 
 
 @pytest.mark.parametrize("name", MOVES_ALONG)
-def test_what_is_added_to_everybody_is_added_to_the_result(name):
+def test_fusions_commute_with_translation(name):
     # Steps of 1/8 and 64, so that adding rounds nothing.
     numbers = st.lists(st.integers(-80, 80), min_size=3, max_size=3)
 
@@ -214,7 +214,7 @@ def test_what_is_added_to_everybody_is_added_to_the_result(name):
 
 
 @pytest.mark.parametrize("name", ROBUST)
-def test_two_sign_flippers_of_ten_do_not_move_a_robust_fusion_far(name):
+def test_two_sign_flippers_of_ten_barely_change_a_robust_fusion(name):
     @settings(max_examples=50)
     @given(st.integers(0, 2**32), st.sampled_from([1, 10, 1e6]))
     def holds(seed, strength):
@@ -230,7 +230,7 @@ def test_two_sign_flippers_of_ten_do_not_move_a_robust_fusion_far(name):
     holds()
 
 
-def test_two_sign_flippers_of_ten_turn_fedavg_around():
+def test_two_sign_flippers_of_ten_reverse_fedavg():
     start, updates, honest = _attacked(seed=1, strength=10)
 
     fused = FUSIONS["fedavg"].fuse(start, updates, {}).weights["w"]
@@ -253,7 +253,7 @@ def _attacked(seed, strength):
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("number", [np.nan, np.inf])
-def test_no_fusion_takes_what_is_not_finite(name, number):
+def test_updates_that_are_not_finite_are_refused(name, number):
     start = {"dense": np.ones((2, 2), np.float32), "bias": np.ones(3)}
     start["count"] = np.array(1)
     bad = {**start, "bias": np.float64([1, number, 1])}
@@ -266,11 +266,11 @@ def test_no_fusion_takes_what_is_not_finite(name, number):
 # --- the registry ---------------------------------------------------------------------------
 
 
-def test_a_fusion_is_called_by_its_name():
+def test_a_fusion_is_found_by_its_name():
     assert all(fusion.name == name for name, fusion in FUSIONS.items())
 
 
-def test_params_that_are_not_given_have_their_defaults(update):
+def test_missing_params_have_their_defaults(update):
     fused = FUSIONS["fedavgm"].fuse({"w": np.float32([0])}, [update("a", [1.0])], {}, momentum=0.5)
 
     assert fused.weights["w"] == [1]
@@ -280,7 +280,7 @@ def test_params_that_are_not_given_have_their_defaults(update):
     }
 
 
-def test_defaults_are_values_that_are_allowed():
+def test_defaults_are_allowed_values():
     wrong = [
         (fusion.name, name)
         for fusion in FUSIONS.values()
@@ -291,13 +291,13 @@ def test_defaults_are_values_that_are_allowed():
     assert wrong == []
 
 
-def test_an_unknown_param_is_said_with_the_nearest_one(update):
+def test_an_unknown_param_is_reported_with_a_similar_one(update):
     with pytest.raises(AggregationError, match="not a param of fedavgm; did you mean momentum?"):
         FUSIONS["fedavgm"].fuse({}, [update("a", [1.0])], {}, momentun=0.5)
     assert FUSIONS["fedavg"].problem_of("mu", 1) == "not a param of fedavg; its params: none"
 
 
-def test_a_value_that_is_not_allowed_is_said_with_those_that_are():
+def test_an_invalid_value_is_reported_with_the_allowed_ones():
     trimmed = FUSIONS["trimmed_mean"]
 
     assert trimmed.problem_of("beta", 0.5) == "0.5; expected a number, at least 0 and below 0.5"
@@ -310,12 +310,12 @@ def test_a_value_that_is_not_allowed_is_said_with_those_that_are():
 
 
 @pytest.mark.parametrize("value", [True, "1", None, math.nan, math.inf, [1]])
-def test_what_is_no_number_is_allowed_nowhere(value):
+def test_invalid_numbers_are_never_allowed(value):
     assert not FusionParam(1, "whole").allows(value)
     assert not FusionParam(1, "real").allows(value)
 
 
-def test_the_ends_of_a_range_are_allowed_where_it_says_so():
+def test_the_ends_of_a_range_may_be_inclusive_or_exclusive():
     assert FusionParam(1, "real").allows(0)
     assert not FusionParam(1, "real", above_low=True).allows(0)
     assert not FusionParam(0.5, "real", high=1).allows(1)
@@ -339,7 +339,7 @@ def test_the_ends_of_a_range_are_allowed_where_it_says_so():
         ("fed_plus", {"centre": "median"}, 3),
     ],
 )
-def test_a_fusion_says_how_many_parties_it_needs(name, params, least):
+def test_a_fusion_states_how_many_parties_it_needs(name, params, least):
     assert FUSIONS[name].needs(params) == least
 
 
@@ -355,7 +355,7 @@ def test_zeno_without_data_of_the_aggregator_is_refused(update):
         FUSIONS["zeno"].fuse({"w": np.float32([0])}, updates, {})
 
 
-def test_a_score_reaches_zeno_alone(update):
+def test_only_zeno_uses_a_score(update):
     start, updates = {"w": np.float32([0])}, [update("a", [1.0]), update("b", [2.0])]
 
     def score(weights):
@@ -365,7 +365,7 @@ def test_a_score_reaches_zeno_alone(update):
     assert FUSIONS["fedavg"].fuse(start, updates, {}, score=score).chosen == ("a", "b")
 
 
-def test_what_is_asked_of_parties_is_in_the_registry():
+def test_the_registry_states_what_parties_must_do():
     def told(flag):
         return {name for name, fusion in FUSIONS.items() if getattr(fusion, flag)}
 
@@ -377,7 +377,7 @@ def test_what_is_asked_of_parties_is_in_the_registry():
     assert FUSIONS["fedavg"].proximal_mu({}) == 0
 
 
-def test_what_a_fusion_remembers_goes_from_round_to_round():
+def test_fusion_state_is_passed_between_rounds():
     @settings(max_examples=30)
     @given(rounds(least=3))
     def holds(drawn):

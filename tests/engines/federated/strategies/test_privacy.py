@@ -37,7 +37,7 @@ def ones(shape):
 # --- clipping -------------------------------------------------------------------------------
 
 
-def test_a_change_is_shortened_to_the_norm(update):
+def test_a_change_is_clipped_to_the_norm(update):
     start = {"w": np.float32([1.0, 1.0])}
 
     mean = private_mean(start, [update("a", [31.0, 41.0])], clipped(5.0))
@@ -45,13 +45,13 @@ def test_a_change_is_shortened_to_the_norm(update):
     np.testing.assert_array_equal(mean["w"], np.float32([4.0, 5.0]))
 
 
-def test_a_change_of_the_norm_and_less_is_counted_in_full(update):
+def test_a_change_within_the_norm_is_not_clipped(update):
     mean = private_mean(zeros(2), [update("a", [3.0, 4.0])], clipped(5.0))
 
     np.testing.assert_array_equal(mean["w"], np.float32([3.0, 4.0]))
 
 
-def test_the_norm_is_that_of_all_arrays_together():
+def test_the_norm_is_computed_over_all_arrays():
     start = {"a": np.zeros(1, np.float32), "b": np.zeros((1, 1), np.float64)}
     after = {"a": np.float32([30.0]), "b": np.float64([[40.0]])}
 
@@ -60,19 +60,19 @@ def test_the_norm_is_that_of_all_arrays_together():
     assert (mean["a"], mean["b"]) == (3.0, 4.0)
 
 
-def test_a_party_that_changed_nothing_is_no_division_by_zero(update):
+def test_an_unchanged_update_does_not_divide_by_zero(update):
     mean = private_mean(zeros(2), [update("a", [0.0, 0.0])], clipped(1.0))
 
     np.testing.assert_array_equal(mean["w"], np.float32([0.0, 0.0]))
 
 
-def test_a_change_too_large_to_be_squared_moves_nothing_further_than_the_norm(update):
+def test_a_change_whose_square_overflows_is_clipped(update):
     mean = private_mean({"w": np.zeros(1)}, [update("a", [1e300], dtype=np.float64)], clipped(1.0))
 
     assert abs(mean["w"]) <= 1.0
 
 
-def test_every_party_counts_once_however_many_examples_it_has(update):
+def test_every_party_counts_once_regardless_of_its_examples(update):
     updates = [update("a", [0.0]), update("b", [2.0], num_examples=99)]
 
     mean = private_mean(zeros(1), updates, clipped(5.0))
@@ -81,7 +81,7 @@ def test_every_party_counts_once_however_many_examples_it_has(update):
 
 
 @pytest.mark.parametrize("fusion", AVERAGING)
-def test_no_party_moves_what_a_fusion_sees_further_than_its_part_of_the_norm(fusion, update):
+def test_the_influence_of_a_party_is_bounded(fusion, update):
     """One party sends anything; the fusion's step is that of a mean that moved by S / n."""
     honest = [update("a", [0.5, 0.0]), update("b", [0.0, 0.5])]
     fuse = privately(FUSIONS[fusion], clipped(1.0))
@@ -92,7 +92,7 @@ def test_no_party_moves_what_a_fusion_sees_further_than_its_part_of_the_norm(fus
     np.testing.assert_allclose(with_liar.weights["w"], same_as.weights["w"], rtol=1e-6)
 
 
-def test_whole_numbers_stay_those_of_the_global_model():
+def test_integers_are_kept_from_the_global_model():
     start = {"w": np.zeros(1, np.float32), "seen": np.int64([7]), "on": np.array([True])}
     after = {"w": np.float32([1.0]), "seen": np.int64([999]), "on": np.array([False])}
 
@@ -102,7 +102,7 @@ def test_whole_numbers_stay_those_of_the_global_model():
     assert (mean["seen"].dtype, mean["on"].dtype) == (np.int64, np.bool_)
 
 
-def test_what_goes_in_is_not_changed(update):
+def test_inputs_are_not_modified(update):
     start, sent = zeros(2), update("a", [30.0, 40.0])
 
     private_mean(start, [sent], CentralPrivacy(5.0, 1.0))
@@ -111,7 +111,7 @@ def test_what_goes_in_is_not_changed(update):
     np.testing.assert_array_equal(sent.weights["w"], [30.0, 40.0])
 
 
-def test_the_order_of_the_parties_changes_no_bit(update):
+def test_the_order_of_parties_does_not_matter(update):
     numbers = np.random.default_rng(0).normal(size=(5, 100)) * 10.0 ** np.arange(-2, 3)[:, None]
     updates = [update(f"p{i}", each, dtype=np.float64) for i, each in enumerate(numbers)]
     start = {"w": np.zeros(100)}
@@ -122,7 +122,7 @@ def test_the_order_of_the_parties_changes_no_bit(update):
     assert one["w"].tobytes() == other["w"].tobytes()
 
 
-def test_a_party_that_sends_no_number_is_named(update):
+def test_a_party_that_sends_nan_or_infinity_is_named(update):
     with pytest.raises(AggregationError, match="Party 'b' sent w with 1 of 1 numbers not finite"):
         private_mean(zeros(1), [update("a", [1.0]), update("b", [np.nan])], clipped(1.0))
 
@@ -130,7 +130,7 @@ def test_a_party_that_sends_no_number_is_named(update):
 # --- noise ----------------------------------------------------------------------------------
 
 
-def test_the_noise_is_of_the_multiplier_times_the_norm_over_the_parties(update):
+def test_noise_is_scaled_by_multiplier_norm_and_parties(update):
     updates = [update(name, [0.0, 0.0]) for name in "abcd"]
 
     mean = private_mean(zeros(2), updates, CentralPrivacy(2.0, 3.0), noise=ones)
@@ -138,7 +138,7 @@ def test_the_noise_is_of_the_multiplier_times_the_norm_over_the_parties(update):
     np.testing.assert_array_equal(mean["w"], np.float32([1.5, 1.5]))
 
 
-def test_each_array_and_each_number_has_noise_of_its_own():
+def test_each_number_has_independent_noise():
     start = {"a": np.zeros((3, 4), np.float32), "b": np.zeros((3, 4), np.float32)}
 
     mean = private_mean(start, [PartyUpdate("p", start, 1)], CentralPrivacy(1.0, 1.0))
@@ -146,7 +146,7 @@ def test_each_array_and_each_number_has_noise_of_its_own():
     assert len(np.unique([mean["a"], mean["b"]])) == 24
 
 
-def test_noise_is_drawn_anew_each_time(update):
+def test_noise_is_drawn_each_time(update):
     def drawn():
         return private_mean(zeros(3), [update("a", [0.0] * 3)], CentralPrivacy(1.0, 1.0))["w"]
 
@@ -167,7 +167,7 @@ def test_a_variance_does_not_become_negative():
     np.testing.assert_array_equal(mean["bn/moving_mean"], [-4.0, -4.0])
 
 
-def test_momentum_knows_of_the_parties_only_what_the_noise_lets_through(update):
+def test_momentum_uses_only_the_noisy_mean(update):
     fuse = privately(FUSIONS["fedavgm"], CentralPrivacy(1.0, 4.0), noise=ones)
 
     fused = fuse(zeros(1), [update("a", [0.0]), update("b", [0.0])], {})
@@ -176,11 +176,11 @@ def test_momentum_knows_of_the_parties_only_what_the_noise_lets_through(update):
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3, 5), (0,), (2, 0)])
-def test_the_systems_noise_has_any_shape(shape):
+def test_system_noise_has_any_shape(shape):
     assert system_noise(shape).shape == shape
 
 
-def test_the_systems_noise_is_normal():
+def test_system_noise_is_normal():
     drawn = np.sort(system_noise((400, 500)).ravel())
 
     # Kolmogorov and Smirnov: further off than this once in 10^9 runs.
@@ -228,7 +228,7 @@ def model(seed, size=6):
 
 
 @pytest.mark.parametrize("norm", [0.3, 4.0, 100.0])
-def test_without_noise_it_is_what_flowers_strategy_makes(norm):
+def test_without_noise_the_result_matches_flowers_strategy(norm):
     start, arrays = model(0), [model(seed) for seed in (1, 2, 3)]
     updates = [PartyUpdate(f"p{i}", weights, 1) for i, weights in enumerate(arrays)]
 
@@ -239,7 +239,7 @@ def test_without_noise_it_is_what_flowers_strategy_makes(norm):
         np.testing.assert_allclose(array, theirs[name], rtol=2e-5, atol=2e-6)
 
 
-def test_the_noise_is_as_large_as_that_of_flowers_strategy():
+def test_the_noise_scale_matches_flowers_strategy():
     start = model(0, size=20_000)
     privacy = CentralPrivacy(2.0, 1.5)
     updates = [PartyUpdate(f"p{i}", start, 1) for i in range(4)]
@@ -258,18 +258,18 @@ def test_the_noise_is_as_large_as_that_of_flowers_strategy():
 
 
 @pytest.mark.parametrize("fusion", sorted(FUSIONS.keys() - set(AVERAGING)))
-def test_a_fusion_that_is_no_mean_of_weights_is_refused(fusion):
+def test_a_fusion_that_is_not_a_mean_of_weights_is_refused(fusion):
     with pytest.raises(AggregationError, match=f"not supported for the fusion {fusion}"):
         privately(FUSIONS[fusion], clipped(1.0))
 
 
-def test_a_job_with_it_survives_being_written(job):
+def test_a_job_with_central_privacy_survives_a_round_trip(job):
     asked = job(central_privacy=CentralPrivacy(1.0, 0.5))
 
     assert Job.from_json(asked.to_json()) == asked
 
 
-def test_it_is_part_of_a_jobs_identity(job):
+def test_central_privacy_is_part_of_a_jobs_identity(job):
     assert job().identity() != job(central_privacy=CentralPrivacy(1.0, 0.5)).identity()
 
 
@@ -281,7 +281,7 @@ class Heard(Silent):
         self.notes.append(text)
 
 
-def test_a_training_says_how_private_it_is_and_names_the_parties(job, member, tmp_path):
+def test_a_training_reports_its_privacy_and_parties(job, member, tmp_path):
     heard = Heard()
     asked = job(central_privacy=CentralPrivacy(1.0, 0.5), model_def="torch_small")
 
@@ -298,8 +298,8 @@ def test_a_training_says_how_private_it_is_and_names_the_parties(job, member, tm
     assert [list(each.parties) for each in told] == [["p0", "p1"], ["p0", "p1"]]
 
 
-def test_a_round_moves_the_model_no_further_than_the_norm(job, member):
-    """The next round begins at the model of the first, so the parties are asked with it."""
+def test_a_round_changes_the_model_by_at_most_the_norm(job, member):
+    """The next round starts from the model of the first, so its requests contain that model."""
     asked_with = []
 
     def change(request, answer):
@@ -316,7 +316,7 @@ def test_a_round_moves_the_model_no_further_than_the_norm(job, member):
     assert 0.001 < moved <= 0.0101
 
 
-def test_with_a_wide_norm_and_no_noise_it_is_iterative_averaging(job, member, run):
+def test_a_large_norm_without_noise_is_iterative_averaging(job, member, run):
     members = [member(0), member(1)]
     plain = run(job("plain", fusion="iter_avg", num_rounds=1), *members)
     private = run(
@@ -328,7 +328,7 @@ def test_with_a_wide_norm_and_no_noise_it_is_iterative_averaging(job, member, ru
         np.testing.assert_allclose(weights[name], array, rtol=1e-5, atol=1e-7)
 
 
-def test_a_training_goes_on_from_the_noise_that_was_kept(job, member, run):
+def test_a_resumed_training_starts_from_the_noisy_model(job, member, run):
     asked_with = []
 
     def change(request, answer):

@@ -21,7 +21,7 @@ def of(update, **sent):
     return [update(party, [number]) for party, number in sent.items()]
 
 
-def test_a_median_is_taken_of_each_number_and_counts_everybody_once(update):
+def test_a_median_is_elementwise_and_counts_each_party_once(update):
     updates = [update("a", [1, 9]), update("b", [2, 7], 99), update("c", [50, 8])]
 
     fused = coordinate_median({"w": np.float32([0, 0])}, updates, {})
@@ -36,7 +36,7 @@ def test_a_median_of_an_even_number_is_between_the_middle_ones(update):
     assert fused.weights["w"] == [3]
 
 
-def test_a_trimmed_mean_leaves_out_both_ends_of_each_number(update):
+def test_a_trimmed_mean_drops_both_ends_elementwise(update):
     updates = [update(str(i), n) for i, n in enumerate(([0, 9], [1, 1], [3, 3], [4, 5], [99, -9]))]
 
     fused = trimmed_mean({"w": np.float32([0, 0])}, updates, {}, beta=0.2)
@@ -44,16 +44,16 @@ def test_a_trimmed_mean_leaves_out_both_ends_of_each_number(update):
     assert fused.weights["w"] == pytest.approx([8 / 3, 3])
 
 
-def test_somebody_is_trimmed_as_soon_as_there_are_three(update):
+def test_trimming_starts_at_three_parties(update):
     assert trimmed_mean(ZERO, of(update, a=0, b=2, c=9), {}, beta=0.01).weights["w"] == [2]
     assert trimmed_mean(ZERO, of(update, a=0, b=2), {}, beta=0.4).weights["w"] == [1]
 
 
-def test_no_trimming_is_a_mean(update):
+def test_without_trimming_the_result_is_the_mean(update):
     assert trimmed_mean(ZERO, of(update, a=0, b=2, c=7), {}, beta=0.0).weights["w"] == [3]
 
 
-def test_what_is_trimmed_is_counted_without_rounding_errors():
+def test_the_number_trimmed_has_no_rounding_errors():
     assert 0.29 * 100 < 29
     assert num_trimmed_of(100, 0.29) == 29
     assert all(2 * num_trimmed_of(n, 0.49999) < n for n in range(1, 200))
@@ -74,7 +74,7 @@ def test_a_geometric_median_counts_examples(update):
     assert geometric_median(ZERO, updates, {}, smoothing=1e-9).weights["w"] == pytest.approx([7])
 
 
-def test_no_point_nearby_is_further_from_all_than_the_geometric_median(update):
+def test_the_geometric_median_minimizes_the_sum_of_distances(update):
     rng = np.random.default_rng(5)
     points = rng.standard_normal((7, 3))
     updates = [update(str(i), point, dtype=np.float64) for i, point in enumerate(points)]
@@ -88,7 +88,7 @@ def test_no_point_nearby_is_further_from_all_than_the_geometric_median(update):
     assert min(map(total, nearby)) > total(median)
 
 
-def test_shares_of_points_in_one_place_stay_what_they_are_counted():
+def test_weiszfeld_shares_of_identical_points_are_their_counts():
     shares = weiszfeld_shares(np.zeros((3, 3)), np.float64([0.2, 0.3, 0.5]), 1e-6)
 
     assert shares == pytest.approx([0.2, 0.3, 0.5])
@@ -111,7 +111,7 @@ def apart_with_liars(update, rng):
         (geometric_median, {"smoothing": 1e-6}),
     ],
 )
-def test_a_middle_of_what_was_mixed_is_near_the_mean_of_parties_that_differ(fuse, params, update):
+def test_mixing_brings_a_robust_centre_near_the_mean(fuse, params, update):
     updates, expected = apart_with_liars(update, np.random.default_rng(3))
     zero = {"w": np.zeros(20)}
 
@@ -121,7 +121,7 @@ def test_a_middle_of_what_was_mixed_is_near_the_mean_of_parties_that_differ(fuse
     assert np.linalg.norm(found - expected) < 0.2 * np.linalg.norm(plain - expected)
 
 
-def test_mixing_takes_those_nearest_to_each_and_counts_them_once(update):
+def test_mixing_averages_nearest_neighbours_without_counts(update):
     updates = [update("a", [0], 1), update("b", [1], 50), update("c", [3], 1), update("d", [90])]
 
     means = {
@@ -131,7 +131,7 @@ def test_mixing_takes_those_nearest_to_each_and_counts_them_once(update):
     assert means == pytest.approx({"a": 4 / 3, "b": 4 / 3, "c": 4 / 3, "d": 94 / 3})
 
 
-def test_mixing_with_nobody_who_lies_changes_nothing(update):
+def test_mixing_without_byzantine_parties_changes_nothing(update):
     updates = of(update, b=1, a=5)
 
     assert [one.party for one in nearest_neighbor_mixing(ZERO, updates, 0)] == ["a", "b"]

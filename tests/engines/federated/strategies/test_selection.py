@@ -14,7 +14,7 @@ def of(update, **sent):
     return [update(party, [number]) for party, number in sent.items()]
 
 
-def test_krum_takes_the_party_nearest_to_its_nearest_others(update):
+def test_krum_chooses_the_party_nearest_to_its_neighbours(update):
     # Five parties, one may lie: a score is over two others. c: 0.1² + 0.4², b: 0.1² + 0.5².
     fused = krum(ZERO, of(update, a=1, b=2, c=2.1, d=2.5, e=-99), {}, byzantine_threshold=1)
 
@@ -22,13 +22,13 @@ def test_krum_takes_the_party_nearest_to_its_nearest_others(update):
     assert fused.weights["w"] == np.float32([2.1])
 
 
-def test_of_equal_scores_krum_takes_the_first_by_name(update):
+def test_krum_breaks_ties_by_name(update):
     updates = of(update, d=1, c=1, b=1, e=1, a=5)
 
     assert krum(ZERO, updates, {}, byzantine_threshold=1).chosen == ("b",)
 
 
-def test_counters_come_from_the_party_that_krum_takes():
+def test_counters_come_from_the_party_that_krum_chooses():
     sent = {"a": 1.0, "b": 2.0, "c": 2.1}
     updates = [
         PartyUpdate(party, {"w": np.float32([number]), "count": np.int64([ord(party)])}, 1)
@@ -42,7 +42,7 @@ def test_counters_come_from_the_party_that_krum_takes():
 
 
 @pytest.mark.parametrize("num_byzantine", [0, 1, 2])
-def test_krum_needs_twice_the_liars_and_three_parties(update, num_byzantine):
+def test_krum_needs_enough_honest_parties(update, num_byzantine):
     updates = [update(str(i), [i]) for i in range(2 * num_byzantine + 3)]
 
     assert krum(ZERO, updates, {}, byzantine_threshold=num_byzantine).chosen
@@ -50,7 +50,7 @@ def test_krum_needs_twice_the_liars_and_three_parties(update, num_byzantine):
         krum(ZERO, updates[1:], {}, byzantine_threshold=num_byzantine)
 
 
-def test_krum_finds_liars_where_float32_has_no_digits_left():
+def test_krum_finds_outliers_beyond_float32_precision():
     # The honest are 8 apart, the liars 8000; all of it drowns in the rounding of |w|² = 1e18.
     rng = np.random.default_rng(3)
     start = np.full(100, 1e8, np.float32)
@@ -78,7 +78,7 @@ def test_multi_krum_averages_the_best_without_counting_examples(update):
     assert fused.weights["w"] == [2.5]
 
 
-def test_multi_krum_takes_as_many_as_a_score_looks_at(update):
+def test_multi_krum_chooses_as_many_as_a_score_covers(update):
     fused = multi_krum(
         ZERO, of(update, a=1, b=2, c=2.1, d=2.5, e=-99), {}, byzantine_threshold=1, num_chosen=0
     )
@@ -94,14 +94,14 @@ def test_multi_krum_of_one_is_krum(update):
     assert one.chosen == krum(ZERO, updates, {}, byzantine_threshold=1).chosen
 
 
-def test_more_than_can_be_honest_cannot_be_chosen(update):
+def test_num_chosen_beyond_the_honest_parties_is_refused(update):
     with pytest.raises(AggregationError, match="^num_chosen is 5; expected at most 4"):
         multi_krum(
             ZERO, of(update, a=1, b=2, c=2, d=2, e=9), {}, byzantine_threshold=1, num_chosen=5
         )
 
 
-def test_zeno_leaves_out_those_that_raise_the_loss(update):
+def test_zeno_excludes_parties_that_increase_the_loss(update):
     fused = zeno(
         ZERO,
         of(update, a=1, b=2, c=-50),
@@ -115,7 +115,7 @@ def test_zeno_leaves_out_those_that_raise_the_loss(update):
     assert fused.weights["w"] == [1.5]
 
 
-def test_zeno_lets_a_long_way_cost(update):
+def test_zeno_penalizes_large_updates(update):
     fused = zeno(
         ZERO, of(update, a=9, b=1), {}, score=lambda _: 1.0, byzantine_threshold=1, rho=0.1
     )
@@ -123,7 +123,7 @@ def test_zeno_lets_a_long_way_cost(update):
     assert fused.chosen == ("b",)
 
 
-def test_a_party_without_a_finite_loss_comes_last(update):
+def test_parties_without_a_finite_loss_come_last(update):
     def score(weights):
         return np.nan if weights["w"][0] == 1 else 100.0
 
@@ -137,6 +137,6 @@ def test_too_many_parties_without_a_finite_loss_are_named(update):
         zeno(ZERO, of(update, a=1, b=2), {}, score=lambda _: np.inf, byzantine_threshold=1, rho=0)
 
 
-def test_zeno_must_keep_somebody(update):
+def test_zeno_must_keep_a_party(update):
     with pytest.raises(AggregationError, match="Zeno needs at least 3"):
         zeno(ZERO, of(update, a=1, b=2), {}, score=lambda _: 1, byzantine_threshold=2, rho=0)

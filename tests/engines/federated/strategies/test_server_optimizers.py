@@ -15,7 +15,7 @@ from elasticdl.errors import AggregationError
 ZERO = {"w": np.float64([0])}
 
 
-def test_momentum_goes_on_in_the_next_round(update):
+def test_momentum_continues_in_the_next_round(update):
     rates = {"learning_rate": 1.0, "momentum": 0.5}
     first = fedavgm(ZERO, [update("a", [4.0], dtype=np.float64)], {}, **rates)
     # Nobody moves any more; what is left is momentum.
@@ -25,7 +25,7 @@ def test_momentum_goes_on_in_the_next_round(update):
     assert second.weights["w"] == [6]
 
 
-def test_fedadam_makes_the_two_steps_of_the_paper(update):
+def test_two_steps_of_fedadam_match_the_paper(update):
     rates = {"learning_rate": 0.5, "beta_1": 0.5, "beta_2": 0.75, "epsilon": 1.0}
     updates = [update("a", [0.0], 1, np.float64), update("b", [4.0], 3, np.float64)]
 
@@ -64,7 +64,7 @@ def test_yogi_lets_the_variance_shrink_slowly(update):
 
 
 @pytest.mark.parametrize("name", ["bn/moving_variance", "bn.running_var"])
-def test_a_server_step_leaves_statistics_of_layers_their_mean(name):
+def test_a_server_step_keeps_layer_statistics_as_means(name):
     start = {name: np.float32([1.0]), "w": np.float32([0.0])}
     sent = PartyUpdate("a", {name: np.float32([0.1]), "w": np.float32([1.0])}, 1)
     rates = {"learning_rate": 5.0, "momentum": 0.9}
@@ -85,12 +85,12 @@ def test_a_state_of_another_model_is_refused(update):
         fedavgm(ZERO, [update("a", [1.0])], {"momentum/w": np.zeros(2)}, **rates)
 
 
-def test_a_step_beyond_all_numbers_is_refused(update):
+def test_a_step_that_overflows_is_refused(update):
     with pytest.raises(AggregationError, match="has a learning rate, lower it"):
         fedavgm(ZERO, [update("a", [1.0])], {}, learning_rate=1e300, momentum=0.0)
 
 
-def test_a_state_is_arrays_of_float64(update):
+def test_the_state_consists_of_float64_arrays(update):
     sent = PartyUpdate("a", {"w": np.float32(2.0).reshape(())}, 1)
     rates = {"learning_rate": 1.0, "beta_1": 0.9, "beta_2": 0.9, "epsilon": 1.0}
 

@@ -23,12 +23,12 @@ def test_updates_are_sorted_by_party(update):
     assert [each.party for each in ordered] == ["a", "b", "c"]
 
 
-def test_no_update_is_refused():
+def test_an_empty_list_of_updates_is_refused():
     with pytest.raises(AggregationError, match="There are no updates to combine"):
         in_order([])
 
 
-def test_a_party_that_is_there_twice_is_named(update):
+def test_a_duplicate_party_is_named(update):
     with pytest.raises(AggregationError, match="^Party 'b' sent two updates in this round"):
         in_order([update("b", [1]), update("a", [1]), update("b", [2])])
 
@@ -39,7 +39,7 @@ def test_a_party_without_examples_is_refused(update, number):
         in_order([update("a", [1]), update("b", [1], number)])
 
 
-def test_parties_with_other_arrays_are_refused_with_the_names():
+def test_parties_with_different_arrays_are_refused_with_names():
     north = PartyUpdate("north", {"a": np.float32([1]), "b": np.float32([1])}, 1)
     south = PartyUpdate("south", {"a": np.float32([1]), "c": np.float32([1])}, 1)
 
@@ -59,27 +59,27 @@ def test_an_array_of_another_shape_or_dtype_is_refused(update):
         in_order([update("a", [1]), update("b", [1], dtype=np.float64)])
 
 
-def test_an_array_that_the_aggregator_has_otherwise_is_refused(update):
+def test_an_array_unlike_that_of_the_aggregator_is_refused(update):
     with pytest.raises(AggregationError, match=r"the aggregator has float32\[2\]"):
         in_order([update("a", [1])], {"w": np.float32([1, 2])})
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_refused_with_party_array_and_count(update, number):
+def test_values_that_are_not_finite_are_refused_with_party_and_count(update, number):
     with pytest.raises(AggregationError, match="^Party 'b' sent w with 2 of 3 numbers not finite"):
         in_order([update("a", [1, 1, 1]), update("b", [number, 1, number])])
 
 
-def test_infinities_that_cancel_each_other_are_found():
+def test_infinities_that_cancel_are_detected():
     assert num_not_finite(np.float32([np.inf, -np.inf, 1])) == 2
 
 
-def test_large_numbers_are_finite_though_their_sum_is_not():
+def test_large_finite_numbers_are_accepted_despite_an_infinite_sum():
     assert num_not_finite(np.float64([1.7e308, 1.7e308])) == 0
     assert num_not_finite(np.zeros((0, 3), np.float32)) == 0
 
 
-def test_real_numbers_of_every_width_are_averaged_and_whole_ones_are_not():
+def test_floats_of_every_width_are_averaged_but_integers_are_not():
     real = [np.float16, np.float32, np.float64, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn]
     whole = [np.int8, np.uint32, np.int64, np.bool_, ml_dtypes.int4]
 
@@ -88,16 +88,16 @@ def test_real_numbers_of_every_width_are_averaged_and_whole_ones_are_not():
 
 
 @pytest.mark.parametrize("array", [np.array(["a"]), np.array([1j]), np.array([{}])])
-def test_what_is_no_number_of_these_is_refused(array):
+def test_unsupported_dtypes_are_refused(array):
     with pytest.raises(AggregationError, match="cannot be fused"):
         in_order([PartyUpdate("a", {"w": array}, 1)])
 
 
-def test_names_from_outside_do_not_rewrite_a_terminal():
+def test_control_characters_in_foreign_names_are_escaped():
     assert named(["a\x1b[31m", "b" * 999]) == f"a?[31m, {'b' * 80}"
 
 
-def test_sums_are_made_in_float64():
+def test_sums_are_computed_in_float64():
     # In float32 the ones would be lost beside 2**24.
     sent = [2**24, *[1] * 8]
     updates = [PartyUpdate(f"{i}", {"w": np.float32([n])}, 1) for i, n in enumerate(sent)]
@@ -114,7 +114,7 @@ def test_a_scalar_stays_a_scalar():
     assert fused["w"].dtype == np.float32
 
 
-def test_bfloat16_comes_back_as_bfloat16():
+def test_bfloat16_stays_bfloat16():
     updates = [PartyUpdate(str(n), {"w": np.array([n], ml_dtypes.bfloat16)}, 1) for n in (1, 3)]
 
     fused = combined(updates, np.float64([0.5, 0.5]))
@@ -123,7 +123,7 @@ def test_bfloat16_comes_back_as_bfloat16():
     assert float(fused["w"][0]) == 2
 
 
-def test_whole_numbers_are_those_of_the_party_with_the_most_examples():
+def test_integers_come_from_the_party_with_the_most_examples():
     updates = [
         PartyUpdate("a", {"count": np.int64([1]), "on": np.array([True])}, 1),
         PartyUpdate("b", {"count": np.int64([2]), "on": np.array([False])}, 5),
@@ -137,7 +137,7 @@ def test_whole_numbers_are_those_of_the_party_with_the_most_examples():
     assert fused["count"].dtype == np.int64
 
 
-def test_what_is_fused_shares_no_memory_with_what_was_sent():
+def test_fused_arrays_share_no_memory_with_updates():
     sent = {"count": np.int64([1]), "w": np.float64([1])}
 
     for num_parties in (1, 2):
@@ -152,7 +152,7 @@ def test_a_result_that_its_dtype_cannot_hold_is_refused():
         rounded("w", np.float64([1, 1e6]), np.dtype(np.float16))
 
 
-def test_distances_are_those_of_all_arrays_of_real_numbers_together():
+def test_distances_cover_all_float_arrays():
     start = {"a": np.float32([0]), "b": np.float32([0]), "count": np.int64([0])}
     updates = [
         PartyUpdate("p", {"a": np.float32([0]), "b": np.float32([0]), "count": np.int64([0])}, 1),
@@ -162,13 +162,13 @@ def test_distances_are_those_of_all_arrays_of_real_numbers_together():
     assert squared_distances(start, updates).tolist() == [[0, 25], [25, 0]]
 
 
-def test_distances_of_float64_weights_have_the_digits_of_float64(update):
+def test_distances_of_float64_weights_have_float64_precision(update):
     near = [update("a", [1.0], dtype=np.float64), update("b", [1 + 2**-40], dtype=np.float64)]
 
     assert squared_distances({"w": np.float64([1])}, near)[0, 1] == 2**-80
 
 
-def test_distances_hold_where_float32_has_no_digits_left():
+def test_distances_are_exact_beyond_float32_precision():
     # Weights near 1e8, where neighbours in float32 are 8 apart: what is written is what is sent.
     rng = np.random.default_rng(1)
     start = (1e8 + 1e6 * rng.standard_normal(1000)).astype(np.float32)
