@@ -30,12 +30,35 @@ LossWithin: TypeAlias = Literal["", "forward", "training_step"]
 class Mode(StrEnum):
     """What a model or data pipeline is used for: training, evaluation or prediction.
 
-    Each mode compares equal to its string.
+    Each mode compares equal to its string. A comparison with another string is an error, because
+    it would always be false: `mode == "train"` in an input function would never augment.
     """
 
     TRAINING = "training"
     EVALUATION = "evaluation"
     PREDICTION = "prediction"
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether `other` is this mode or its string.
+
+        Raises:
+            ValueError: It is a string that is not the name of a mode.
+        """
+        if type(other) is str and other not in _MODES:
+            raise ValueError(
+                f"the mode is compared with {other!r}; the modes are "
+                f"{', '.join(map(repr, sorted(_MODES)))}."
+            )
+        return str.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        """Return the opposite of `==`, with the same error."""
+        return not self == other
+
+    __hash__ = str.__hash__
+
+
+_MODES = frozenset(map(str, Mode))
 
 
 @dataclass(frozen=True)
@@ -72,11 +95,14 @@ class RecordInput:
             labels are ignored and may be left out.
         schema: How records are decoded. None: decode each record by the types stored in it.
         takes_mode: Whether `input_fn` is called as `input_fn(records, mode)`.
+        is_default: Whether the model file has no input function: labels of one number per example
+            then get the shape that the loss needs.
     """
 
     input_fn: Callable[..., Any]
     schema: Schema | None = None
     takes_mode: bool = False
+    is_default: bool = False
 
 
 @dataclass(frozen=True)
@@ -341,6 +367,11 @@ class ModelDefinition:
     trust_used: Sequence[str] = ()
     notes: Callable[[], Sequence[str]] = list
     places: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+
+    @property
+    def may_reshape_labels(self) -> bool:
+        """Whether labels of one number per example get the shape that a loss or metric needs."""
+        return isinstance(self.input, RecordInput) and self.input.is_default
 
     def where(self, part: str) -> Origin:
         """Return the location of the user's code for a part of the definition, for an error.

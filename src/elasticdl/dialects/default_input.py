@@ -5,7 +5,8 @@
 
 Ambiguous records (with two labels, no label, or strings) cause an error that recommends
 `input_fn(records)`. The label of an example is a scalar if it is an integer, as losses of class
-numbers expect, and otherwise has one axis, like a model's output.
+numbers expect, and otherwise has one axis, like a model's output; a trainer reshapes labels for a
+loss that needs the other shape (`label_shapes.py`).
 
 Callers: `elasticdl_module.py`.
 """
@@ -31,7 +32,7 @@ _NAMES = f"{', '.join(LABELS[:-1])} or {LABELS[-1]}"
 
 def default_input(file: str) -> RecordInput:
     """Return the input for a model file without an input function; errors name the file."""
-    return RecordInput(_DefaultInput(file), takes_mode=True)
+    return RecordInput(_DefaultInput(file), takes_mode=True, is_default=True)
 
 
 def note(file: str) -> str:

@@ -12,7 +12,6 @@ Callers: `trainer.py`.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -23,6 +22,7 @@ import tensorflow as tf
 from elasticdl.definition import WeighableLoss, resolved
 from elasticdl.errors import DefinitionError
 from elasticdl.training.keras import compiled, loss_part_checks, overrides, per_example, reduction
+from elasticdl.training.keras.label_shapes import LabelShape
 from elasticdl.training.keras.labels import as_numpy, unwrap
 from elasticdl.training.keras.output_part_checks import ModelRunner
 from elasticdl.training.keras.statistics import means_of
@@ -58,7 +58,12 @@ class TrainingLoss:
     ) -> None:
         self._model, self._definition, self._adapt = model, definition, adapt
         self.num_added = 0
-        self._shapes_are_checked = self._randomness_is_noted = False
+        self._randomness_is_noted = False
+        self._label_shape = LabelShape(
+            str(definition.where("loss")),
+            "the loss",
+            labels_as_numpy=definition.labels_as_numpy,
+        )
         self.of_the_model = overrides.own(model, overrides.COMPUTE_LOSS) is not None
         if self.of_the_model and not definition.compiled:
             compiled.give_loss(model, self.without_added)
@@ -118,7 +123,7 @@ class TrainingLoss:
         if isinstance(loss, WeighableLoss):
             # It looks for masks itself. If it does not reduce its values, they are averaged.
             return tf.reduce_mean(tf.cast(loss.weighted(outputs, labels, weights), tf.float32))
-        self._warn_of_broadcast(loss, outputs, labels)
+        labels = self._label_shape.fitted(loss, outputs, labels)
         values = tf.cast(unwrap(loss(outputs, self._theirs(labels))), tf.float32)
         mask = reduction.mask_of(outputs)
         return reduction.batch_loss(values, mask, weights, self._definition.where("loss"))
@@ -293,6 +298,7 @@ class TrainingLoss:
         loss = resolved(self._definition.loss)
         if isinstance(loss, WeighableLoss):
             return all(overrides.is_of_keras(each) for each in self._members())
+        labels = self._label_shape.fitted(loss, outputs, labels)
         return bool(unwrap(loss(outputs, self._theirs(labels))).shape.rank)
 
     def _members(self) -> Sequence[Any]:
@@ -301,36 +307,6 @@ class TrainingLoss:
             return [each for each in keras.tree.flatten(self._model.loss) if each is not None]
         loss = None if self._definition.loss is None else resolved(self._definition.loss)
         return [loss.loss] if isinstance(loss, WeighableLoss) else []
-
-    def _warn_of_broadcast(self, loss: Callable[..., Any], outputs: Any, labels: Any) -> None:
-        """Warn once of a function that returns [n, n] for outputs [n, 1] and labels [n].
-
-        `fit` first reshapes such labels to the shape of the outputs.
-        """
-        if self._shapes_are_checked or self._definition.labels_as_numpy:
-            return
-        self._shapes_are_checked = True
-        if not (tf.is_tensor(outputs) and tf.is_tensor(labels)):
-            return
-        if outputs.shape.rank != 2 or outputs.shape[1] != 1 or labels.shape.rank != 1:  # noqa: PLR2004
-            return
-        # A length that occurs nowhere else. Shapes are compared because equal labels hide the
-        # mistake in the values.
-        size = 8191
-        specs = tf.TensorSpec([size, 1], outputs.dtype), tf.TensorSpec([size], labels.dtype)
-        # An exception here is raised again by the step.
-        with contextlib.suppress(Exception), tf.init_scope():
-            graph = tf.function(loss).get_concrete_function(*specs).graph
-            made = [output.shape for op in graph.get_operations() for output in op.outputs]
-            if any(shape.rank == 2 and shape == [size, size] for shape in made):  # noqa: PLR2004
-                _log.warning(
-                    "%s: the model's outputs have the shape [n, 1] and the labels [n], so the "
-                    "loss function broadcasts them to [n, n]: each output is compared with the "
-                    "labels of all examples. `fit` would reshape the labels to [n, 1] first. "
-                    "Return labels of that shape from the input function, or take "
-                    "tf.squeeze(outputs, -1).",
-                    self._definition.where("loss"),
-                )
 
     def _theirs(self, labels: Any) -> Any:
         """Return labels in the form that the user's function expects."""

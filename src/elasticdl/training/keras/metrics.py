@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from elasticdl.errors import DefinitionError, reason
 from elasticdl.training.keras import reduction
+from elasticdl.training.keras.label_shapes import LabelShape
 from elasticdl.training.keras.labels import as_numpy, unwrap
 from elasticdl.training.keras.metric_states import MetricVariables, is_foreign
 from elasticdl.training.means import mean_of
@@ -39,6 +40,7 @@ class KerasMetrics:
         labels_as_numpy: Whether the user's functions treat labels as numpy arrays.
         where: The user's file, for errors.
         tracked: Metrics that the model updates itself.
+        may_reshape: Whether labels may be reshaped for a function; see `label_shapes.py`.
 
     Attributes:
         variables: The states of the metrics that have variables.
@@ -55,10 +57,24 @@ class KerasMetrics:
         labels_as_numpy: bool,
         where: str,
         tracked: Sequence[keras.metrics.Metric] = (),
+        may_reshape: bool = False,
     ) -> None:
         self._functions = functions
         self._labels_as_numpy = labels_as_numpy
         self._where = functions.where or where
+        self._label_shapes = {
+            named.name: LabelShape(
+                self._where,
+                f"the metric {named.name!r}",
+                labels_as_numpy=False,
+                may_reshape=may_reshape,
+            )
+            for named in functions.named
+            if not isinstance(named.metric, keras.metrics.Metric)
+        }
+        self._shape_of_all = LabelShape(
+            self._where, "a metric", labels_as_numpy=labels_as_numpy, may_reshape=may_reshape
+        )
         check_names([named.name for named in functions.named], self._where)
         check_names([*(n.name for n in functions.named), *(m.name for m in tracked)], where)
         members = {named.name: _with_state(named, self._where) for named in functions.named}
@@ -98,7 +114,8 @@ class KerasMetrics:
         if loss is not None:
             states["loss"] = (tf.cast(loss, tf.float32) * num_examples, num_examples)
         if self._functions.scalars is not None:
-            theirs = as_numpy(labels) if self._labels_as_numpy else labels
+            shaped = self._shape_of_all.fitted(self._functions.scalars, outputs, labels)
+            theirs = as_numpy(shaped) if self._labels_as_numpy else shaped
             values = self._functions.scalars(outputs, theirs)
             if not isinstance(values, dict):
                 raise DefinitionError(
@@ -115,13 +132,22 @@ class KerasMetrics:
             selected = _select(outputs, named)
             try:
                 metric.update_state(
-                    labels, selected, **({"sample_weight": weights} if named.weighted else {})
+                    self._shaped(named, selected, labels),
+                    selected,
+                    **({"sample_weight": weights} if named.weighted else {}),
                 )
             except (TypeError, ValueError) as error:
                 if not isinstance(labels, dict) and not isinstance(selected, dict):
                     raise
                 raise self._of_several(named, labels, selected, error) from error
         return {**states, **self.variables.shares()}
+
+    def _shaped(self, named: NamedMetric, outputs: Any, labels: Any) -> Any:
+        """Return labels in the shape that a metric function needs; unchanged for a Keras metric."""
+        shape = self._label_shapes.get(named.name)
+        if shape is None:
+            return labels
+        return shape.fitted(lambda outputs, labels: named.metric(labels, outputs), outputs, labels)
 
     def _of_several(
         self, named: NamedMetric, labels: Any, outputs: Any, error: Exception
@@ -156,7 +182,9 @@ class KerasMetrics:
         for named in self._functions.named:
             if isinstance(named.metric, keras.metrics.Metric):
                 continue
-            value = tf.cast(named.metric(labels, _select(outputs, named)), tf.float32)
+            selected = _select(outputs, named)
+            shaped = self._shaped(named, selected, labels)
+            value = tf.cast(named.metric(shaped, selected), tf.float32)
             if value.shape.rank:
                 values[named.name] = tf.reduce_mean(value, axis=list(range(1, value.shape.rank)))
         return values

@@ -795,6 +795,7 @@ class KerasTrainer:
             labels_as_numpy=definition.labels_as_numpy,
             where=str(definition.origin),
             tracked=tracked_metrics(self.model),
+            may_reshape=definition.may_reshape_labels,
         )
 
     def _variables(self) -> dict[str, Any]:

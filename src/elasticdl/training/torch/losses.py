@@ -36,6 +36,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from elasticdl.errors import DefinitionError
+from elasticdl.training.torch.label_shapes import LabelShape
 from elasticdl.training.torch.outputs import map_tensors
 
 if TYPE_CHECKING:
@@ -145,6 +146,9 @@ class TorchLoss:
     def __init__(self, definition: ModelDefinition) -> None:
         self._definition = definition
         self._num_checks = 0
+        self._label_shape = LabelShape(
+            str(definition.where("loss")), "the loss", may_reshape=definition.may_reshape_labels
+        )
         owner = getattr(definition.loss, "__self__", definition.loss)
         if isinstance(owner, nn.Module):
             names = [name for name, p in owner.named_parameters() if p.requires_grad]
@@ -175,7 +179,13 @@ class TorchLoss:
         loss = self._definition.loss
         if loss is None:
             raise DefinitionError(f"{self._definition.origin}: there is no loss to train with.")
+        labels = self._label_shape(outputs, labels)
         return self.computed(lambda: loss(outputs, labels), weights, num_examples)
+
+    def find_label_shape(self, outputs: Any, labels: Any) -> None:
+        """Determine from an example batch which shape of labels the loss needs."""
+        if self._definition.loss is not None:
+            self._label_shape.find(self._definition.loss, outputs, labels)
 
     def computed(
         self, compute: Callable[[], Any], weights: torch.Tensor | None, num_examples: int

@@ -6,7 +6,8 @@ With sample weights the count is the sum of the weights. TorchMetrics metrics ha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from elasticdl.errors import DefinitionError
 from elasticdl.training.means import mean_of
 from elasticdl.training.metric_names import check_names
+from elasticdl.training.torch.label_shapes import LabelShape
 from elasticdl.training.torch.losses import spread
 from elasticdl.training.torch.metric_states import StatefulMetric, is_metric
 
@@ -38,13 +40,21 @@ class TorchMetrics:
         where: The user's file, for errors.
         why_sums: The reason that states of batches are added up, for errors; empty if they are
             carried from one batch to the next.
+        may_reshape: Whether labels may be reshaped for a metric; see `label_shapes.py`.
 
     Raises:
         DefinitionError: A metric is neither a function nor a TorchMetrics metric, or is called
             `loss`.
     """
 
-    def __init__(self, functions: MetricFunctions, *, where: str, why_sums: str = "") -> None:
+    def __init__(
+        self,
+        functions: MetricFunctions,
+        *,
+        where: str,
+        why_sums: str = "",
+        may_reshape: bool = False,
+    ) -> None:
         self._functions = functions
         self._where = functions.where or where
         check_names([named.name for named in functions.named], self._where)
@@ -57,6 +67,11 @@ class TorchMetrics:
         # Metrics that a model updates and logs itself, from its first step on.
         self._logged: dict[str, StatefulMetric] = {}
         self._why_sums = why_sums
+        self._label_shapes = {
+            name: LabelShape(self._where, f"the metric {name!r}", may_reshape=may_reshape)
+            for name in [named.name for named in functions.named]
+        }
+        self._shape_of_all = LabelShape(self._where, "a metric", may_reshape=may_reshape)
         weighted = next((n for _, n in self._with_states.values() if n.weighted), None)
         if weighted is not None:
             raise DefinitionError(
@@ -114,10 +129,11 @@ class TorchMetrics:
         theirs: dict[str, tuple[np.ndarray[Any, Any], ...]] = {}
         for name, (metric, named) in self._with_states.items():
             selected = _select(outputs, named)
+            shaped = self._label_shapes[name](selected, labels)
             if self._why_sums:
-                theirs[name] = metric.share(selected, labels)
+                theirs[name] = metric.share(selected, shaped)
             else:
-                theirs[name] = metric.carried((so_far or {}).get(name), selected, labels)
+                theirs[name] = metric.carried((so_far or {}).get(name), selected, shaped)
         return {**found, **theirs}
 
     def logged(self, metrics: Mapping[str, StatefulMetric]) -> MetricStates:
@@ -140,6 +156,19 @@ class TorchMetrics:
         is_carried = not self._why_sums
         return {name: metric.end(carried=is_carried) for name, metric in metrics.items()}
 
+    def find_label_shapes(self, outputs: Any, labels: Any) -> None:
+        """Determine from an example batch which shape of labels each metric needs.
+
+        Args:
+            outputs: The model's outputs.
+            labels: Labels of the batch, as tensors.
+        """
+        if self._functions.scalars is not None:
+            self._shape_of_all.find(self._functions.scalars, outputs, labels)
+        for named in self._functions.named:
+            if named.output is None:
+                self._label_shapes[named.name].find(_tried(named.metric), outputs, labels)
+
     def problem(self, outputs: Any, labels: Any) -> DefinitionError | None:
         """Test the TorchMetrics metrics on a representative batch; return the error found, if any.
 
@@ -151,7 +180,9 @@ class TorchMetrics:
             return None
         try:
             for metric, named in self._with_states.values():
-                metric.check_update(_select(outputs, named), labels, sums=bool(self._why_sums))
+                selected = _select(outputs, named)
+                shaped = self._label_shapes[named.name](selected, labels)
+                metric.check_update(selected, shaped, sums=bool(self._why_sums))
         except DefinitionError as error:
             return error
         except Exception:  # noqa: BLE001 - the evaluation will report it, on a batch of the data
@@ -176,7 +207,7 @@ class TorchMetrics:
         """
         addends: Addends = {}
         if self._functions.scalars is not None:
-            values = self._functions.scalars(outputs, labels)
+            values = self._functions.scalars(outputs, self._shape_of_all(outputs, labels))
             if not isinstance(values, Mapping):
                 raise DefinitionError(
                     f"{self._where}: the metrics function returned "
@@ -186,9 +217,14 @@ class TorchMetrics:
             for name, value in values.items():
                 addends[name] = self._addend(name, value, weights, num_examples)
         for named in self._means:
-            value = named.metric(labels, _select(outputs, named))
+            value = self._computed(named, outputs, labels)
             addends[named.name] = self._addend(named.name, value, weights, num_examples)
         return addends
+
+    def _computed(self, named: NamedMetric, outputs: Any, labels: Any) -> Any:
+        """Return the value of a metric that is a function."""
+        selected = _select(outputs, named)
+        return named.metric(self._label_shapes[named.name](selected, labels), selected)
 
     def _addend(
         self, name: str, value: Any, weights: torch.Tensor | None, num_examples: int
@@ -216,7 +252,7 @@ class TorchMetrics:
         """
         values: dict[str, torch.Tensor] = {}
         for named in self._means:
-            value = torch.as_tensor(named.metric(labels, _select(outputs, named))).detach()
+            value = torch.as_tensor(self._computed(named, outputs, labels)).detach()
             if value.ndim:
                 values[named.name] = value.to(torch.float64).reshape(len(value), -1).mean(1)
         return values
@@ -265,6 +301,13 @@ def added(steps: Sequence[MetricStates]) -> MetricStates:
                 else tuple(mine + other for mine, other in zip(before, arrays, strict=True))
             )
     return totals
+
+
+def _tried(metric: Any) -> Callable[[Any, Any], Any]:
+    """Return a function (outputs, labels) that computes a metric without a change of its state."""
+    if is_metric(metric):
+        return lambda outputs, labels: copy.deepcopy(metric).update(outputs, labels)
+    return lambda outputs, labels: metric(labels, outputs)
 
 
 def _select(outputs: Any, named: NamedMetric) -> Any:

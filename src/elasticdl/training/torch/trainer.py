@@ -183,10 +183,15 @@ class TorchTrainer:
         self._refusals = Refusals(self.model, self._parameters, definition.origin)
         where = str(definition.origin)
         self.training_metrics = TorchMetrics(
-            definition.create_metrics(Mode.TRAINING), where=where, why_sums=OF_TRAINING
+            definition.create_metrics(Mode.TRAINING),
+            where=where,
+            why_sums=OF_TRAINING,
+            may_reshape=definition.may_reshape_labels,
         )
         self.evaluation_metrics = TorchMetrics(
-            definition.create_metrics(Mode.EVALUATION), where=where
+            definition.create_metrics(Mode.EVALUATION),
+            where=where,
+            may_reshape=definition.may_reshape_labels,
         )
         self.hooks = TorchHooks(
             callbacks,
@@ -200,6 +205,7 @@ class TorchTrainer:
         )
         # Two examples, because torch.export treats a size of one as a constant.
         self._example = _two(example.features)
+        self._find_label_shapes(example)
         self._check_nothing_outside(example)
         self._find_logged(example)
         self._part_check = PartCheck(
@@ -909,6 +915,18 @@ class TorchTrainer:
                 raise
             raise mistake from cause
 
+    def _find_label_shapes(self, example: Batch) -> None:
+        """Determine which shape of labels the loss and the metrics need."""
+        shape = self._outputs_shape
+        if example.labels is None or shape is None or tuple(shape[1:]) not in {(), (1,)}:
+            return
+        batch = self._batch_tensors(_pair(example, (0, example.num_examples - 1)))
+        with self._no_side_effects(), self._precision.autocast():
+            outputs = self._steps.outputs(trial_copy(self.model).eval(), batch.features)
+            self._loss.find_label_shape(outputs, batch.labels)
+            self.training_metrics.find_label_shapes(outputs, batch.labels)
+            self.evaluation_metrics.find_label_shapes(outputs, batch.labels)
+
     def _check_nothing_outside(self, example: Batch) -> None:
         batch, last = self._batch_tensors(_pair(example)), example.num_examples - 1
         others = self._batch_tensors(_pair(example, (last, last)))
@@ -931,7 +949,7 @@ class TorchTrainer:
             with self._no_side_effects():
                 outputs = self._steps.outputs(tried, batch.features)
                 with torch.enable_grad(), self._precision.autocast():
-                    return loss(outputs, batch.labels)
+                    return self._loss.of(outputs, batch.labels, None, batch.num_examples).value
 
         check_loss(compute, loss, self._definition.where("loss"))
 

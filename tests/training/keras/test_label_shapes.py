@@ -1,0 +1,139 @@
+"""Outputs [n, 1] and labels [n] broadcast to [n, n] in a loss that subtracts them."""
+
+import numpy as np
+import pytest
+
+from elasticdl.data.batch import Batch
+from elasticdl.definition import (
+    MetricFunctions,
+    Mode,
+    ModelDefinition,
+    NamedMetric,
+    Origin,
+    RecordInput,
+)
+
+ORIGIN = Origin("elasticdl_module", "model.py", 1, "model", "zoo")
+NUM_EXAMPLES = 8
+
+
+def squares(outputs, labels):
+    import tensorflow as tf
+
+    return tf.reduce_mean((outputs - tf.cast(labels, tf.float32)) ** 2)
+
+
+def of_keras(outputs, labels):
+    import keras
+
+    return keras.losses.mean_squared_error(labels, outputs)
+
+
+def squeezing(outputs, labels):
+    import tensorflow as tf
+
+    return tf.reduce_mean((tf.squeeze(outputs, -1) - tf.squeeze(labels)) ** 2)
+
+
+def flattening(outputs, labels):
+    import tensorflow as tf
+
+    return tf.reduce_mean((tf.reshape(outputs, [-1]) - labels.flatten()) ** 2)
+
+
+def of_pairs(outputs, labels):
+    import tensorflow as tf
+
+    of_labels = tf.reshape(labels, [-1, 1]) - tf.reshape(labels, [1, -1])
+    return tf.reduce_mean((outputs - tf.transpose(outputs) - of_labels) ** 2)
+
+
+def absolute(labels, outputs):
+    import tensorflow as tf
+
+    return tf.abs(outputs - tf.cast(labels, tf.float32))
+
+
+def train(loss, labels, *, outputs=2, metric=None, is_default=False, labels_as_numpy=False):
+    """Train two steps; return the losses, the last metric and the weights."""
+    import keras
+
+    from elasticdl.training.keras import KerasTrainer
+
+    def create_model():
+        last = [keras.layers.Reshape(())] if outputs == 1 else []
+        return keras.Sequential(
+            [keras.Input((4,)), keras.layers.Dense(1, kernel_initializer="ones"), *last]
+        )
+
+    named = [NamedMetric("absolute", metric)] if metric else []
+    definition = ModelDefinition(
+        origin=ORIGIN,
+        framework="keras",
+        create_model=create_model,
+        input=RecordInput(lambda records: records, is_default=is_default),
+        loss=loss,
+        create_optimizer=lambda: keras.optimizers.SGD(0.1),
+        create_metrics=lambda mode: MetricFunctions(named=named if mode is Mode.EVALUATION else []),
+        labels_as_numpy=labels_as_numpy,
+    )
+    features = np.random.default_rng(0).normal(size=(NUM_EXAMPLES, 4)).astype(np.float32)
+    batch = Batch(features, labels, NUM_EXAMPLES)
+    trainer = KerasTrainer(definition, batch, minibatch_size=NUM_EXAMPLES)
+    losses = [*trainer.train_steps([batch]).losses, *trainer.train_steps([batch]).losses]
+    states = trainer.evaluate(batch)
+    measured = trainer.evaluation_metrics.results(states)
+    return losses, measured.get("absolute"), trainer.model.get_weights()
+
+
+@pytest.mark.parametrize("labels_as_numpy", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_a_loss_gets_labels_in_the_shape_of_the_outputs(outputs, dtype, labels_as_numpy):
+    flat = np.arange(NUM_EXAMPLES).astype(dtype)
+    expected = train(squares, flat if outputs == 1 else flat[:, None], outputs=outputs)
+
+    found = train(
+        squares,
+        flat[:, None] if outputs == 1 else flat,
+        outputs=outputs,
+        labels_as_numpy=labels_as_numpy,
+    )
+
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-6)
+    np.testing.assert_allclose(found[2][0], expected[2][0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("loss", [of_keras, squeezing, of_pairs])
+def test_a_loss_that_is_right_with_any_shape_keeps_the_labels(loss):
+    labels = np.arange(NUM_EXAMPLES, dtype=np.float32)
+
+    np.testing.assert_allclose(train(loss, labels)[0], train(loss, labels[:, None])[0], rtol=1e-6)
+
+
+def test_a_loss_that_flattens_numpy_labels_works():
+    labels = np.arange(NUM_EXAMPLES, dtype=np.float32)
+
+    found = train(flattening, labels, labels_as_numpy=True)
+
+    np.testing.assert_allclose(found[0], train(squares, labels[:, None])[0], rtol=1e-6)
+
+
+def test_a_metric_gets_labels_of_the_default_input_in_the_shape_of_the_outputs(caplog):
+    labels = np.arange(NUM_EXAMPLES)
+    expected = train(squares, labels[:, None], metric=absolute)
+
+    found = train(squares, labels, metric=absolute, is_default=True)
+
+    assert found[1] == pytest.approx(expected[1])
+    assert "[n, n]" not in caplog.text
+
+
+def test_a_metric_that_broadcasts_labels_of_an_input_function_is_reported_once(caplog):
+    labels = np.arange(NUM_EXAMPLES)
+
+    train(squares, labels, metric=absolute)
+
+    found = [r.getMessage() for r in caplog.records if "[n, n]" in r.getMessage()]
+    assert len(found) == 1
+    assert "the metric 'absolute' broadcasts them to [n, n]" in found[0]
