@@ -369,8 +369,8 @@ class ModelDefinition:
     places: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
     @property
-    def may_reshape_labels(self) -> bool:
-        """Whether labels of one number per example get the shape that a loss or metric needs."""
+    def has_default_input(self) -> bool:
+        """Whether the model file has no input function, so ElasticDL chooses the shapes."""
         return isinstance(self.input, RecordInput) and self.input.is_default
 
     def where(self, part: str) -> Origin:

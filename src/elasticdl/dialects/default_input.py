@@ -83,4 +83,5 @@ class _DefaultInput:
             f"{self._file} has no input_fn(records), and the model's input cannot be derived from "
             f"the fields of the records, {listed(names)}: {problem}. Write "
             "input_fn(records), which returns features and labels."
+            + (" Or give it one shape in data_schema()." if "varies in size" in problem else "")
         )

@@ -15,6 +15,7 @@ import keras
 
 from elasticdl.data.batch import Arrays, describe, leaves, map_arrays
 from elasticdl.errors import DefinitionError, raised_at, reason
+from elasticdl.training.input_words import how_to_change_features, source_of_features
 
 if TYPE_CHECKING:
     from elasticdl.definition import Origin
@@ -22,13 +23,16 @@ if TYPE_CHECKING:
 Adapter = Callable[[Arrays], Any]
 
 
-def build(model: keras.Model, features: Arrays, origin: Origin) -> Adapter:
+def build(
+    model: keras.Model, features: Arrays, origin: Origin, *, is_default: bool = False
+) -> Adapter:
     """Build the model for the features' shapes, and find how to pass features to it.
 
     Args:
         model: A model; may be built already.
         features: An example batch; only shapes and dtypes matter.
         origin: Prefix of the error.
+        is_default: Whether the model file has no input function, for the error.
 
     Returns:
         A function that converts features to the argument that the model takes.
@@ -57,13 +61,13 @@ def build(model: keras.Model, features: Arrays, origin: Origin) -> Adapter:
             return adapter
     # The last attempt is more likely what the user meant: a tensor for a one-input model.
     raise DefinitionError(
-        f"{raised_at(failures[-1], origin)}: the model {model.name!r} cannot take what the input "
-        f"function returns ({describe(features)}): {reason(failures[-1])}\n"
-        f"  {_advice(failures[-1])}"
+        f"{raised_at(failures[-1], origin)}: the model {model.name!r} cannot take "
+        f"{source_of_features(is_default=is_default)} ({describe(features)}): "
+        f"{reason(failures[-1])}\n  {_advice(failures[-1], is_default=is_default)}"
     ) from failures[-1]
 
 
-def _advice(error: Exception) -> str:
+def _advice(error: Exception, *, is_default: bool) -> str:
     text = str(error)
     if "stateless scope" in text:
         return "Create the variable in build() or __init__ with add_weight()."
@@ -78,7 +82,7 @@ def _advice(error: Exception) -> str:
             "run_eagerly=True. Print numbers with tf.print, and decide with keras.ops.cond or "
             "keras.ops.where."
         )
-    return "Make the input function return what the model's first layer or its `call` expects."
+    return how_to_change_features("the model's first layer or its `call`", is_default=is_default)
 
 
 def _symbolic(array: Any) -> Any:
@@ -132,8 +136,16 @@ def _functional_adapter(model: keras.Model, features: Arrays, origin: Origin) ->
             f"function returns {', '.join(features)}. Missing: {', '.join(missing)}.\n"
             "  Name the entries of the features as the model's `Input(name=...)`."
         )
+    ranks = {tensor.name: len(tensor.shape) for tensor in model.inputs}
+
+    def entry(features: Any, name: str) -> Any:
+        """Return a feature; a last axis of size 1 is dropped for an `Input(())`, as Keras does."""
+        array = features[name]
+        is_number = ranks[name] == 1 and tuple(array.shape[1:]) == (1,)
+        return array[:, 0] if is_number else array
+
     if len(names) == 1:
-        return lambda features: features[names[0]]
+        return lambda features: entry(features, names[0])
     if isinstance(getattr(model, "_inputs_struct", None), dict):
-        return lambda features: {name: features[name] for name in names}
-    return lambda features: [features[name] for name in names]
+        return lambda features: {name: entry(features, name) for name in names}
+    return lambda features: [entry(features, name) for name in names]

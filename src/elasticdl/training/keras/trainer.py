@@ -141,7 +141,12 @@ class KerasTrainer:
         # A model loaded by tf_keras has already searched for its random operations.
         is_keras = not hasattr(self.model, "inner")
         self._draws = RandomOpReplacer(definition.origin, is_strict=is_keras)
-        self._adapt = inputs.build(self.model, example.features, definition.where("model"))
+        self._adapt = inputs.build(
+            self.model,
+            example.features,
+            definition.where("model"),
+            is_default=definition.has_default_input,
+        )
         self._weights = overrides.TrainedWeights(self.model, definition.origin)
         self._trainable = self._weights.trained
         seeds = [v for v in self._weights.others if v.path.endswith(_SEED_VARIABLE)]
@@ -795,7 +800,7 @@ class KerasTrainer:
             labels_as_numpy=definition.labels_as_numpy,
             where=str(definition.origin),
             tracked=tracked_metrics(self.model),
-            may_reshape=definition.may_reshape_labels,
+            may_reshape=definition.has_default_input,
         )
 
     def _variables(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from elasticdl.data.batch import Arrays, describe, leaves
 from elasticdl.errors import DefinitionError, raised_at, users_traceback
+from elasticdl.training.input_words import how_to_change_features, source_of_features
 from elasticdl.training.torch.failures import device_advice
 
 if TYPE_CHECKING:
@@ -33,7 +34,12 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 
 def find_adapter(
-    model: nn.Module, features: Arrays, origin: Origin, run: Callable[[Adapter], object]
+    model: nn.Module,
+    features: Arrays,
+    origin: Origin,
+    run: Callable[[Adapter], object],
+    *,
+    is_default: bool = False,
 ) -> Adapter:
     """Return a function that turns features into the arguments of `model`.
 
@@ -42,6 +48,7 @@ def find_adapter(
         features: An example batch; only names and structure matter.
         origin: Prefix of the error.
         run: Function (adapter): calls the model on the example with it, without side effects.
+        is_default: Whether the model file has no input function, for the error.
 
     Raises:
         DefinitionError: The model does not accept these features.
@@ -55,14 +62,16 @@ def find_adapter(
         else:
             return adapter
     num_examples = next((len(array) for array in leaves(features) if array.ndim), 0)
+    change = how_to_change_features("the model's `forward`", is_default=is_default)
     advice = (
-        "\n  Make the input function return what the model's `forward` expects."
+        f"\n  {change}"
         f"\n  The model was tried on the first {num_examples} examples. It must accept a batch of "
         "any size: the last one of an epoch may be smaller than --minibatch_size."
     )
     raise DefinitionError(
-        f"{raised_at(failures[0], origin)}: the model {type(model).__name__} cannot take what the "
-        f"input function returns ({describe(features)}):\n{users_traceback(failures[0])}"
+        f"{raised_at(failures[0], origin)}: the model {type(model).__name__} cannot take "
+        f"{source_of_features(is_default=is_default)} ({describe(features)}):\n"
+        f"{users_traceback(failures[0])}"
         f"{device_advice(failures[0]) or advice}"
     ) from failures[0]
 

@@ -147,7 +147,7 @@ class TorchLoss:
         self._definition = definition
         self._num_checks = 0
         self._label_shape = LabelShape(
-            str(definition.where("loss")), "the loss", may_reshape=definition.may_reshape_labels
+            str(definition.where("loss")), "the loss", may_reshape=definition.has_default_input
         )
         owner = getattr(definition.loss, "__self__", definition.loss)
         if isinstance(owner, nn.Module):

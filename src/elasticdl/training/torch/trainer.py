@@ -186,12 +186,12 @@ class TorchTrainer:
             definition.create_metrics(Mode.TRAINING),
             where=where,
             why_sums=OF_TRAINING,
-            may_reshape=definition.may_reshape_labels,
+            may_reshape=definition.has_default_input,
         )
         self.evaluation_metrics = TorchMetrics(
             definition.create_metrics(Mode.EVALUATION),
             where=where,
-            may_reshape=definition.may_reshape_labels,
+            may_reshape=definition.has_default_input,
         )
         self.hooks = TorchHooks(
             callbacks,
@@ -893,13 +893,14 @@ class TorchTrainer:
             self._returns_float64 = any(t.dtype == torch.float64 for t in tensors)
 
         where = self._definition.where("model")
+        is_default = self._definition.has_default_input
         if any(array.dtype == np.float64 for array in leaves(example.features)):
             self._takes_float64 = True
             with suppress(DefinitionError):
-                return find_adapter(model, example.features, where, run)
+                return find_adapter(model, example.features, where, run, is_default=is_default)
         self._takes_float64 = False
         try:
-            return find_adapter(model, example.features, where, run)
+            return find_adapter(model, example.features, where, run, is_default=is_default)
         except DefinitionError as error:
             if not isinstance(cause := error.__cause__, Exception):
                 raise

@@ -1,0 +1,42 @@
+"""Features are passed to a model in the form that it takes."""
+
+import numpy as np
+import pytest
+
+from elasticdl.definition import Origin
+from elasticdl.errors import DefinitionError
+
+ORIGIN = Origin("elasticdl_module", "model.py", 1, "model", "zoo")
+FEATURES = {"numbers": np.ones((2, 4), np.float32), "kind": np.ones((2, 1), np.int64)}
+
+
+def test_an_input_of_one_number_gets_features_without_a_last_axis() -> None:
+    import keras
+
+    from elasticdl.training.keras import inputs
+
+    numbers, kind = keras.Input((4,), name="numbers"), keras.Input((), name="kind", dtype="int64")
+    embedded = keras.layers.Embedding(3, 2)(kind)
+    model = keras.Model([numbers, kind], keras.layers.Concatenate()([numbers, embedded]))
+
+    adapt = inputs.build(model, FEATURES, ORIGIN)
+
+    assert [each.shape for each in adapt(FEATURES)] == [(2, 4), (2,)]
+
+
+@pytest.mark.parametrize(
+    ("is_default", "words"),
+    [
+        (False, r"cannot take what the input function returns .* Make the input function return"),
+        (True, r"cannot take the fields of the records .* no input_fn.*frame\[columns\]"),
+    ],
+)
+def test_features_that_do_not_fit_are_refused_with_what_to_change(is_default, words) -> None:
+    import keras
+
+    from elasticdl.training.keras import inputs
+
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(1)])
+
+    with pytest.raises(DefinitionError, match=f"(?s){words}"):
+        inputs.build(model, FEATURES, ORIGIN, is_default=is_default)
