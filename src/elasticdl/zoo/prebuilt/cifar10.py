@@ -1,12 +1,13 @@
-"""Tell ten kinds of small colour pictures apart.
+"""Classify small colour images.
 
 Three stages of two convolutions, each normalised: the plain ancestor of today's image models,
-about 0.3 million weights.
+about 0.3 million weights. It needs some thousand images, as CIFAR-10 has them.
 
-Data: `image`, 32 x 32 x 3 colour values 0 .. 255, and `label`, the kind 0 .. 9. CIFAR-10 has this
-shape. Predictions are 10 probabilities.
+Data: `image`, 32 x 32 x 3 colour values 0 .. 255, and `label`, the class, 0 .. 9; or a folder of
+images for each class. Predictions are one probability per class.
 
     elasticdl train --model_def=cifar10 --data=DATA --output=OUTPUT --num_epochs=20
+    elasticdl train --model_def=cifar10 --params="num_classes=3" --data=FOLDER --output=OUTPUT
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from elasticdl.data.batch import Record
 
 
-def custom_model(dropout: float = 0.2) -> keras.Model:
+def custom_model(dropout: float = 0.2, num_classes: int = 10) -> keras.Model:
     """Return the model: three convolution stages of growing width, pooled, and a dense layer."""
     inputs = keras.Input((32, 32, 3), name="image")
     x = inputs
@@ -35,7 +36,7 @@ def custom_model(dropout: float = 0.2) -> keras.Model:
         x = keras.layers.MaxPooling2D()(x)
         x = keras.layers.Dropout(dropout)(x)
     x = keras.layers.GlobalAveragePooling2D()(x)
-    outputs = keras.layers.Dense(10, activation="softmax")(x)
+    outputs = keras.layers.Dense(num_classes, activation="softmax")(x)
     return keras.Model(inputs, outputs, name="cifar10")
 
 
