@@ -1,6 +1,7 @@
 """`elasticdl.load` returns the model of the framework, with the weights that were trained."""
 
 import copy
+import traceback
 
 import numpy as np
 import pandas as pd
@@ -190,6 +191,20 @@ def test_text_in_place_of_numbers_is_reported_with_a_conversion(table_model):
             r"needs float64\. Convert the column, as with pandas\.to_numeric\(\)\.$",
         ):
             use()
+
+
+def test_a_traceback_of_a_loaded_models_predict_ends_at_the_callers_line(table_model, monkeypatch):
+    model, _ = table_model
+
+    def frames_of_elasticdl():
+        with pytest.raises(DataError) as caught:
+            model.predict(TABLE.drop(columns="b"))
+        files = [frame.filename for frame in traceback.extract_tb(caught.tb)]
+        return [file.rpartition("/")[2] for file in files if "src/elasticdl" in file]
+
+    assert frames_of_elasticdl() == ["errors.py"]
+    monkeypatch.setenv("ELASTICDL_DEBUG", "1")
+    assert len(frames_of_elasticdl()) > 2
 
 
 def test_the_error_on_a_misspelled_column_suggests_renaming_it(table_model):
