@@ -301,6 +301,23 @@ def test_different_columns_are_named_without_a_schema(tmp_path, change, message)
         elasticdl.predict(trained_model=output, data=frame, output=str(tmp_path / "p.csv"))
 
 
+def test_a_column_with_gaps_that_the_training_data_lacked_is_to_be_left_out(tmp_path):
+    (tmp_path / "model.py").write_text(ALL_FIELDS)
+    output = str(tmp_path / "out")
+    elasticdl.train(data=FIELDS, model_zoo=str(tmp_path), model_def="model", output=output)
+    gaps = np.where(np.arange(40) == 3, np.nan, 1.0)
+    model = elasticdl.load(output)
+
+    with pytest.raises(
+        DataError,
+        match=r"^data, record 3: column 'hue' has no value\. The data that the model was trained on "
+        r"had no such column: leave it out, as with df\.drop\(columns=\['hue'\]\)\.$",
+    ):
+        model.predict(FIELDS.assign(hue=gaps))
+    with pytest.raises(DataError, match="column 'a' has no value. Fill it in"):
+        model.predict(FIELDS.assign(a=gaps))
+
+
 IMAGES = """
 import numpy as np
 
