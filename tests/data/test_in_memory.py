@@ -434,6 +434,18 @@ def test_batches_of_one_size_are_unbatched():
     assert arrow_rows(of_tensorflow()).batch_size is None
 
 
+def test_batches_keep_their_size_in_later_steps_of_a_pipeline():
+    batches = of_tensorflow().batch(2)
+
+    def size(data):
+        return arrow_rows(data).batch_size
+
+    assert size(batches.map(lambda x, y: (x, y))) == 2
+    assert size(batches.map(lambda x, y: (x, y), num_parallel_calls=2).prefetch(2).take(1)) == 2
+    assert size(batches.unbatch().batch(3).filter(lambda x, y: True)) == 3
+    assert size(batches.rebatch(3).map(lambda x, y: (x, y))) is None
+
+
 def of_hugging_face(**columns):
     import datasets
 

@@ -67,6 +67,14 @@ _PAIR, _WITH_WEIGHTS = 2, 3
 # Enough to find random steps, without reading a large data set twice.
 _COMPARED = 10_000
 _DRAWING = ("Random", "Stateful", "StatelessRandom", "TruncatedNormal", "Multinomial")
+# Steps of a pipeline after which batches have the size that they had before.
+_ELEMENT_BY_ELEMENT = {
+    f"{step}Dataset"
+    for step in (
+        *("AssertCardinality", "Filter", "IgnoreErrors", "Map", "ParallelMap"),
+        *("Repeat", "Shard", "Shuffle", "Skip", "Take", "Zip"),
+    )
+}
 _RANDOM = (
     "data is random: it may yield different elements when it is read again. It is stored once, so "
     "augmentation would be the same in every epoch. Remove shuffle() and random steps: ElasticDL "
@@ -398,9 +406,7 @@ def _of_tensorflow(dataset: Any) -> tuple[Callable[[], Iterable[Any]], int | Non
     )
     batch_size = None
     if is_batched:
-        # A batch size that is computed in the pipeline is unknown here.
-        given = getattr(steps[0], "_batch_size", None)
-        batch_size = None if given is None else int(given)
+        batch_size = _batch_size(steps)
         dataset, size = dataset.unbatch(), -1
     return dataset.as_numpy_iterator, size if size >= 0 else None, batch_size
 
@@ -415,6 +421,23 @@ def _steps(dataset: Any) -> Iterator[Any]:
     # TensorFlow has no public names for the inputs and the functions of a step.
     for each in dataset._inputs():  # noqa: SLF001
         yield from _steps(each)
+
+
+def _batch_size(steps: Sequence[Any]) -> int | None:
+    """Return the size of the batches that a `tf.data` pipeline yields; None if it is unknown.
+
+    Args:
+        steps: The steps of the pipeline, the last one first.
+    """
+    for step in steps:
+        name = type(step).__name__
+        if "BatchDataset" in name:
+            # A size that is computed in the pipeline is unknown here.
+            given = getattr(step, "_batch_size", None)
+            return None if given is None else int(given)
+        if name.strip("_") not in _ELEMENT_BY_ELEMENT:
+            return None
+    return None
 
 
 def _repeats_its_order(step: Any) -> bool:
