@@ -430,9 +430,7 @@ def _unknown_option(name: str, known: Iterable[str]) -> UsageError:
     return UsageError(f"There is no option {name!r}. There are:\n{listed}")
 
 
-def checked_options(
-    options: Mapping[str, Any], job_function: Callable[..., Job]
-) -> dict[str, Any]:
+def checked_options(options: Mapping[str, Any], job_function: Callable[..., Job]) -> dict[str, Any]:
     """Return options by the names of a function's keyword arguments, after checking the names.
 
     Args:

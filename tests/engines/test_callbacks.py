@@ -314,7 +314,10 @@ def test_a_damaged_best_checkpoint_keeps_the_last_model_with_a_warning(train, zo
         ({"evaluation_steps": 10}, "The trained model has the weights of epoch 1 (step 10), "),
         ({"evaluation_steps": 4}, "The trained model has the weights of epoch 1 (step 4), "),
         ({"best_mode": "max"}, "The trained model has the weights of epoch 3 (step 30), "),
-        ({"best_mode": "max", "max_steps": 25}, "The trained model has the weights of epoch 3 (ste"),
+        (
+            {"best_mode": "max", "max_steps": 25},
+            "The trained model has the weights of epoch 3 (ste",
+        ),
     ],
 )
 def test_the_last_note_names_the_epoch_of_the_best_model(train, zoo, data, more, first):

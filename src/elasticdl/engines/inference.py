@@ -92,9 +92,7 @@ class OpenedModel:
         )
         return Prefetch(self._named_columns(batches), lambda item: arrays_bytes(item[1].features))
 
-    def _named_columns(
-        self, batches: Iterator[tuple[int, Batch]]
-    ) -> Iterator[tuple[int, Batch]]:
+    def _named_columns(self, batches: Iterator[tuple[int, Batch]]) -> Iterator[tuple[int, Batch]]:
         """Yield the batches; name a column with gaps that the training data did not have."""
         try:
             yield from batches

@@ -233,8 +233,9 @@ def train(
 def _best_of(run: Run, trained: TrainResult) -> TrainResult:
     """Load the best checkpoint into the trainer; return the result with its metrics.
 
-    A note says which checkpoint it is. If there is no best checkpoint, or it is damaged, the user is notified and `trained` is
-    returned unchanged. A damaged checkpoint is no longer marked as the best.
+    A note says which checkpoint it is. If there is no best checkpoint, or it is damaged, the user
+    is notified and `trained` is returned unchanged. A damaged checkpoint is no longer marked as the
+    best.
     """
     try:
         best = run.store.best()
