@@ -309,7 +309,9 @@ def test_a_stream_is_refused_with_an_alternative():
         def __iter__(self):
             yield X[0], Y[0]
 
-    with pytest.raises(UsageError, match="Stream without __len__ and __getitem__"):
+    with pytest.raises(
+        UsageError, match="an object of the class Stream without __len__ and __getitem__"
+    ):
         arrow_rows(Stream())
 
 

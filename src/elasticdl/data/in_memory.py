@@ -479,7 +479,8 @@ def _of_torch(data: Any) -> tuple[Callable[[], Iterable[Any]], int | None, int |
     dataset = data.dataset if is_loader else data
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         raise UsageError(
-            f"data is a {type(dataset).__name__} without __len__ and __getitem__. Return its "
+            f"data is an object of the class {type(dataset).__name__} without __len__ and "
+            "__getitem__. Return its "
             "DataLoader from train_dataloader() of the model file."
         )
     batch_size = data.batch_size if is_loader else None
