@@ -182,6 +182,16 @@ def test_batch_size_is_an_alias_of_minibatch_size():
     assert job == training_job(model_def="m", data="d", output="o", minibatch_size=16)
 
 
+@pytest.mark.parametrize("call", [elasticdl.evaluate, elasticdl.predict])
+def test_batch_size_is_an_alias_in_evaluate_and_predict(call):
+    given = {"trained_model": "m", "data": "d", "output": "o"}
+
+    with pytest.raises(UsageError, match="minibatch_size='x': expected a whole number"):
+        call(**given, batch_size="x")
+    with pytest.raises(UsageError, match="batch_size and minibatch_size are the same option"):
+        call(**given, batch_size=16, minibatch_size=16)
+
+
 def test_a_batch_size_under_both_names_is_refused():
     with pytest.raises(UsageError, match="batch_size and minibatch_size are the same option"):
         training_job(model_def="m", data="d", output="o", batch_size=16, minibatch_size=16)

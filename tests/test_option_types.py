@@ -48,6 +48,11 @@ def test_help_lists_each_option_with_type_default_and_description(name):
     assert "**options" not in shown
 
 
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_help_mentions_the_other_name_of_the_minibatch_size(name):
+    assert "`batch_size`" in pydoc.plain(pydoc.render_doc(getattr(elasticdl, name)))
+
+
 def test_an_unknown_option_is_refused_by_name():
     with pytest.raises(UsageError, match="num_epoch"):
         elasticdl.train(model_def="mnist", data="d", output="o", num_epoch=3)

@@ -31,7 +31,7 @@ from elasticdl.errors import (
     for_scripts,
 )
 from elasticdl.job_options import (
-    check_options,
+    checked_options,
     evaluation_job,
     location,
     prediction_job,
@@ -131,10 +131,10 @@ def evaluate(
     Raises:
         ElasticDLError: The job cannot be completed; see `elasticdl.errors`.
     """
-    check_options(options, evaluation_job)
+    named = checked_options(options, evaluation_job)
 
     def job_of(data: str) -> Job:
-        return evaluation_job(trained_model=trained_model, data=data, output=output, **options)
+        return evaluation_job(trained_model=trained_model, data=data, output=output, **named)
 
     return _run_on_data(job_of, {"data": data}, reporter, quiet)
 
@@ -166,10 +166,10 @@ def predict(
     Raises:
         ElasticDLError: The job cannot be completed; see `elasticdl.errors`.
     """
-    check_options(options, prediction_job)
+    named = checked_options(options, prediction_job)
 
     def job_of(data: str) -> Job:
-        return prediction_job(trained_model=trained_model, data=data, output=output, **options)
+        return prediction_job(trained_model=trained_model, data=data, output=output, **named)
 
     return _run_on_data(job_of, {"data": data}, reporter, quiet)
 

@@ -83,17 +83,31 @@ class ElasticDLError(Exception):
 
 
 def for_scripts(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Decorator: check the arguments of a public function, and shorten its errors.
+
+    See `ends_at_caller`; a call without a required argument has a clearer message than Python's.
+    """
+
+    @functools.wraps(function)
+    def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        _check_arguments(function, args, kwargs)
+        return function(*args, **kwargs)
+
+    return ends_at_caller(call)
+
+
+def ends_at_caller(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
     """Decorator: shorten tracebacks and name keywords in messages, for callers in scripts.
 
-    The traceback ends at the caller's line, because the message contains everything that the caller
-    can act on; with the environment variable `ELASTICDL_DEBUG`, it is complete. Messages name the
-    function's keywords instead of the command line's options.
+    The traceback ends at the caller's line and this function's, which Python adds, because the
+    message contains everything that the caller can act on; with the environment variable
+    `ELASTICDL_DEBUG`, it is complete. Messages name the function's keywords instead of the command
+    line's options.
     """
 
     @functools.wraps(function)
     def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
         try:
-            _check_arguments(function, args, kwargs)
             return function(*args, **kwargs)
         except (ElasticDLError, KeyboardInterrupt) as error:
             names = inspect.signature(call).parameters

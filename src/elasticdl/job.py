@@ -57,7 +57,7 @@ class TrainingOptions:
 
     Attributes:
         num_epochs: Number of passes over the training data.
-        minibatch_size: Examples in one step.
+        minibatch_size: Examples in one step; `batch_size` is another name of the option.
         seed: Determines initial weights, order of records and dropout.
         shuffle: Whether the order of records changes each epoch.
         max_steps: Stop after N steps; 0 means no limit.

@@ -113,8 +113,7 @@ def training_job(
         run_name: Name of the MLflow run; the default is the name of the output.
         tensorboard: Whether to write curves for TensorBoard to `logs/` in the output.
         engine: Name of an engine that an installed plugin has; see `elasticdl.plugins`.
-        **options: The fields of `TrainingOptions`, as values or as strings; `batch_size` is another
-            name of `minibatch_size`.
+        **options: The fields of `TrainingOptions`, as values or as strings.
 
     Raises:
         UsageError: A name or a value is wrong.
@@ -269,7 +268,7 @@ def evaluation_job(
             `validation_split` holds out.
         report: Folder for a report on each record; True or an empty string means `report` in the
             trained model. None: write no report.
-        minibatch_size: Number of examples per call of the model.
+        minibatch_size: Number of examples per call of the model; `batch_size` is another name.
         num_workers: Number of processes that share the records. None: evaluate in this process.
         ray_address: Address of a Ray cluster. None: start Ray on this machine.
         give_up_after: Seconds without progress of any worker after which the job fails.
@@ -313,7 +312,7 @@ def prediction_job(
         trained_model: Folder that `train` wrote.
         data: URI or glob of the records, or a list of them.
         output: A file if it ends in `.recordio`, `.parquet` or `.csv`, else a folder of part files.
-        minibatch_size: Number of examples per call of the model.
+        minibatch_size: Number of examples per call of the model; `batch_size` is another name.
         format: File format of the part files: `recordio`, `parquet` or `csv`; None means RecordIO,
             or the format of the one file that `output` names.
         columns: Columns of the input to copy into the predictions: a list, or their names separated
@@ -431,29 +430,43 @@ def _unknown_option(name: str, known: Iterable[str]) -> UsageError:
     return UsageError(f"There is no option {name!r}. There are:\n{listed}")
 
 
-def check_options(options: Mapping[str, Any], job_function: Callable[..., Job]) -> None:
-    """Check that a function that builds a job has a keyword argument for each option.
+def checked_options(options: Mapping[str, Any], job_function: Callable[..., Job]) -> dict[str, Any]:
+    """Return options by the names of a function's keyword arguments, after checking the names.
 
     Args:
         options: Option -> value, as the user passed them; the values are not checked.
         job_function: `evaluation_job` or `prediction_job`.
 
     Raises:
-        UsageError: There is no such option.
+        UsageError: There is no such option, or one is passed under two names.
     """
     known = inspect.signature(job_function).parameters
-    for name in options:
+    named = {}
+    for given, value in options.items():
+        name = _option_name(given, options)
         if name not in known:
             raise _unknown_option(name, known)
+        named[name] = value
+    return named
+
+
+def _option_name(given: str, options: Mapping[str, Any]) -> str:
+    """Return the name of an option that may have been passed under another name.
+
+    Raises:
+        UsageError: It is passed under both names.
+    """
+    name = _ALIASES.get(given, given)
+    if name != given and name in options:
+        raise UsageError(f"{given} and {name} are the same option. Use only one of them.")
+    return name
 
 
 def _training_options(options: Mapping[str, Any]) -> TrainingOptions:
     fields = {f.name: f for f in dataclasses.fields(TrainingOptions)}
     values: dict[str, Any] = {}
     for given, value in options.items():
-        name = _ALIASES.get(given, given)
-        if name != given and name in options:
-            raise UsageError(f"{given} and {name} are the same option. Use only one of them.")
+        name = _option_name(given, options)
         default = fields[name].default
         if name == "best_mode":
             values[name] = _best_mode(value)

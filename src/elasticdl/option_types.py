@@ -24,6 +24,7 @@ class SharedOptions(TypedDict, total=False):
     """Options of all three functions."""
 
     minibatch_size: int | str
+    batch_size: int | str
     num_workers: int | str | None
     ray_address: str | None
     give_up_after: float | str
@@ -46,7 +47,6 @@ class PredictOptions(SharedOptions, total=False):
 class TrainOptions(SharedOptions, total=False):
     """Further options of `train`; see `job_options.training_job` and `job.TrainingOptions`."""
 
-    batch_size: int | str
     validation_split: float | str | None
     spec: str | Path | None
     dialect: str | None

@@ -37,6 +37,8 @@ _WRITTEN_FRAME = re.compile(
 )
 # An exception's message may contain a whole table, which every event would repeat.
 _MAX_TEXT = 20_000
+# Before the traceback of a Python function that a TensorFlow operation called.
+_CALLED = "\nTraceback (most recent call last):\n"
 _COMPILED = ("Graph execution error:", "in user code:")
 _OF_TENSORFLOW = ("{{", "[Op:", "root error(s) found", "\x1b[")
 _HEADINGS = re.compile(
@@ -151,6 +153,7 @@ def plain(error: BaseException | str) -> str:
             del lines[0]
         lines = [line.removeprefix("    ") for line in lines if not _HEADINGS.fullmatch(line)]
         text = re.sub(r"\A\s*[A-Z]\w*(?:Error|Exception): ", "", "\n".join(lines))
+    text = text.partition(_CALLED)[0]
     for pattern, by in _NOT_FOR_PEOPLE:
         text = pattern.sub(by, text)
     return "\n".join(line for line in text.splitlines() if line.strip()).strip()
@@ -193,7 +196,8 @@ def _users_frames(error: BaseException) -> list[traceback.FrameSummary]:
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:
     text = _text(error)
     frames = list(traceback.extract_tb(error.__traceback__))
-    if text.startswith(_COMPILED):
+    of_tensorflow = any(sign in text for sign in _OF_TENSORFLOW)
+    if text.startswith(_COMPILED) or (of_tensorflow and _CALLED in text):
         written = [
             traceback.FrameSummary(found["file"], int(found["line"]), found["name"])
             for found in _WRITTEN_FRAME.finditer(text)

@@ -358,6 +358,20 @@ def test_show_draws_pictures(folder):
     assert len([line for line in printed.splitlines() if set(line) & set("░▒▓█")]) >= 10
 
 
+def test_show_has_the_sides_of_images_and_the_names_of_their_classes(folder):
+    image = pytest.importorskip("PIL.Image")
+    for name, size in (("cat", (20, 10)), ("dog", (30, 12))):
+        (folder / "pets" / name).mkdir(parents=True)
+        image.new("RGB", size).save(folder / "pets" / name / "1.png")
+
+    printed = run("show", "pets")
+
+    assert re.search(r"\n  image +uint8 +\[10 to 12, 20 to 30, 3\] ", printed)
+    assert re.search(r"\n  label +0 \(cat\) +1 \(dog\)", printed)
+    named = run("show", "pets", "--schema=x: uint8[8, 8, 3], kind: int64[1]")
+    assert re.search(r"\n  kind +0 \(cat\) +1 \(dog\)", named)
+
+
 def test_show_prints_records_that_are_not_examples_as_bytes(folder):
     with Writer("a.recordio") as writer:
         writer.write(b"hello, [bold]")

@@ -56,6 +56,17 @@ def test_a_missing_extra_is_shown_with_its_command(monkeypatch):
     }
 
 
+def test_an_extra_in_place_of_an_installed_one_is_not_missing(monkeypatch):
+    lines = ['tensorflow-cpu; extra == "tensorflow"', 'tensorflow; extra == "tensorflow-gpu"']
+    monkeypatch.setattr(doctor, "requires", lambda _: lines)
+    monkeypatch.setattr(doctor, "_version", {"tensorflow-cpu": "2.21"}.get)
+
+    assert json.loads(run("--json"))["extras"]["tensorflow-gpu"] == (
+        "not installed; for GPUs, in an environment without tensorflow: "
+        "pip install 'elasticdl[tensorflow-gpu]'"
+    )
+
+
 def test_a_full_disk_a_small_shared_memory_and_a_quota_are_hints(monkeypatch):
     usage = shutil.disk_usage("/")._replace(total=64 << 20, free=1 << 20)
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: usage)

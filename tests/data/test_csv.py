@@ -411,6 +411,15 @@ def test_an_unsuitable_row_is_named_with_its_column(write, row, schema, message)
         source.read_records(0, 9, schema)
 
 
+def test_the_advice_for_a_wrong_cell_names_a_schema_only_if_there_is_one(write):
+    source = CSVSource([write("age\n1\nabc\n")])
+
+    with pytest.raises(SchemaError, match=r"Correct the cell, or the dtype in data_schema\(\)\.$"):
+        source.read_records(0, 2, schema_of(age=([], "int64")))
+    with pytest.raises(SchemaError, match=r"expected a number\. Correct the cell\.$"):
+        source.read_records(0, 2, schema_of(age=([], "int64")).undeclared())
+
+
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])

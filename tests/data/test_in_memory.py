@@ -1,5 +1,7 @@
 """Data in memory becomes a file of rows: the same file for the same data."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -11,7 +13,7 @@ from elasticdl.data.array_shapes import shape_of
 from elasticdl.data.in_memory import arrow_rows
 from elasticdl.data.schema import Schema
 from elasticdl.data.sources import open_source
-from elasticdl.errors import DataError, SchemaError, UsageError
+from elasticdl.errors import DataError, SchemaError, UsageError, UserCodeError
 
 X = np.arange(24, dtype=np.float32).reshape(4, 3, 2)
 Y = np.array([3, 1, 2, 0])
@@ -307,8 +309,47 @@ def test_a_stream_is_refused_with_an_alternative():
         def __iter__(self):
             yield X[0], Y[0]
 
-    with pytest.raises(UsageError, match="Stream without __len__ and __getitem__"):
+    with pytest.raises(
+        UsageError, match="an object of the class Stream without __len__ and __getitem__"
+    ):
         arrow_rows(Stream())
+
+
+def test_an_error_in_a_dataset_names_the_item_and_the_users_line():
+    torch = pytest.importorskip("torch")
+
+    class Damaged(torch.utils.data.Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, i):
+            return {"x": X[i], "y": int("x7" if i == 2 else "1")}
+
+    for data in (Damaged(), torch.utils.data.DataLoader(Damaged(), batch_size=2)):
+        with pytest.raises(UserCodeError) as caught:
+            arrow_rows(data)
+        first, *_, last = str(caught.value).splitlines()
+        assert re.fullmatch(
+            r"\S*test_in_memory.py:\d+: the data set raised on item 2 \(counted from 0\):", first
+        )
+        assert last == "ValueError: invalid literal for int() with base 10: 'x7'"
+        assert "in_memory.py" not in str(caught.value).replace("test_in_memory.py", "")
+
+
+def test_an_error_in_a_pipeline_names_the_items_before_and_the_users_line():
+    tf = pytest.importorskip("tensorflow")
+
+    def parsed(y):
+        return np.float32("x7" if y == Y[2] else "1")
+
+    data = of_tensorflow().map(lambda x, y: (x, tf.numpy_function(parsed, [y], tf.float32)))
+
+    message = r"^\S*test_in_memory.py:\d+: the data set raised after \d items:\n  File"
+    with pytest.raises(UserCodeError, match=message) as caught:
+        arrow_rows(data)
+    assert str(caught.value).endswith(
+        "in the function given to map(): ValueError: could not convert string to float: 'x7'"
+    )
 
 
 def test_a_subset_of_a_dataset_keeps_its_items():
@@ -393,6 +434,18 @@ def test_batches_of_one_size_are_unbatched():
     assert plain(data)["y"] == Y.tolist()
     assert arrow_rows(data).batch_size == arrow_rows(of_tensorflow().batch(2)).batch_size == 2
     assert arrow_rows(of_tensorflow()).batch_size is None
+
+
+def test_batches_keep_their_size_in_later_steps_of_a_pipeline():
+    batches = of_tensorflow().batch(2)
+
+    def size(data):
+        return arrow_rows(data).batch_size
+
+    assert size(batches.map(lambda x, y: (x, y))) == 2
+    assert size(batches.map(lambda x, y: (x, y), num_parallel_calls=2).prefetch(2).take(1)) == 2
+    assert size(batches.unbatch().batch(3).filter(lambda x, y: True)) == 3
+    assert size(batches.rebatch(3).map(lambda x, y: (x, y))) is None
 
 
 def of_hugging_face(**columns):

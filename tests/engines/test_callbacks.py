@@ -305,3 +305,26 @@ def test_a_damaged_best_checkpoint_keeps_the_last_model_with_a_warning(train, zo
     assert store.best_step() is None
     assert train(num_epochs=3, **more).already_done
     assert json.loads((folder / "manifest.json").read_text())["step"] == 10
+
+
+@pytest.mark.parametrize(
+    ("more", "first"),
+    [
+        ({}, "The trained model has the weights of epoch 1 (step 10), with the best val_loss, "),
+        ({"evaluation_steps": 10}, "The trained model has the weights of epoch 1 (step 10), "),
+        ({"evaluation_steps": 4}, "The trained model has the weights of epoch 1 (step 4), "),
+        ({"best_mode": "max"}, "The trained model has the weights of epoch 3 (step 30), "),
+        (
+            {"best_mode": "max", "max_steps": 25},
+            "The trained model has the weights of epoch 3 (ste",
+        ),
+    ],
+)
+def test_the_last_note_names_the_epoch_of_the_best_model(train, zoo, data, more, first):
+    zoo(WORSE)
+    reporter = RecordingReporter()
+
+    options = {"validation_data": str(data), "restore_best_weights": True, "reporter": reporter}
+    train(num_epochs=3, **options, **more)
+
+    assert reporter.notes[-1].startswith(first)

@@ -1,6 +1,7 @@
 """`elasticdl.load` returns the model of the framework, with the weights that were trained."""
 
 import copy
+import traceback
 
 import numpy as np
 import pandas as pd
@@ -192,6 +193,20 @@ def test_text_in_place_of_numbers_is_reported_with_a_conversion(table_model):
             use()
 
 
+def test_a_traceback_of_a_loaded_models_predict_ends_at_the_callers_line(table_model, monkeypatch):
+    model, _ = table_model
+
+    def frames_of_elasticdl():
+        with pytest.raises(DataError) as caught:
+            model.predict(TABLE.drop(columns="b"))
+        files = [frame.filename for frame in traceback.extract_tb(caught.tb)]
+        return [file.rpartition("/")[2] for file in files if "src/elasticdl" in file]
+
+    assert frames_of_elasticdl() == ["errors.py"]
+    monkeypatch.setenv("ELASTICDL_DEBUG", "1")
+    assert len(frames_of_elasticdl()) > 2
+
+
 def test_the_error_on_a_misspelled_column_suggests_renaming_it(table_model):
     model, output = table_model
     misspelled = TABLE.rename(columns={"word": "wort"})
@@ -284,6 +299,23 @@ def test_different_columns_are_named_without_a_schema(tmp_path, change, message)
         elasticdl.load(output).predict(frame)
     with pytest.raises(DataError, match=message):
         elasticdl.predict(trained_model=output, data=frame, output=str(tmp_path / "p.csv"))
+
+
+def test_a_column_with_gaps_that_the_training_data_lacked_is_to_be_left_out(tmp_path):
+    (tmp_path / "model.py").write_text(ALL_FIELDS)
+    output = str(tmp_path / "out")
+    elasticdl.train(data=FIELDS, model_zoo=str(tmp_path), model_def="model", output=output)
+    gaps = np.where(np.arange(40) == 3, np.nan, 1.0)
+    model = elasticdl.load(output)
+
+    with pytest.raises(
+        DataError,
+        match=r"^data, record 3: column 'hue' has no value\. The data that the model was trained "
+        r"on had no such column: leave it out, as with df\.drop\(columns=\['hue'\]\)\.$",
+    ):
+        model.predict(FIELDS.assign(hue=gaps))
+    with pytest.raises(DataError, match="column 'a' has no value. Fill it in"):
+        model.predict(FIELDS.assign(a=gaps))
 
 
 IMAGES = """

@@ -95,7 +95,11 @@ def _records(overview: Overview, console: Console) -> Table:
     there = {name for record in records for name in record}
     names = [field.name for field in overview.fields if field.name in there][:_MAX_FIELDS]
     in_colour = console.color_system is not None
-    cells = [[_cell(record.get(name), in_colour=in_colour) for name in names] for record in records]
+    classes = {overview.label: overview.classes}
+    cells = [
+        [_cell(record.get(name), classes.get(name, ()), in_colour=in_colour) for name in names]
+        for record in records
+    ]
     # Pictures are tall, but several of them fit side by side.
     width = sum(_picture_width(record) + _COLUMN_PADDING for record in records)
     have_pictures = width > _COLUMN_PADDING * len(records)
@@ -139,9 +143,11 @@ def _raw(records: Sequence[bytes]) -> Table:
     return table
 
 
-def _cell(array: Array | None, *, in_colour: bool) -> RenderableType:
+def _cell(array: Array | None, classes: Sequence[str], *, in_colour: bool) -> RenderableType:
     if array is None:
         return Text("-", "dim")
+    if classes and array.size == 1:
+        return Text(f"{_shortened(array)} ({printable(classes[int(array.item())])})")
     picture = as_picture(array)
     if picture is not None:
         return draw(picture, in_colour=in_colour)

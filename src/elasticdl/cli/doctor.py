@@ -30,6 +30,8 @@ _GIB = 1 << 30
 _SMALLEST_SHM_BYTES = 1 * _GIB
 _SMALLEST_DISK_BYTES = 2 * _GIB
 _NOT_FOR_USERS = {"all", "dev"}
+# Extra -> the one that takes its place.
+_INSTEAD_OF = {"tensorflow-gpu": "tensorflow"}
 _SHOWN = (
     "keras", "tensorflow", "tensorflow-cpu", "torch", "ray", "torchft", "flwr", "mlflow-skinny",
     "numpy", "pyarrow",
@@ -93,7 +95,7 @@ def _extras() -> dict[str, str]:
     """Return which extras of ElasticDL (`pip install elasticdl[NAME]`) are installed.
 
     Returns:
-        Name of the extra -> `installed`, or the missing packages and the command to install them.
+        Name of the extra -> `installed`, or what is missing, with the command to install it.
     """
     needed: dict[str, list[tuple[str, bool]]] = defaultdict(list)
     for line in requires("elasticdl") or ():
@@ -111,6 +113,12 @@ def _extras() -> dict[str, str]:
             missing.append(of_platforms[0])
         command = f"pip install 'elasticdl[{name}]'"
         found[name] = f"missing {', '.join(missing)}: {command}" if missing else "installed"
+    for name, other in _INSTEAD_OF.items():
+        if found.get(name, "installed") != "installed" and found.get(other) == "installed":
+            found[name] = (
+                f"not installed; for GPUs, in an environment without {other}: "
+                f"pip install 'elasticdl[{name}]'"
+            )
     return found
 
 

@@ -249,7 +249,7 @@ class CSVSource:
         file_index = bisect_right(self._first_units, index) - 1
         file, rows = self._files[file_index]
         blocks = self._units[file_index][index - self._first_units[file_index]]
-        return TableUnit(read_blocks(file, rows, blocks, self._types_for(schema, rows)))
+        return TableUnit(self._read(file, rows, blocks, schema))
 
     def joined(self, units: Iterable[TableUnit], memory_bytes: int) -> TableUnit | None:
         """Join all units into one, from which rows are picked faster; see `UnitSource`.
@@ -294,11 +294,16 @@ class CSVSource:
         key = (file_index, block_index, schema)
         if here.key != key:
             file, index = self._files[file_index]
-            here.table = read_blocks(
-                file, index, (block_index, block_index + 1), self._types_for(schema, index)
-            )
+            here.table = self._read(file, index, (block_index, block_index + 1), schema)
             here.key = key
         return here.table
+
+    def _read(
+        self, file: CSVFile, index: CSVIndex, blocks: tuple[int, int], schema: Schema | None
+    ) -> pa.Table:
+        is_declared = schema is not None and any(field.is_declared for field in schema.fields)
+        types = self._types_for(schema, index)
+        return read_blocks(file, index, blocks, types, is_declared=is_declared)
 
     def _types_for(self, schema: Schema | None, index: CSVIndex) -> _Types:
         if schema is not None:

@@ -45,7 +45,12 @@ _CELL = re.compile(r"CSV column #(\d+): Row #(\d+): .*?invalid value '(.*)'", re
 
 
 def read_blocks(
-    file: CSVFile, index: CSVIndex, blocks: tuple[int, int], types: Mapping[str, pa.DataType]
+    file: CSVFile,
+    index: CSVIndex,
+    blocks: tuple[int, int],
+    types: Mapping[str, pa.DataType],
+    *,
+    is_declared: bool = False,
 ) -> pa.Table:
     """Read the rows of consecutive blocks, with cells converted to the given types.
 
@@ -54,6 +59,7 @@ def read_blocks(
         index: Its index.
         blocks: The first block, and one past the last.
         types: Column -> type. An integer column may come back as float64, for cells such as 3.0.
+        is_declared: Whether the user declared the types in `data_schema()`, for errors.
 
     Raises:
         SchemaError: A cell does not have the type of its column.
@@ -70,7 +76,8 @@ def read_blocks(
         except pa.ArrowInvalid as error:
             name = _flag_column(error, index, relaxed, flags)
             if name is None:
-                raise _wrong_cell(file, index, blocks, types, error) from None
+                advice = "Correct the cell" + ", or the dtype in data_schema()" * is_declared
+                raise _wrong_cell(file, index, blocks, types, error, advice=advice) from None
             # true and false are valid in a column of numbers.
             flags.append(name)
         else:
@@ -121,6 +128,8 @@ def _wrong_cell(
     blocks: tuple[int, int],
     types: Mapping[str, pa.DataType],
     error: pa.ArrowInvalid,
+    *,
+    advice: str,
 ) -> SchemaError:
     cell = _CELL.search(str(error))
     if cell is None:
@@ -131,7 +140,7 @@ def _wrong_cell(
     expected = {pa.bool_(): "true, false, 1 or 0"}.get(types[name], "a number")
     return SchemaError(
         f"{place(file, index, record)}: column {name!r} holds {shown(cell[3])}; expected "
-        f"{expected}. Correct the cell, or the dtype in data_schema() if the model has one."
+        f"{expected}. {advice}."
     )
 
 

@@ -52,7 +52,14 @@ from elasticdl.data.memory_tables import (
 from elasticdl.data.snapshot import TableWriter
 from elasticdl.data.stored_file import local_path
 from elasticdl.data.wording import counted
-from elasticdl.errors import DataError, ElasticDLError, UsageError
+from elasticdl.errors import (
+    DataError,
+    ElasticDLError,
+    UsageError,
+    UserCodeError,
+    raised_at,
+    users_traceback,
+)
 
 _BATCH_ROWS = 1 << 14
 _COPY_BYTES = 1 << 24
@@ -60,6 +67,14 @@ _PAIR, _WITH_WEIGHTS = 2, 3
 # Enough to find random steps, without reading a large data set twice.
 _COMPARED = 10_000
 _DRAWING = ("Random", "Stateful", "StatelessRandom", "TruncatedNormal", "Multinomial")
+# Steps of a pipeline after which batches have the size that they had before.
+_ELEMENT_BY_ELEMENT = {
+    f"{step}Dataset"
+    for step in (
+        *("AssertCardinality", "Filter", "IgnoreErrors", "Map", "ParallelMap"),
+        *("Repeat", "Shard", "Shuffle", "Skip", "Take", "Zip"),
+    )
+}
 _RANDOM = (
     "data is random: it may yield different elements when it is read again. It is stored once, so "
     "augmentation would be the same in every epoch. Remove shuffle() and random steps: ElasticDL "
@@ -169,6 +184,7 @@ def arrow_rows(data: Any) -> ArrowRows:
 
     Raises:
         UsageError: Its type is not supported.
+        UserCodeError: The code of a data set raised.
         DataError: Its columns have different lengths, or values that cannot be stored.
     """
     table = table_of(data)
@@ -176,9 +192,10 @@ def arrow_rows(data: Any) -> ArrowRows:
         return _of_table(table)
     root, kinds = kinds_of(data)
     if root == "tensorflow" and "DatasetV2" in kinds:
-        return _of_elements(*_of_tensorflow(data))
+        # A batch raises as a whole, so the number of the item is not known.
+        return _of_elements(*_of_tensorflow(data), raised="after {} items")
     if {"Dataset", "DataLoader"} & kinds:
-        return _of_elements(*_of_torch(data))
+        return _of_elements(*_of_torch(data), raised="on item {} (counted from 0)")
     if isinstance(data, Mapping):
         return _of_columns(data)
     if _is_array(data):
@@ -234,7 +251,11 @@ def _of_columns(columns: Mapping[str, Any]) -> ArrowRows:
 
 
 def _of_elements(
-    elements: Callable[[], Iterable[Any]], num_rows: int | None, batch_size: int | None
+    elements: Callable[[], Iterable[Any]],
+    num_rows: int | None,
+    batch_size: int | None,
+    *,
+    raised: str,
 ) -> ArrowRows:
     """Return the elements of a data set as rows.
 
@@ -243,13 +264,20 @@ def _of_elements(
             times, to check that they are not random.
         num_rows: Number of elements; None if unknown.
         batch_size: Size of the user's batches, if the elements were split from batches; else None.
+        raised: Where the data set raised, for an error, with a placeholder for the number of
+            elements before.
 
     Raises:
         UsageError: The elements are random, or of another kind.
+        UserCodeError: The code of the data set raised.
         DataError: There are no elements.
     """
-    _check_same_again(elements)
-    rows = (_element(each) for each in elements())
+
+    def read() -> Iterator[Any]:
+        return _read(elements(), raised)
+
+    _check_same_again(read)
+    rows = (_element(each) for each in read())
     groups = iter(lambda: list(itertools.islice(rows, _BATCH_ROWS)), [])
     first = next(groups, None)
     if first is None:
@@ -262,6 +290,34 @@ def _of_elements(
     begun = batch(first)
     batches = itertools.chain([begun], map(batch, groups))
     return ArrowRows(begun.schema, batches, num_rows, batch_size)
+
+
+def _read(elements: Iterable[Any], raised: str) -> Iterator[Any]:
+    """Yield the elements of a data set, which the user's code makes.
+
+    Args:
+        elements: The elements.
+        raised: Where the data set raised; see `_of_elements`.
+
+    Raises:
+        UserCodeError: The code raised. The error names the element and the user's line.
+    """
+    number = 0
+    iterator = iter(elements)
+    while True:
+        try:
+            element = next(iterator)
+        except StopIteration:
+            return
+        except ElasticDLError:
+            raise
+        except Exception as error:
+            raise UserCodeError(
+                f"{raised_at(error, 'data')}: the data set raised {raised.format(number)}:\n"
+                f"{users_traceback(error)}"
+            ) from error
+        yield element
+        number += 1
 
 
 def _element(element: Any) -> dict[str, Any]:
@@ -350,9 +406,7 @@ def _of_tensorflow(dataset: Any) -> tuple[Callable[[], Iterable[Any]], int | Non
     )
     batch_size = None
     if is_batched:
-        # A batch size that is computed in the pipeline is unknown here.
-        given = getattr(steps[0], "_batch_size", None)
-        batch_size = None if given is None else int(given)
+        batch_size = _batch_size(steps)
         dataset, size = dataset.unbatch(), -1
     return dataset.as_numpy_iterator, size if size >= 0 else None, batch_size
 
@@ -367,6 +421,23 @@ def _steps(dataset: Any) -> Iterator[Any]:
     # TensorFlow has no public names for the inputs and the functions of a step.
     for each in dataset._inputs():  # noqa: SLF001
         yield from _steps(each)
+
+
+def _batch_size(steps: Sequence[Any]) -> int | None:
+    """Return the size of the batches that a `tf.data` pipeline yields; None if it is unknown.
+
+    Args:
+        steps: The steps of the pipeline, the last one first.
+    """
+    for step in steps:
+        name = type(step).__name__
+        if "BatchDataset" in name:
+            # A size that is computed in the pipeline is unknown here.
+            given = getattr(step, "_batch_size", None)
+            return None if given is None else int(given)
+        if name.strip("_") not in _ELEMENT_BY_ELEMENT:
+            return None
+    return None
 
 
 def _repeats_its_order(step: Any) -> bool:
@@ -408,7 +479,8 @@ def _of_torch(data: Any) -> tuple[Callable[[], Iterable[Any]], int | None, int |
     dataset = data.dataset if is_loader else data
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         raise UsageError(
-            f"data is a {type(dataset).__name__} without __len__ and __getitem__. Return its "
+            f"data is an object of the class {type(dataset).__name__} without __len__ and "
+            "__getitem__. Return its "
             "DataLoader from train_dataloader() of the model file."
         )
     batch_size = data.batch_size if is_loader else None

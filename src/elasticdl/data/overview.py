@@ -59,7 +59,7 @@ class FieldOverview:
     Attributes:
         name: Its name.
         dtype: "float32", "int64", ..., "bytes", or for a column of a table the name of its type.
-        shape: Its shape in words: `[28, 28]`, or `1 to 5 values`.
+        shape: Its shape in words: `[28, 28]`, `[96 to 128, 128, 3]` or `1 to 5 values`.
         values: The range of numbers, or the number of distinct strings.
     """
 
@@ -84,6 +84,8 @@ class Overview:
         num_looked_at: Number of records, from the first, on which `fields` is based.
         records: The first records.
         raw: The first records as they are stored, if they are not `tf.Example`s.
+        label: Name of the field with the number of a record's class; empty if there is none.
+        classes: Names of the classes, in the order of their numbers.
     """
 
     format: Format
@@ -96,6 +98,8 @@ class Overview:
     num_looked_at: int
     records: tuple[Record, ...]
     raw: tuple[bytes, ...] = ()
+    label: str = ""
+    classes: tuple[str, ...] = ()
 
 
 def summarize_files(data: str, limit: int, schema: Schema | None = None) -> Overview:
@@ -133,6 +137,7 @@ def summarize_files(data: str, limit: int, schema: Schema | None = None) -> Over
         least = _FEW_LOOKED_AT if file_format == IMAGES else _MAX_LOOKED_AT
         num_looked_at = min(max(limit, least), source.num_records)
         records, fields, raw = _first_records(source, num_looked_at, schema, limit)
+        label, classes = _classes(source, file_format, schema)
     return Overview(
         file_format,
         tuple(uris),
@@ -144,6 +149,8 @@ def summarize_files(data: str, limit: int, schema: Schema | None = None) -> Over
         len(records),
         tuple(records[:limit]),
         raw,
+        label,
+        classes,
     )
 
 
@@ -205,6 +212,19 @@ def _layout(source: RecordSource, file_format: Format) -> str:
         shown = ", ".join(words[:_MAX_CLASSES_NAMED]) + (f" and {more:,} more" * (more > 0))
         return f"classes: {shown or 'none'}"
     return ""
+
+
+def _classes(
+    source: RecordSource, file_format: Format, schema: Schema | None
+) -> tuple[str, tuple[str, ...]]:
+    """Return the name of the label of images, and the names of their classes; both may be empty."""
+    if file_format != IMAGES:
+        return "", ()
+    from elasticdl.data.image_unit import LABEL, roles_of  # noqa: PLC0415 - imports Pillow
+
+    label = None if schema is None else roles_of(schema).label
+    name = LABEL if schema is None else "" if label is None else label.name
+    return name, cast("ImageSource", source).classes
 
 
 @contextlib.contextmanager
@@ -313,6 +333,11 @@ def _shape(arrays: Sequence[np.ndarray[Any, Any]]) -> str:
     shapes = {array.shape for array in arrays}
     if len(shapes) == 1:
         return str(list(shapes.pop()))
+    num_axes = {len(shape) for shape in shapes}
+    if len(num_axes) == 1 and max(num_axes) > 1:
+        sides = [sorted(set(side)) for side in zip(*shapes, strict=True)]
+        words = [f"{s[0]} to {s[-1]}" if len(s) > 1 else str(s[0]) for s in sides]
+        return f"[{', '.join(words)}]"
     sizes = sorted(array.size for array in arrays)
     return f"{sizes[0]} to {sizes[-1]} values"
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     Array: TypeAlias = np.ndarray[Any, Any]
 
-__all__ = ["STRING", "Field", "MissingFieldError", "Schema"]
+__all__ = ["STRING", "Field", "MissingFieldError", "NoValueError", "Schema"]
 
 
 class MissingFieldError(SchemaError):
@@ -45,6 +45,20 @@ class MissingFieldError(SchemaError):
     def __init__(self, message: str, present: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.present = tuple(present)
+
+
+class NoValueError(SchemaError):
+    """A row of a table has no value in a column that must have one.
+
+    Args:
+        message: The error message.
+        problem: Its beginning, without advice: the row, and the name of the column.
+        column: Name of the column.
+    """
+
+    def __init__(self, message: str, problem: str = "", column: str = "") -> None:
+        super().__init__(message)
+        self.problem, self.column = problem, column
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from elasticdl.data import example
 from elasticdl.data.array_shapes import check_shape, shape_of
 from elasticdl.data.column_summary import kind_of
 from elasticdl.data.field import STRING, Field, digits
+from elasticdl.data.schema import NoValueError
 from elasticdl.data.table_times import is_time, parsed_seconds, seconds
 from elasticdl.data.type_words import in_words
 from elasticdl.data.wording import listed, shown
@@ -452,7 +453,7 @@ class _TableGroup:
         except pa.ArrowInvalid as error:
             raise SchemaError(f"{self._where(0)}: column {name!r}: {error}.") from None
 
-    def _no_value(self, name: str, column: pa.Array, counts: Array) -> SchemaError:
+    def _no_value(self, name: str, column: pa.Array, counts: Array) -> NoValueError:
         at = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
         row = int(np.repeat(np.arange(len(counts)), counts)[at])
         way_out = (
@@ -461,10 +462,9 @@ class _TableGroup:
             else 'or write a data_schema() whose field has "nullable": True (for a prebuilt table '
             "model, describe the column in its param columns)"
         )
-        return SchemaError(
-            f"{self._where(row)}: column {name!r} has no value. Fill it in, leave out the row, "
-            f"{way_out}."
-        )
+        problem = f"{self._where(row)}: column {name!r} has no value"
+        message = f"{problem}. Fill it in, leave out the row, {way_out}."
+        return NoValueError(message, problem, name)
 
 
 def _one_a_row(column: example.ExampleColumn, num_rows: int) -> Array:

@@ -25,6 +25,8 @@ _WORDS = (
     ("structs", r"struct"),
     ("maps", r"map"),
     ("values that are always NULL", r"null"),
+    ("periods", r"extension<pandas\.period"),
+    ("intervals", r"extension<pandas\.interval"),
 )
 
 

@@ -19,7 +19,7 @@ from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.trained_model import TrainedModel, load_trained_model
 from elasticdl.data.batch import Batch, arrays_bytes, describe
 from elasticdl.data.record_source import RecordFile
-from elasticdl.data.schema import Schema
+from elasticdl.data.schema import NoValueError, Schema
 from elasticdl.data.split_source import split_records
 from elasticdl.data.wording import did_you_mean, listed
 from elasticdl.definition import BatchesInput, Mode, ModelDefinition
@@ -27,7 +27,13 @@ from elasticdl.engines.engine import Outcome, Reporter, context_of
 from elasticdl.engines.iterable_data import open_once
 from elasticdl.engines.prefetch import Prefetch
 from elasticdl.engines.record_data import batches_in_order, open_records
-from elasticdl.errors import CorruptCheckpointError, DataError, OutputError, UsageError
+from elasticdl.errors import (
+    CorruptCheckpointError,
+    DataError,
+    OutputError,
+    SchemaError,
+    UsageError,
+)
 from elasticdl.evaluation.phase import running_states
 from elasticdl.job import Job
 from elasticdl.prediction.input_columns import InputColumns
@@ -84,7 +90,20 @@ class OpenedModel:
             start=start,
             stop=stop,
         )
-        return Prefetch(batches, lambda item: arrays_bytes(item[1].features))
+        return Prefetch(self._named_columns(batches), lambda item: arrays_bytes(item[1].features))
+
+    def _named_columns(self, batches: Iterator[tuple[int, Batch]]) -> Iterator[tuple[int, Batch]]:
+        """Yield the batches; name a column with gaps that the training data did not have."""
+        try:
+            yield from batches
+        except NoValueError as error:
+            fields = self.trained.description.record_fields_json
+            if not fields or error.column in Schema.from_json(fields).names:
+                raise
+            raise SchemaError(
+                f"{error.problem}. The data that the model was trained on had no such column: "
+                f"leave it out, as with df.drop(columns=[{error.column!r}])."
+            ) from error
 
     def restored_trainer(self, example: Batch) -> Trainer:
         """Return a trainer with the weights of the trained model.

@@ -32,7 +32,7 @@ from elasticdl.engines.inference import (
 from elasticdl.engines.loaded_model import with_additions
 from elasticdl.engines.record_data import open_records
 from elasticdl.engines.stored_data import ASIDE, file_names
-from elasticdl.errors import ElasticDLError, UsageError
+from elasticdl.errors import ElasticDLError, UsageError, ends_at_caller
 from elasticdl.job import Job, TrainingOptions
 
 if TYPE_CHECKING:
@@ -136,6 +136,7 @@ def _of_own_batches(job: Job, trained: TrainedModel, definition: ModelDefinition
     return trainer.model
 
 
+@ends_at_caller
 def _predict_with_own_loader(*args: Any, **kwargs: Any) -> Any:
     """The method `predict` of a PyTorch model without an input function: only raises an error."""
     del args, kwargs

@@ -28,7 +28,7 @@ from elasticdl.data.wording import listed
 from elasticdl.engines.inference import OpenedModel, drain
 from elasticdl.engines.record_data import open_records
 from elasticdl.engines.stored_data import file_names
-from elasticdl.errors import UsageError
+from elasticdl.errors import UsageError, ends_at_caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,6 +87,7 @@ class TablePredictor:
         features = example.features
         self._names = frozenset(features) if isinstance(features, Mapping) else frozenset()
 
+    @ends_at_caller
     def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the model's outputs for the rows of a DataFrame, in their order.
 
@@ -153,6 +154,7 @@ class TablePredictor:
 class UnlinkedPredictor:
     """The method `predict` of a copy of a loaded model: only raises an error."""
 
+    @ends_at_caller
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Raise a UsageError, because a copy has no link to the trained model."""
         del args, kwargs

@@ -233,8 +233,9 @@ def train(
 def _best_of(run: Run, trained: TrainResult) -> TrainResult:
     """Load the best checkpoint into the trainer; return the result with its metrics.
 
-    If there is no best checkpoint, or it is damaged, the user is notified and `trained` is
-    returned unchanged. A damaged checkpoint is no longer marked as the best.
+    A note says which checkpoint it is. If there is no best checkpoint, or it is damaged, the user
+    is notified and `trained` is returned unchanged. A damaged checkpoint is no longer marked as the
+    best.
     """
     try:
         best = run.store.best()
@@ -257,6 +258,14 @@ def _best_of(run: Run, trained: TrainResult) -> TrainResult:
     trained.trainer.load_state(measured_state(best.state, own))
     if trained.trainer.measures_averages:
         trained.trainer.finish()
+    progress = TrainProgress.from_json(best.metadata["progress"])
+    # At the end of an epoch, the ledger is already that of the next one.
+    epoch = progress.ledger.epoch + (best.step > progress.first_step)
+    value = "" if progress.best is None else f", {progress.best:.4g}"
+    run.reporter.note(
+        f"The trained model has the weights of epoch {epoch} (step {best.step:,}), with the best "
+        f"{run.context.job.training.best_metric}{value}."
+    )
     return TrainResult(trained.trainer, dict(best.metadata["metrics"]))
 
 

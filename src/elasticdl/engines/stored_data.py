@@ -26,6 +26,7 @@ from elasticdl.errors import (
     OutputBusyError,
     OutputTakenError,
     UsageError,
+    UserCodeError,
 )
 
 if TYPE_CHECKING:
@@ -103,11 +104,12 @@ def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Jo
                 new |= {names[option]} if is_new else set()
                 if trains and option == "data":
                     _note_batch_size(rows.batch_size, job, reporter)
-            except (DataError, UsageError) as error:
+            except (DataError, UsageError, UserCodeError) as error:
                 _remove(new, trains=trains)
                 if option == "data":
                     raise
-                kind = UsageError if isinstance(error, UsageError) else DataError
+                kinds = (UsageError, UserCodeError, DataError)
+                kind = next(each for each in kinds if isinstance(error, each))
                 raise kind(f"{option}: {error}") from error
             finally:
                 reporter.ended()

@@ -343,8 +343,8 @@ def _params(request: TrainRequest, snapshot: FileSnapshot, reporter: Reporter) -
             columns = [resolve(column, snapshot.columns) for column in request.columns]
         else:
             derived = derive(snapshot.columns, request.label)
-            for name, reason in derived.left_out.items():
-                reporter.note(f"Column {name!r} is left out: {reason}.")
+            for note in derived.notes():
+                reporter.note(note)
             columns = list(derived.columns)
         if not columns:
             raise DataError(

@@ -7,7 +7,7 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
-from elasticdl.data.column_summary import MAX_DISTINCT, Summarizer
+from elasticdl.data.column_summary import MAX_DISTINCT, ColumnSummary, Summarizer
 from elasticdl.zoo.prebuilt.derived import derive
 
 
@@ -87,6 +87,60 @@ def test_uninformative_columns_are_omitted_with_the_reason(values, reason) -> No
 
     assert derived.columns == []
     assert reason in derived.left_out["x"]
+
+
+def test_the_reason_for_free_text_counts_the_rows_without_a_value() -> None:
+    cabins = [f"C{i}" for i in range(95)] + ["C0"] * 5 + [None] * 300
+
+    assert derive([summary("x", cabins)], "y").left_out["x"] == (
+        "300 of 400 rows have no value, and almost every other row has a text of its own"
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "signs", "conversion"),
+    [
+        (["863.02", "1,146.73"], "thousands separators", ".str.replace(',', '')"),
+        (
+            ["863,02", "1.146,73"],
+            "thousands separators",
+            ".str.replace('.', '').str.replace(',', '.')",
+        ),
+        (["6.5 %", "12%"], "percent signs", ".str.rstrip(' %')"),
+    ],
+)
+def test_text_that_looks_like_numbers_has_a_hint_at_the_conversion(
+    values, signs, conversion
+) -> None:
+    derived = derive([summary("x", [*values, values[1]])], "y")
+
+    assert [each["kind"] for each in derived.columns] == ["category"]
+    [note] = derived.notes()
+    assert note == (
+        f"Column 'x' is a category: its values look like numbers with {signs}, such as "
+        f"{values[1]!r}. To use it as a number, convert it, in pandas with df['x']{conversion}"
+        ".astype(float)."
+    )
+
+
+def test_unique_texts_that_look_like_numbers_are_left_out_with_the_hint() -> None:
+    derived = derive([summary("x", [f"{i},500.25" for i in range(1, 100)])], "y")
+
+    assert derived.left_out["x"].startswith("its values look like numbers with thousands separ")
+
+
+@pytest.mark.parametrize("values", [["1,2", "1,234"], ["12%", "low"], ["a", "b"], ["863", "7"]])
+def test_other_texts_have_no_hint_at_numbers(values) -> None:
+    assert derive([summary("x", values)], "y").notes() == []
+
+
+def test_periods_are_to_be_converted_to_times() -> None:
+    periods = ColumnSummary("x", "extension<pandas.period<M>>", "other", num_rows=3, num_missing=0)
+
+    assert derive([periods], "y").left_out["x"] == (
+        "nothing can be learned from periods. Convert them to times, in pandas with "
+        "df['x'].dt.to_timestamp()"
+    )
 
 
 def test_the_label_is_not_a_feature() -> None:

@@ -66,7 +66,7 @@ def find_adapter(
     advice = (
         f"\n  {change}"
         f"\n  The model was tried on the first {num_examples} examples. It must accept a batch of "
-        "any size: the last one of an epoch may be smaller than --minibatch_size."
+        "any size: the last one of an epoch may be smaller."
     )
     raise DefinitionError(
         f"{raised_at(failures[0], origin)}: the model {type(model).__name__} cannot take "

@@ -49,6 +49,23 @@ _CYCLES = {"date": ["year", "week"], "time3": ["day"], "time6": ["day"]}
 _FREE_TEXT = 0.9
 # Names of identifiers: id, user_id, userId, ID, PassengerId, uuid, index.
 _IDENTIFIER = re.compile(r"(?:^|[\W_])(?i:id|uuid|guid|index)$|[a-z](?:Id|ID)$")
+# Numbers that are text because of how they are written: in words, their form, the form of others in
+# such a column, and pandas' way to convert the column.
+_WRITTEN_NUMBERS = (
+    (
+        "thousands separators",
+        r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?",
+        r"[+-]?\d+(\.\d+)?",
+        ".replace(',', '')",
+    ),
+    (
+        "thousands separators",
+        r"[+-]?\d{1,3}(\.\d{3})+,\d+",
+        r"[+-]?\d+(,\d+)?",
+        ".replace('.', '').str.replace(',', '.')",
+    ),
+    ("percent signs", r"[+-]?\d+(\.\d+)? ?%", r"[+-]?\d+(\.\d+)?", ".rstrip(' %')"),
+)
 _MIN_BUCKETS, _MAX_BUCKETS = 1024, 1 << 18
 
 
@@ -59,10 +76,19 @@ class Derived:
     Attributes:
         columns: The features, as in the param `columns` of the prebuilt table models.
         left_out: Column -> why it is not a feature.
+        doubtful: Column -> why another feature may have been meant.
     """
 
     columns: Sequence[dict[str, Any]]
     left_out: dict[str, str]
+    doubtful: dict[str, str]
+
+    def notes(self) -> list[str]:
+        """Return messages about the columns for the user."""
+        return [
+            *(f"Column {name!r} is left out: {reason}." for name, reason in self.left_out.items()),
+            *(f"Column {name!r} is a category: {why}." for name, why in self.doubtful.items()),
+        ]
 
 
 def derive(columns: Sequence[ColumnSummary], label: str, ignore: Collection[str] = ()) -> Derived:
@@ -75,6 +101,7 @@ def derive(columns: Sequence[ColumnSummary], label: str, ignore: Collection[str]
     """
     features: list[dict[str, Any]] = []
     left_out: dict[str, str] = {}
+    doubtful: dict[str, str] = {}
     used = [each for each in columns if each.name != label and each.name not in ignore]
     reasons = {column.name: _why_not(column) for column in used}
     identifiers = {column.name for column in used if _is_identifier(column)}
@@ -86,7 +113,9 @@ def derive(columns: Sequence[ColumnSummary], label: str, ignore: Collection[str]
             left_out[column.name] = reason
         else:
             features.append(feature_of(column))
-    return Derived(features, left_out)
+            if numbers := _as_numbers(column):
+                doubtful[column.name] = numbers
+    return Derived(features, left_out, doubtful)
 
 
 def feature_of(column: ColumnSummary) -> dict[str, Any]:
@@ -124,17 +153,50 @@ def _why_not(column: ColumnSummary) -> str:
     if column.kind == "empty":
         return "it has no value in any row"
     if column.kind == "other" or (column.kind == "list" and not _has_numbers(column)):
-        return f"nothing can be learned from {_in_words(column)}"
+        words = _in_words(column)
+        advice = ". Convert them to times, in pandas with df[{!r}].dt.to_timestamp()"
+        more = advice.format(column.name) if words == "periods" else ""
+        return f"nothing can be learned from {words}{more}"
     if column.kind == "list" and column.list_size is None:
         return "its lists differ in length; a sequence feature can read them"
     if column.num_missing == 0 and column.is_constant:
         return "it is the same in every row"
+    return _why_free_text(column)
+
+
+def _why_free_text(column: ColumnSummary) -> str:
+    """Return why a column is text that differs from row to row; empty if it is not."""
     if column.kind != "text" or column.num_present < _IDENTIFIER_ROWS:
         return ""
     share = _share_of_distinct(column)
     if share <= _FREE_TEXT:
         return ""
-    return "no value occurs twice" if share == 1 else "almost every row has a text of its own"
+    if numbers := _as_numbers(column):
+        return numbers
+    if share == 1:
+        return "no value occurs twice"
+    if not column.num_missing:
+        return "almost every row has a text of its own"
+    return (
+        f"{column.num_missing:,} of {column.num_rows:,} rows have no value, and almost every other "
+        "row has a text of its own"
+    )
+
+
+def _as_numbers(column: ColumnSummary) -> str:
+    """Return how to convert a column of text whose values are numbers; empty if they are not."""
+    if column.kind != "text" or not column.values:
+        return ""
+    texts = [str(value).strip() for value, _ in column.values]
+    for words, form, plain, conversion in _WRITTEN_NUMBERS:
+        signed = [text for text in texts if re.fullmatch(form, text)]
+        if signed and all(re.fullmatch(f"{form}|{plain}", text) for text in texts):
+            return (
+                f"its values look like numbers with {words}, such as {signed[0]!r}. To use it as "
+                f"a number, convert it, in pandas with df[{column.name!r}].str{conversion}"
+                ".astype(float)"
+            )
+    return ""
 
 
 def _has_numbers(column: ColumnSummary) -> bool:

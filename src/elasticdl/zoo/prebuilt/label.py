@@ -185,7 +185,8 @@ def missing_label(label: str) -> SchemaError:
     """Return the error for a row without a label."""
     return SchemaError(
         f"Field {label!r}, the label, has no value in a row. Leave such rows out of training and "
-        "evaluation; prediction does not need them to have one."
+        f"evaluation, in pandas with df.dropna(subset=[{label!r}]); prediction does not need "
+        "them to have one."
     )
 
 

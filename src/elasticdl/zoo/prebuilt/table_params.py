@@ -77,7 +77,8 @@ def _completed(
         raise DataError(
             f"The column {label.name!r}, the label, has no value in "
             f"{counted(label.num_missing, 'row')} of {label.num_rows:,}. Leave these rows out of "
-            "the training data; they can be predicted afterwards."
+            f"the training data (in pandas: df.dropna(subset=[{label.name!r}])); they can be "
+            "predicted afterwards."
         )
     if is_classifier and params.get("classes") is None and not _are_numbered(params, label):
         params["classes"], note = classes_of(label, model, _ADVICE)
@@ -88,9 +89,7 @@ def _completed(
         ignore = params.pop("ignore", ())
         _check_ignored(ignore, table)
         derived = derive(table, label.name, ignore)
-        notes += [
-            f"Column {name!r} is left out: {reason}." for name, reason in derived.left_out.items()
-        ]
+        notes += derived.notes()
         if not derived.columns:
             raise DataError(
                 f"No column is left to predict {label.name!r} from. {' '.join(notes)} Add columns "
