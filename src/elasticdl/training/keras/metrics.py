@@ -163,7 +163,8 @@ class KerasMetrics:
 
     def direction(self, name: str) -> Literal["min", "max"] | None:
         """Return whether low or high values of a metric are better; None if unknown."""
-        return direction_of(self.variables.members.get(name))
+        of_name = {named.name: named.direction for named in self._functions.named}
+        return direction_of(self.variables.members.get(name)) or of_name.get(name)
 
     def results(self, states: MetricStates) -> dict[str, float | list[float]]:
         """Return the value of each metric.
