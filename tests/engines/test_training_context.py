@@ -16,10 +16,10 @@ from elasticdl.errors import DefinitionError
 # --- what others need not find again -----------------------------------------------------------
 
 
-def job_of(zoo, data, validation_data):
+def job_of(zoo, data, validation_data=None):
     return job_options.training_job(
-        model_zoo=str(zoo()), model_def="small", data=str(data),
-        validation_data=str(validation_data), output="nowhere",
+        model_zoo=str(zoo()), model_def="small", data=str(data), output="nowhere",
+        validation_data=None if validation_data is None else str(validation_data),
     )  # fmt: skip
 
 
@@ -147,6 +147,29 @@ def test_an_unmeasured_metric_is_refused_before_the_first_epoch(zoo, tmp_path):
             job_of(lambda: zoo(EARLY_STOPPING.format(monitor="val_acc")), data, data)
         )
         context.create_trainer()
+
+
+@pytest.mark.parametrize(("monitor", "instead"), [("val_accuracy", "loss"), ("val_loss", "loss")])
+def test_monitoring_validation_without_validation_data_is_refused(zoo, tmp_path, monitor, instead):
+    data = write_records(tmp_path / "d.recordio", 8)
+    context, _ = open_context(job_of(lambda: zoo(EARLY_STOPPING.format(monitor=monitor)), data))
+
+    with pytest.raises(
+        DefinitionError,
+        match=f"EarlyStopping monitors '{monitor}', and there is no validation data.*"
+        f"--validation_split, or let it monitor '{instead}'",
+    ):
+        context.create_trainer()
+
+
+def test_a_checkpoint_of_each_epoch_needs_no_validation_data(zoo, tmp_path):
+    data = write_records(tmp_path / "d.recordio", 8)
+    more = EARLY_STOPPING.replace(
+        'EarlyStopping(monitor={monitor!r}, mode="max")', 'ModelCheckpoint("a.keras")'
+    )
+    context, _ = open_context(job_of(lambda: zoo(more), data))
+
+    context.create_trainer()
 
 
 @pytest.mark.parametrize(

@@ -270,9 +270,18 @@ class TrainingContext:
         Raises:
             DefinitionError: A monitored validation metric is not measured.
         """
-        if self.validation is None:
-            return
         monitored = trainer.hooks.monitored
+        if self.validation is None:
+            for name, who in monitored.items():
+                if name.startswith("val_"):
+                    of_training = name.removeprefix("val_")
+                    instead = of_training if self._trains_with(of_training) else "loss"
+                    raise DefinitionError(
+                        f"{who} monitors {name!r}, and there is no validation data to measure it "
+                        "on. Add --validation_data or --validation_split, or let it monitor "
+                        f"{instead!r}."
+                    )
+            return
         names = [each for each in monitored if each.startswith("val_") and each != "val_loss"]
         if not names:
             return

@@ -140,6 +140,8 @@ class KerasHooks:
         names = {
             getattr(each, "monitor", None): f"{self._where}: the callback {type(each).__name__}"
             for each in self._callbacks
+            # Without this option, a ModelCheckpoint does not depend on its metric.
+            if getattr(each, "save_best_only", True)
         }
         return {name: who for name, who in names.items() if isinstance(name, str)}
 
