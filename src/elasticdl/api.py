@@ -38,6 +38,7 @@ from elasticdl.job_options import (
     training_job,
 )
 from elasticdl.option_types import shows_options_of
+from elasticdl.termination import ExitOnSigterm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -71,7 +72,8 @@ def train(
     """Train a model and write a TrainedModel into a folder.
 
     The same call with the same output resumes an earlier run, and does nothing if that run was
-    finished.
+    finished. Ctrl-C and SIGTERM end it after a last checkpoint, the latter with exit code 143; a
+    SIGTERM handler that the script has installed takes precedence.
 
     Args:
         data: URI or glob of the training records, or a list of them. Or data in memory: a DataFrame
@@ -269,6 +271,7 @@ def _run_on_data(
         reporter = progress_bar.Silent() if quiet else progress_bar.for_stream()
     # Data in memory may draw when it is stored.
     with (
+        ExitOnSigterm(),
         framework_settings.restored(),
         stored_data.stored(job, in_memory, reporter) as complete,
     ):
