@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -106,7 +107,13 @@ def train(
             **options,
         )
 
-    return _run_on_data(job_of, {"data": data, "validation_data": validation_data}, reporter, quiet)
+    return _run_on_data(
+        job_of,
+        {"data": data, "validation_data": validation_data},
+        reporter,
+        quiet=quiet,
+        called=train,
+    )
 
 
 @shows_options_of(evaluation_job)
@@ -138,7 +145,7 @@ def evaluate(
     def job_of(data: str) -> Job:
         return evaluation_job(trained_model=trained_model, data=data, output=output, **options)
 
-    return _run_on_data(job_of, {"data": data}, reporter, quiet)
+    return _run_on_data(job_of, {"data": data}, reporter, quiet=quiet, called=evaluate)
 
 
 @shows_options_of(prediction_job)
@@ -173,7 +180,7 @@ def predict(
     def job_of(data: str) -> Job:
         return prediction_job(trained_model=trained_model, data=data, output=output, **options)
 
-    return _run_on_data(job_of, {"data": data}, reporter, quiet)
+    return _run_on_data(job_of, {"data": data}, reporter, quiet=quiet, called=predict)
 
 
 @for_scripts
@@ -247,7 +254,9 @@ def _run_on_data(
     job_of: Callable[..., Job],
     data: Mapping[str, Any],
     reporter: Reporter | None,
+    *,
     quiet: bool,
+    called: Callable[..., Outcome],
 ) -> Outcome:
     """Run a job on files, or on data in memory, which is stored in temporary files first.
 
@@ -256,6 +265,7 @@ def _run_on_data(
         data: Argument name of `job_of` -> file names, data in memory, or None.
         reporter: Reports progress to the user. None: one that suits the terminal.
         quiet: Print no progress and no notes.
+        called: The function that the user called. Notes name its keywords, not options.
     """
     from elasticdl.engines import progress_bar, stored_data  # noqa: PLC0415 - imports take time
     from elasticdl.training import framework_settings  # noqa: PLC0415 - as above
@@ -269,6 +279,7 @@ def _run_on_data(
     job = job_of(**{name: uri or "memory://" for name, uri in names.items()})
     if reporter is None:
         reporter = progress_bar.Silent() if quiet else progress_bar.for_stream()
+    reporter = progress_bar.NamingKeywords(reporter, inspect.signature(called).parameters)
     # Data in memory may draw when it is stored.
     with (
         ExitOnSigterm(),
