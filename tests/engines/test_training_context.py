@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -180,3 +181,40 @@ def test_metrics_of_validation_and_callbacks_may_be_monitored(zoo, tmp_path, mor
     context, _ = open_context(job_of(lambda: zoo(more), data, data))
 
     context.create_trainer()
+
+
+# --- schedules that count updates ----------------------------------------------------------------
+
+SCHEDULE = """
+    def optimizer():
+        return keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 9))
+"""
+
+
+def note_of(zoo, data, num_workers, more=SCHEDULE, **training):
+    job = job_of(lambda: zoo(more), data)
+    context, _ = open_context(replace(job, training=replace(job.training, **training)))
+    return context.schedule_note(context.create_trainer(), num_workers)
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "advice"),
+    [
+        (2, "1/2 as many updates.*add --global_batch_size=8 --minibatch_size=4\\."),
+        (3, "1/3 as many updates.*add --global_batch_size=8\\."),
+    ],
+)
+def test_a_schedule_that_counts_updates_is_noted_on_workers(zoo, tmp_path, num_workers, advice):
+    data = write_records(tmp_path / "d.recordio", 8)
+
+    note = note_of(zoo, data, num_workers, minibatch_size=8)
+
+    assert re.search(rf"small\.py:\d+: CosineDecay counts updates.*{advice}", note)
+
+
+def test_no_schedule_is_noted_where_the_number_of_updates_is_fixed(zoo, tmp_path):
+    data = write_records(tmp_path / "d.recordio", 8)
+
+    assert note_of(zoo, data, 2, minibatch_size=8, global_batch_size=8) == ""
+    assert note_of(zoo, data, 1, minibatch_size=8) == ""
+    assert note_of(zoo, data, 2, more="") == ""

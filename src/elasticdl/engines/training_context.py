@@ -36,7 +36,7 @@ from elasticdl.sharding.epoch_order import ShardPlan
 from elasticdl.sharding.ledger import Ledger, ShardLease
 from elasticdl.training.create import create_trainer
 from elasticdl.training.import_seed import seeded_import
-from elasticdl.training.trainer import EvaluationProbe, ExportProbe
+from elasticdl.training.trainer import EvaluationProbe, ExportProbe, ScheduleProbe
 
 if TYPE_CHECKING:
     from elasticdl.artifacts.checkpoint_store import Checkpoint
@@ -366,6 +366,28 @@ class TrainingContext:
         """Return the accumulator for `--global_batch_size`; None if that option is not set."""
         whole = self.job.training.global_batch_size
         return Accumulator(trainer, whole // self._summed_size) if whole else None
+
+    def schedule_note(self, trainer: Trainer, num_workers: int) -> str:
+        """Return a note if workers make fewer updates than a schedule of the model counts.
+
+        The result is empty if there is no such schedule, or if `--global_batch_size` is set.
+
+        Args:
+            trainer: The trainer, which has the schedule.
+            num_workers: Number of workers.
+        """
+        schedule = trainer.schedule_of_updates() if isinstance(trainer, ScheduleProbe) else ""
+        if not schedule or num_workers < 2 or self.job.training.global_batch_size:  # noqa: PLR2004
+            return ""
+        size = self._summed_size
+        is_divisible = not isinstance(self.data, IterableData) and not size % num_workers
+        smaller = f" --minibatch_size={size // num_workers}" if is_divisible else ""
+        return (
+            f"{schedule} counts updates. An update uses one minibatch of each worker, so with "
+            f"{num_workers} workers there are about 1/{num_workers} as many updates as in one "
+            "process, and a schedule made for one process does not reach its end. To keep the "
+            f"number of updates, add --global_batch_size={size}{smaller}."
+        )
 
     def check_global_batch_size(self) -> None:
         """Check that `--global_batch_size` is a whole number of batches.

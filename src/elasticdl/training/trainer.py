@@ -500,6 +500,18 @@ class ExportProbe(Protocol):
 
 
 @runtime_checkable
+class ScheduleProbe(Protocol):
+    """A trainer that knows whether a schedule of its learning rate counts updates."""
+
+    def schedule_of_updates(self) -> str:
+        """Return `file:line` and class of a schedule that counts updates; empty if there is none.
+
+        A schedule that counts epochs is not meant.
+        """
+        ...
+
+
+@runtime_checkable
 class ScoresProbe(Protocol):
     """A trainer that can distinguish probabilities, their logarithms and logits."""
 

@@ -180,6 +180,21 @@ def test_a_schedule_that_is_too_short_states_the_required_length():
             trainer.train_steps([batch_of(8)])
 
 
+def test_a_schedule_that_counts_updates_is_named():
+    def schedule(interval):
+        return lambda o: {
+            "scheduler": lr_scheduler.OneCycleLR(o, 0.1, total_steps=20),
+            "interval": interval,
+        }
+
+    def named(interval):
+        definition = definition_of(create_lr_schedulers=schedule(interval))
+        return trainer_of(definition).schedule_of_updates()
+
+    assert named("step").endswith(": OneCycleLR")
+    assert named("epoch") == ""
+
+
 def test_a_schedule_that_is_too_short_is_refused_before_the_first_step():
     trainer = trainer_of(
         definition_of(

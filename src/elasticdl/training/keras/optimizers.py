@@ -127,3 +127,12 @@ def _is_linear(optimizer: Any) -> bool:
     """Return whether repeated rows in an embedding's gradient have the same effect as their sum."""
     kinds = (keras.optimizers.SGD, keras.optimizers.Lion)
     return type(optimizer) in kinds and not (optimizer.clipnorm or optimizer.global_clipnorm)
+
+
+def schedule_of(optimizer: keras.optimizers.Optimizer) -> str:
+    """Return the class name of an optimizer's learning rate schedule; empty if there is none."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    # Keras has no public name for it; `learning_rate` is its current value.
+    rate = getattr(inner, "_learning_rate", None)
+    is_schedule = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
+    return type(rate).__name__ if is_schedule else ""

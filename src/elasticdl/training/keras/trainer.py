@@ -437,6 +437,10 @@ class KerasTrainer:
         with self._without_trace():
             return exporting.export(self.model, folder, self._export_example())
 
+    def schedule_of_updates(self) -> str:  # noqa: D102 - see trainer.ScheduleProbe
+        name = optimizers.schedule_of(self.optimizer)
+        return f"{self._definition.where('optimizer')}: {name}" if name else ""
+
     def why_not_exported(self) -> Mapping[str, str]:
         """Return the exports that `export` would omit: name -> reason. Writes no files."""
         if exporting.is_of_keras_only(self.model):

@@ -384,6 +384,9 @@ class TorchTrainer:
         """Return the kind of outputs (probabilities, logits, ...); see `trainer.ScoresProbe`."""
         return scores_of(self.model, self._definition, shape, self._device)
 
+    def schedule_of_updates(self) -> str:  # noqa: D102 - see trainer.ScheduleProbe
+        return self._schedulers.of_updates()
+
     def check_evaluation(self, batch: Batch) -> None:
         """Check that evaluation changes no parameter or buffer; see `trainer.EvaluationProbe`."""
         if self._is_evaluation_checked:
