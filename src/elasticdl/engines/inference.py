@@ -27,7 +27,7 @@ from elasticdl.engines.engine import Outcome, Reporter, context_of
 from elasticdl.engines.iterable_data import open_once
 from elasticdl.engines.prefetch import Prefetch
 from elasticdl.engines.record_data import batches_in_order, open_records
-from elasticdl.errors import CorruptCheckpointError, DataError, OutputError, UsageError
+from elasticdl.errors import CheckpointMismatchError, DataError, OutputError, UsageError
 from elasticdl.evaluation.phase import running_states
 from elasticdl.job import Job
 from elasticdl.prediction.input_columns import InputColumns
@@ -96,7 +96,7 @@ class OpenedModel:
         self.check_names()
         try:
             return restored_trainer(self.trained, self.definition, example, self.job)
-        except CorruptCheckpointError as error:
+        except CheckpointMismatchError as error:
             # The tensors are intact (their hash was checked): the model was built on other inputs.
             if (other := self.other_fields()) is not None:
                 raise other from error
@@ -271,7 +271,7 @@ def restored_trainer(
             because a model may draw random values other than weights when it is created.
 
     Raises:
-        CorruptCheckpointError: The model that is built on `example` has other parameters than the
+        CheckpointMismatchError: The model that is built on `example` has other parameters than the
             trained one.
         OutputError: The weights cannot be read.
     """

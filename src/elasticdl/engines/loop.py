@@ -197,7 +197,7 @@ class Loop:
         The shards that its workers held are released, to be assigned to the ranks of this run.
 
         Raises:
-            CorruptCheckpointError: The checkpoint is not of this model.
+            CheckpointMismatchError: The checkpoint is not of this model.
         """
         ranks = self.ranks
         self.join(checkpoint)
@@ -208,7 +208,7 @@ class Loop:
         """Replace this process's state by a peer's checkpoint, to train with the other workers.
 
         Raises:
-            CorruptCheckpointError: The checkpoint is not of this model.
+            CheckpointMismatchError: The checkpoint is not of this model.
         """
         arrays, state = split_arrays(checkpoint.state)
         measured = _weights_of(measured_state(checkpoint.state, state))

@@ -372,7 +372,7 @@ class Trainer(Protocol):
         """Restore a state.
 
         Raises:
-            CorruptCheckpointError: The names or shapes do not match this model.
+            CheckpointMismatchError: The names or shapes do not match this model.
         """
         ...
 

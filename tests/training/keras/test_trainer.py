@@ -15,7 +15,7 @@ from elasticdl.definition import (
     Origin,
     RecordInput,
 )
-from elasticdl.errors import CorruptCheckpointError, DefinitionError
+from elasticdl.errors import CheckpointMismatchError, DefinitionError
 from elasticdl.evaluation.metrics import add_states
 
 ORIGIN = Origin("elasticdl_module", "model.py", 1, "model", "zoo")
@@ -205,6 +205,23 @@ def test_a_loss_that_is_a_sum_is_refused_on_workers():
         trainer_of(summed).gradients(batch_of(8))
 
 
+def test_a_state_of_another_optimizer_is_refused_by_its_class(keras):
+    adam = trainer_of(definition_of(create_optimizer=lambda: keras.optimizers.AdamW(0.1)))
+
+    with pytest.raises(CheckpointMismatchError) as refused:
+        trainer_of(definition_of()).load_state(adam.state())
+
+    lines = str(refused.value).splitlines()
+    assert lines[1] == "  optimizer: AdamW in the checkpoint, SGD in the model file"
+    assert "The checkpoint is intact." in lines[2]
+
+
+def test_a_state_is_loaded_in_any_order():
+    trainer = trainer_of(definition_of())
+
+    trainer.load_state(dict(reversed(trainer.state().items())))
+
+
 def test_a_callback_that_monitors_an_unmeasured_metric_is_refused(keras):
     definition = definition_of(
         create_callbacks=lambda: [keras.callbacks.EarlyStopping("mae", mode="min")],
@@ -281,7 +298,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_difference(keras):
         definition_of(lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(5)]))
     )
 
-    with pytest.raises(CorruptCheckpointError, match=r"kernel: float32\[4, 5\] in the checkpoint"):
+    with pytest.raises(CheckpointMismatchError, match=r"kernel: float32\[4, 5\] in the checkpoint"):
         trainer_of(definition_of()).load_state(wider.state())
 
 

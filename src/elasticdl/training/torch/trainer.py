@@ -31,7 +31,7 @@ from torch import nn
 from elasticdl.data.batch import Arrays, Batch, describe, leaves, map_arrays
 from elasticdl.definition import Mode, ModelDefinition
 from elasticdl.errors import (
-    CorruptCheckpointError,
+    CheckpointMismatchError,
     DefinitionError,
     ElasticDLError,
     NonFiniteLossError,
@@ -484,12 +484,13 @@ class TorchTrainer:
                     f"{prefix}{problem}" for problem in load(_below(prefix, state))
                 ]
         if problems:
-            raise CorruptCheckpointError(
+            raise CheckpointMismatchError(
                 "The checkpoint does not match this model:\n"
                 "  "
                 + "\n  ".join(problems[:5])
                 + ("\n  ..." if len(problems) > 5 else "")  # noqa: PLR2004
-                + "\n  If the model file was changed since, use another --output for the new model."
+                + "\n  The checkpoint is intact. If the model file was changed since, undo the "
+                "change to resume, or use another --output to train the new model from the start."
             )
         with torch.no_grad():
             for name, tensor in tensors.items():
