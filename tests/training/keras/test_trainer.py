@@ -15,7 +15,7 @@ from elasticdl.definition import (
     Origin,
     RecordInput,
 )
-from elasticdl.errors import CheckpointMismatchError, DefinitionError
+from elasticdl.errors import CheckpointMismatchError, DefinitionError, UserCodeError
 from elasticdl.evaluation.metrics import add_states
 
 ORIGIN = Origin("elasticdl_module", "model.py", 1, "model", "zoo")
@@ -220,6 +220,30 @@ def test_a_state_is_loaded_in_any_order():
     trainer = trainer_of(definition_of())
 
     trainer.load_state(dict(reversed(trainer.state().items())))
+
+
+@pytest.mark.parametrize(
+    ("loss", "labels", "advice"),
+    [
+        ("sparse_categorical_crossentropy", lambda y: np.eye(3)[y], "use CategoricalCrossentropy"),
+        (
+            "binary_crossentropy",
+            lambda y: y[:, None] % 2,
+            "use SparseCategoricalCrossentropy; for ",
+        ),
+        ("categorical_crossentropy", lambda y: y, "use SparseCategoricalCrossentropy; for "),
+    ],
+)
+@pytest.mark.parametrize("phase", ["training", "evaluation"])
+def test_an_error_about_the_shape_of_labels_has_advice(keras, loss, labels, advice, phase):
+    batch = batch_of(8)
+    batch = dataclasses.replace(batch, labels=labels(batch.labels).astype("float32"))
+    function = getattr(keras.losses, loss)
+
+    with pytest.raises(UserCodeError, match=rf"in {phase} on(?s:.*)\n  .*{advice}"):
+        # The loss is tried on the example when the trainer is created.
+        trainer = trainer_of(definition_of(loss=lambda o, y: function(y, o)))
+        trainer.train_steps([batch]) if phase == "training" else trainer.evaluate(batch)
 
 
 def test_a_callback_that_monitors_an_unmeasured_metric_is_refused(keras):

@@ -42,6 +42,7 @@ from elasticdl.errors import (
 from elasticdl.sharding.permutation import derive_seed
 from elasticdl.training import generators
 from elasticdl.training.complex_numbers import ALONE, refuse_complex
+from elasticdl.training.failed_part import phase
 from elasticdl.training.gradient_weights import check_divides_by_examples
 from elasticdl.training.repeated_checks import RepeatedChecks
 from elasticdl.training.torch import export, failures
@@ -812,8 +813,9 @@ class TorchTrainer:
             labels = "" if batch.labels is None else f", labels {describe(batch.labels)}"
             raise UserCodeError(
                 f"{failures.place_of(error, self._definition)}: the model, its loss or its metrics "
-                f"raised in {what!r} on {describe(batch.features)}{labels}:\n"
+                f"raised in {phase(what)} on {describe(batch.features)}{labels}:\n"
                 f"{users_traceback(error)}{failures.device_advice(error)}"
+                f"{failures.label_advice(error, batch.labels)}"
             ) from error
 
     def _outputs_again(self, batch: Batch) -> Any:
