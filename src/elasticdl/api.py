@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -38,6 +39,7 @@ from elasticdl.job_options import (
     training_job,
 )
 from elasticdl.option_types import shows_options_of
+from elasticdl.termination import ExitOnSigterm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -71,7 +73,8 @@ def train(
     """Train a model and write a TrainedModel into a folder.
 
     The same call with the same output resumes an earlier run, and does nothing if that run was
-    finished.
+    finished. Ctrl-C and SIGTERM end it after a last checkpoint, the latter with exit code 143; a
+    SIGTERM handler that the script has installed takes precedence.
 
     Args:
         data: URI or glob of the training records, or a list of them. Or data in memory: a DataFrame
@@ -104,7 +107,13 @@ def train(
             **options,
         )
 
-    return _run_on_data(job_of, {"data": data, "validation_data": validation_data}, reporter, quiet)
+    return _run_on_data(
+        job_of,
+        {"data": data, "validation_data": validation_data},
+        reporter,
+        quiet=quiet,
+        called=train,
+    )
 
 
 @shows_options_of(evaluation_job)
@@ -136,7 +145,7 @@ def evaluate(
     def job_of(data: str) -> Job:
         return evaluation_job(trained_model=trained_model, data=data, output=output, **named)
 
-    return _run_on_data(job_of, {"data": data}, reporter, quiet)
+    return _run_on_data(job_of, {"data": data}, reporter, quiet=quiet, called=evaluate)
 
 
 @shows_options_of(prediction_job)
@@ -171,7 +180,7 @@ def predict(
     def job_of(data: str) -> Job:
         return prediction_job(trained_model=trained_model, data=data, output=output, **named)
 
-    return _run_on_data(job_of, {"data": data}, reporter, quiet)
+    return _run_on_data(job_of, {"data": data}, reporter, quiet=quiet, called=predict)
 
 
 @for_scripts
@@ -245,7 +254,9 @@ def _run_on_data(
     job_of: Callable[..., Job],
     data: Mapping[str, Any],
     reporter: Reporter | None,
+    *,
     quiet: bool,
+    called: Callable[..., Outcome],
 ) -> Outcome:
     """Run a job on files, or on data in memory, which is stored in temporary files first.
 
@@ -254,6 +265,7 @@ def _run_on_data(
         data: Argument name of `job_of` -> file names, data in memory, or None.
         reporter: Reports progress to the user. None: one that suits the terminal.
         quiet: Print no progress and no notes.
+        called: The function that the user called. Notes name its keywords, not options.
     """
     from elasticdl.engines import progress_bar, stored_data  # noqa: PLC0415 - imports take time
     from elasticdl.training import framework_settings  # noqa: PLC0415 - as above
@@ -267,8 +279,10 @@ def _run_on_data(
     job = job_of(**{name: uri or "memory://" for name, uri in names.items()})
     if reporter is None:
         reporter = progress_bar.Silent() if quiet else progress_bar.for_stream()
+    reporter = progress_bar.NamingKeywords(reporter, inspect.signature(called).parameters)
     # Data in memory may draw when it is stored.
     with (
+        ExitOnSigterm(),
         framework_settings.restored(),
         stored_data.stored(job, in_memory, reporter) as complete,
     ):

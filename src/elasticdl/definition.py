@@ -191,12 +191,15 @@ class NamedMetric:
         output: Name of the model output that it measures; None if there is only one.
         weighted: Whether sample weights count, as in Keras' `weighted_metrics`; otherwise they do
             not, as in its `metrics`.
+        direction: "min" or "max", whichever values are better, if the user's way to name the metric
+            says so ("accuracy") and the object does not.
     """
 
     name: str
     metric: Any
     output: str | None = None
     weighted: bool = False
+    direction: Literal["min", "max"] | None = None
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ and a remedy. The command line prints the message alone; `--debug` adds the trac
     │   ├── OutputLostError   another process has taken it over in the meantime
     │   ├── OutputTakenError  it belongs to another job
     │   ├── CorruptCheckpointError
+    │   │   └── CheckpointMismatchError  it is intact, but of a model with other parameters
     │   └── TrackingError     the tracking server cannot be reached, or rejects a request
     └── UnavailableError      a resource of the job is temporarily unavailable     exit code 75
 
@@ -369,6 +370,10 @@ class OutputTakenError(OutputError):
 
 class CorruptCheckpointError(OutputError):
     """The files of a checkpoint differ from those listed in its manifest."""
+
+
+class CheckpointMismatchError(CorruptCheckpointError):
+    """A checkpoint is intact, but the model, its optimizer or a metric has changed since."""
 
 
 class TrackingError(OutputError):

@@ -60,6 +60,23 @@ def test_keras_names_resolve_to_its_objects(define) -> None:
     assert auc.metric is not definition.create_metrics(Mode.TRAINING).named[2].metric
 
 
+@pytest.mark.parametrize("name", ["accuracy", "acc", "Accuracy"])
+def test_the_name_of_an_accuracy_means_that_high_values_are_better(define, name) -> None:
+    metrics = define(CLASS.replace('"accuracy"', repr(name)), "m.Mine").create_metrics(
+        Mode.TRAINING
+    )
+
+    assert [metric.direction for metric in metrics.named] == ["max", None, None]
+
+
+def test_lower_values_of_a_loss_function_of_keras_are_better(define) -> None:
+    source = CLASS.replace('"accuracy"', "keras.losses.log_cosh, keras.metrics.binary_accuracy")
+
+    metrics = define(source, "m.Mine").create_metrics(Mode.TRAINING)
+
+    assert [metric.direction for metric in metrics.named[:2]] == ["min", None]
+
+
 @pytest.mark.parametrize(
     ("labels", "outputs"),
     [

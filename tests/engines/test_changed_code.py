@@ -34,13 +34,13 @@ def train(tmp_path, iris, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.py").write_text(MODEL)
 
-    def train(model_zoo=".", **options):
+    def train(model_zoo=".", notes_with="has changed", **options):
         notes = Notes()
         outcome = elasticdl.train(
             model_zoo=model_zoo, model_def="model", data=str(iris / "test"), output="out",
             reporter=notes, **options,
         )  # fmt: skip
-        return outcome, [note for note in notes.texts if "has changed" in note]
+        return outcome, [note for note in notes.texts if notes_with in note]
 
     return train
 
@@ -54,12 +54,46 @@ def test_a_finished_training_reports_edited_code(train, tmp_path):
 
     assert outcome.already_done
     assert (
-        "the trained model has the old code. To start over with the new code, use another" in note
+        "the trained model has the old code. To start over with the new code, use another output=; "
+        "to continue from this model with it, raise num_epochs=." in note
     )
     assert "(model.py)" in note
     [note] = train(num_epochs=2)[1]
     assert "(model.py) has changed since step" in note
     assert "resumes with the new code" in note
+
+
+STOPS = """
+def callbacks():
+    class Stops(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.stop_training = True
+    return [Stops()]
+"""
+
+
+def test_a_training_that_a_callback_ended_is_not_continued_with_more_epochs(train, tmp_path):
+    (tmp_path / "model.py").write_text(MODEL + STOPS)
+    train(num_epochs=3)
+
+    outcome, said = train(num_epochs=9, notes_with="already complete")
+    assert outcome.already_done
+    assert said[0].endswith("A callback ended it, so a larger num_epochs= changes nothing.")
+
+    (tmp_path / "model.py").write_text(MODEL)
+    [note] = train(num_epochs=9)[1]
+    assert note.endswith("To start over with the new code, use another output=.")
+
+
+def test_a_training_that_reached_max_steps_continues_with_more_steps(train, tmp_path):
+    train(max_steps=1, num_epochs=9)
+    (tmp_path / "model.py").write_text(MODEL.replace("0.01", "0.02"))
+
+    [note] = train(max_steps=1, num_epochs=99)[1]
+
+    assert note.endswith("to continue from this model with it, raise max_steps=.")
+    outcome, _ = train(max_steps=2, num_epochs=9)
+    assert outcome.step == 2
 
 
 def test_only_files_used_by_the_model_count_as_its_code(train, tmp_path):

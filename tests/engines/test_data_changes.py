@@ -110,7 +110,7 @@ def test_a_finished_training_reports_edited_data(train, tmp_path):
     (note,) = train()
     assert note == (
         f"{data} has changed since then: the model was trained on the old contents. To train on "
-        "the new ones, use another --output."
+        "the new ones, use another output=."
     )
     data.unlink()
     assert train() == []

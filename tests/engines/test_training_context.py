@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -16,10 +17,10 @@ from elasticdl.errors import DefinitionError
 # --- what others need not find again -----------------------------------------------------------
 
 
-def job_of(zoo, data, validation_data):
+def job_of(zoo, data, validation_data=None):
     return job_options.training_job(
-        model_zoo=str(zoo()), model_def="small", data=str(data),
-        validation_data=str(validation_data), output="nowhere",
+        model_zoo=str(zoo()), model_def="small", data=str(data), output="nowhere",
+        validation_data=None if validation_data is None else str(validation_data),
     )  # fmt: skip
 
 
@@ -149,6 +150,29 @@ def test_an_unmeasured_metric_is_refused_before_the_first_epoch(zoo, tmp_path):
         context.create_trainer()
 
 
+@pytest.mark.parametrize(("monitor", "instead"), [("val_accuracy", "loss"), ("val_loss", "loss")])
+def test_monitoring_validation_without_validation_data_is_refused(zoo, tmp_path, monitor, instead):
+    data = write_records(tmp_path / "d.recordio", 8)
+    context, _ = open_context(job_of(lambda: zoo(EARLY_STOPPING.format(monitor=monitor)), data))
+
+    with pytest.raises(
+        DefinitionError,
+        match=f"EarlyStopping monitors '{monitor}', and there is no validation data.*"
+        f"--validation_split, or let it monitor '{instead}'",
+    ):
+        context.create_trainer()
+
+
+def test_a_checkpoint_of_each_epoch_needs_no_validation_data(zoo, tmp_path):
+    data = write_records(tmp_path / "d.recordio", 8)
+    more = EARLY_STOPPING.replace(
+        'EarlyStopping(monitor={monitor!r}, mode="max")', 'ModelCheckpoint("a.keras")'
+    )
+    context, _ = open_context(job_of(lambda: zoo(more), data))
+
+    context.create_trainer()
+
+
 @pytest.mark.parametrize(
     "more", [EARLY_STOPPING.format(monitor="val_accuracy"), OWN_CALLBACK], ids=["its own", "added"]
 )
@@ -157,3 +181,40 @@ def test_metrics_of_validation_and_callbacks_may_be_monitored(zoo, tmp_path, mor
     context, _ = open_context(job_of(lambda: zoo(more), data, data))
 
     context.create_trainer()
+
+
+# --- schedules that count updates ----------------------------------------------------------------
+
+SCHEDULE = """
+    def optimizer():
+        return keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 9))
+"""
+
+
+def note_of(zoo, data, num_workers, more=SCHEDULE, **training):
+    job = job_of(lambda: zoo(more), data)
+    context, _ = open_context(replace(job, training=replace(job.training, **training)))
+    return context.schedule_note(context.create_trainer(), num_workers)
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "advice"),
+    [
+        (2, "1/2 as many updates.*add --global_batch_size=8 --minibatch_size=4\\."),
+        (3, "1/3 as many updates.*add --global_batch_size=8\\."),
+    ],
+)
+def test_a_schedule_that_counts_updates_is_noted_on_workers(zoo, tmp_path, num_workers, advice):
+    data = write_records(tmp_path / "d.recordio", 8)
+
+    note = note_of(zoo, data, num_workers, minibatch_size=8)
+
+    assert re.search(rf"small\.py:\d+: CosineDecay counts updates.*{advice}", note)
+
+
+def test_no_schedule_is_noted_where_the_number_of_updates_is_fixed(zoo, tmp_path):
+    data = write_records(tmp_path / "d.recordio", 8)
+
+    assert note_of(zoo, data, 2, minibatch_size=8, global_batch_size=8) == ""
+    assert note_of(zoo, data, 1, minibatch_size=8) == ""
+    assert note_of(zoo, data, 2, more="") == ""

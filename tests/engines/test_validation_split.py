@@ -127,7 +127,7 @@ def test_the_sizes_of_both_sides_are_shown_at_the_start(train):
 
     train(max_steps=1, reporter=notes)
 
-    assert "--validation_split=0.2: 157 records to train on, 43 held out." in notes.texts
+    assert "validation_split=0.2: 157 records to train on, 43 held out." in notes.texts
 
 
 @pytest.mark.parametrize(("share", "warnings"), [(0.1, 0), (0.2, 0), (0.3, 1)])

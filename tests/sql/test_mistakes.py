@@ -60,6 +60,25 @@ def caret_of(error: ElasticDLError) -> str:
     return line[start : len(caret)]
 
 
+@pytest.mark.parametrize(
+    ("column", "is_suggested"),
+    [
+        ("will_salary", False),
+        ("a_salary1", False),
+        ("salary_predicted", False),
+        ("Sa_lary", True),
+        ("salery", True),
+    ],
+)
+def test_only_a_very_similar_column_is_suggested_for_a_missing_label(
+    models, column, is_suggested
+) -> None:
+    error = error_of(f"SELECT role, years, 1.0 AS {column} FROM employee TO EVALUATE m", models)
+
+    assert "The SELECT has no column 'salary' with the true values" in str(error)
+    assert (f"did you mean '{column}'?" in str(error)) == is_suggested
+
+
 TRAIN = "SELECT * FROM employee TO TRAIN regressor.DNN"
 CLASSIFY = "SELECT * FROM employee TO TRAIN classifier.DNN"
 

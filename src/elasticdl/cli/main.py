@@ -13,10 +13,9 @@ import os
 import re
 import signal
 import sys
-import threading
 import traceback
 import warnings
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -30,9 +29,8 @@ from elasticdl.errors import (
     missing_framework,
 )
 from elasticdl.gc_tuning import collect_seldom
-
-if TYPE_CHECKING:
-    from types import FrameType
+from elasticdl.termination import EXIT_CODE as TERMINATED
+from elasticdl.termination import TerminatedError, signal_again, terminate
 
 # command -> (module, attribute, one line for the overview)
 _COMMANDS = {
@@ -50,11 +48,6 @@ _COMMANDS = {
     "doctor": ("elasticdl.cli.doctor", "doctor", "Show versions, devices and limits, with hints."),
 }
 _INTERRUPTED = 130
-_TERMINATED = 143
-# A SIGTERM during an import is handled after the import, or after 20 seconds.
-_DELAY_S = 0.1
-_MAX_DELAYS = 200
-_num_delays = 0
 
 
 class _Commands(click.Group):
@@ -121,7 +114,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     args = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in args
     args = [argument for argument in args if argument != "--debug"]
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, terminate)
     collect_seldom()
     given = os.environ.get(DEBUG)
     if debug:
@@ -166,9 +159,9 @@ def _answer(error: BaseException, *, debug: bool) -> int | None:  # noqa: C901, 
         case click.Abort() | KeyboardInterrupt():
             click.echo(f"\nInterrupted.{_what_is_kept(error)}", err=True)
             return _INTERRUPTED
-        case _TerminatedError():
+        case TerminatedError():
             click.echo(f"Terminated.{_what_is_kept(error)}", err=True)
-            return _TERMINATED
+            return TERMINATED
         case BrokenPipeError():
             # `elasticdl data show ... | head`: the reader has closed the pipe.
             sys.stdout = None
@@ -291,49 +284,10 @@ class _Warnings:
         click.echo(f"{printable(text)}\n  {filename}:{lineno}", err=True, file=file)
 
 
-class _TerminatedError(BaseException):
-    """Raised on SIGTERM: ends a run as Ctrl-C does, after a last checkpoint; not an `Exception`."""
-
-
-def _terminate(signum: int, frame: FrameType | None) -> None:
-    """Signal handler of SIGTERM: raise `_TerminatedError`, after an import that is in progress.
-
-    Some packages import optional parts within a bare `except:`. Such an `except:` would swallow the
-    exception, and the process would continue as if there had been no signal.
-    """
-    global _num_delays  # noqa: PLW0603 - of this process
-    if _num_delays >= _MAX_DELAYS or not _is_importing(frame):
-        raise _TerminatedError
-    _num_delays += 1
-    _signal_later(signum)
-
-
 def _signal_again(unraisable: sys.UnraisableHookArgs) -> None:
-    """Hook for `sys.unraisablehook`: resend SIGINT or SIGTERM if its exception was swallowed.
-
-    Python only prints an exception that is raised in a finalizer or a C callback. Without this
-    hook, the process would continue as if there had been no signal.
-    """
-    if isinstance(unraisable.exc_value, _TerminatedError):
-        _signal_later(signal.SIGTERM)
-    elif isinstance(unraisable.exc_value, KeyboardInterrupt):
-        _signal_later(signal.SIGINT)
-    else:
+    """Hook for `sys.unraisablehook`: resend a signal whose exception was swallowed."""
+    if not signal_again(unraisable):
         sys.__unraisablehook__(unraisable)
-
-
-def _signal_later(number: int) -> None:
-    again = threading.Timer(_DELAY_S, os.kill, (os.getpid(), number))
-    again.daemon = True
-    again.start()
-
-
-def _is_importing(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
-            return True
-        frame = frame.f_back
-    return False
 
 
 if __name__ == "__main__":

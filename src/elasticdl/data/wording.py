@@ -10,6 +10,10 @@ if TYPE_CHECKING:
 
 _MAX_CHARACTERS = 60
 _MAX_GROUPS = 3
+# Similarity of names, as a ratio of difflib.
+_LIKENESS = 0.6
+_LABEL_LIKENESS = 0.8
+_MAX_LONGER = 2
 
 
 def shown(value: Any) -> str:
@@ -87,16 +91,46 @@ def rename_or_add(name: str, present: Iterable[str]) -> str:
         >>> rename_or_add("label", ["image", "lable"]), rename_or_add("label", ["image"])
         ("Rename 'lable' to 'label' in the data", "Add 'label' to the data")
     """
-    near = difflib.get_close_matches(name, list(present), n=1)
-    return f"Rename {near[0]!r} to {name!r} in the data" if near else f"Add {name!r} to the data"
+    near = _nearest(name, present, is_label=False)
+    return (
+        f"Add {name!r} to the data" if near is None else f"Rename {near!r} to {name!r} in the data"
+    )
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str], *, is_label: bool = False) -> str:
     """Return the end of a sentence: `; did you mean ...?` for a name near a known one, else `.`.
+
+    Args:
+        name: The name.
+        known: The names that there are.
+        is_label: Whether it may be the name of a label. Then only a very similar name is suggested,
+            because a column of predictions (`will_default`) is often named like its label
+            (`defaulted`), and evaluating on it would measure nothing.
 
     Example:
         >>> did_you_mean("lable", ["image", "label"]), did_you_mean("x", ["image", "label"])
         ("; did you mean 'label'?", '.')
+        >>> (
+        ...     did_you_mean("label", ["new_label"]),
+        ...     did_you_mean("label", ["new_label"], is_label=True),
+        ... )
+        ("; did you mean 'new_label'?", '.')
     """
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else "."
+    near = _nearest(name, known, is_label=is_label)
+    return "." if near is None else f"; did you mean {near!r}?"
+
+
+def _nearest(name: str, known: Iterable[str], *, is_label: bool) -> str | None:
+    names = list(known)
+    if is_label:
+        for each in names:
+            if _letters(each) == _letters(name):
+                return each
+        # A typing mistake, unlike a prefix, hardly changes the length.
+        names = [each for each in names if abs(len(each) - len(name)) <= _MAX_LONGER]
+    cutoff = _LABEL_LIKENESS if is_label else _LIKENESS
+    return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=cutoff)), None)
+
+
+def _letters(name: str) -> str:
+    return str(name).replace("_", "").casefold()

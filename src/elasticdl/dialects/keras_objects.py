@@ -8,11 +8,12 @@ from __future__ import annotations
 import difflib
 import inspect
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from elasticdl.errors import DefinitionError, framework_needed
 
 _SHORT_NAMES = ("mse", "mae", "mape", "msle", "bce", "kld")
+_ACCURACY = ("accuracy", "acc")
 
 
 def loss(name: str, where: object) -> Any:
@@ -59,9 +60,24 @@ def metric(name: str, where: object) -> Any:
     Raises:
         DefinitionError: Keras has no such metric.
     """
-    if name in {"accuracy", "acc"}:
+    if name.lower() in _ACCURACY:
         return _accuracy
     return _get(_keras(where).metrics, name, where)
+
+
+def direction(metric: Any) -> Literal["min", "max"] | None:
+    """Return whether lower or higher values are better, where `compile` knows it without an object.
+
+    Args:
+        metric: The metric as the user's code returned it.
+
+    Returns:
+        "max" for the name of an accuracy, "min" for a loss function of Keras; None for anything
+        else, also if a metric object of Keras knows it.
+    """
+    if isinstance(metric, str):
+        return "max" if metric.lower() in _ACCURACY else None
+    return "min" if is_loss_function(metric) else None
 
 
 def copied(value: Any, where: object) -> Any:

@@ -132,8 +132,13 @@ def _named(
         DefinitionError: There is something that is not a metric of the model's framework.
     """
 
-    def metric(name: str, item: Any) -> Any:
-        return _metric(symbol, name, item, reading, shared=shared)
+    def named(name: str, item: Any, inner: str = "", output: str | None = None) -> NamedMetric:
+        return NamedMetric(
+            f"{name}_{inner}" if inner else name,
+            _metric(symbol, inner or name, item, reading, shared=shared),
+            output,
+            direction=keras_objects.direction(item),
+        )
 
     if value is None:
         return ()
@@ -143,20 +148,14 @@ def _named(
         metrics: list[NamedMetric] = []
         for name, item in value.items():
             if torch_metrics.is_collection(item):
-                metrics += [
-                    NamedMetric(f"{name}_{inner}", metric(inner, given))
-                    for inner, given in item.items()
-                ]
+                metrics += [named(name, given, inner) for inner, given in item.items()]
             elif isinstance(item, Mapping):
-                metrics += [
-                    NamedMetric(f"{name}_{inner}", metric(inner, given), name)
-                    for inner, given in item.items()
-                ]
+                metrics += [named(name, given, inner, name) for inner, given in item.items()]
             else:
-                metrics.append(NamedMetric(name, metric(name, item)))
+                metrics.append(named(name, item))
         return tuple(metrics)
     items = list(value) if isinstance(value, (list, tuple)) else [value]
-    return tuple(NamedMetric(_name_of(item), metric(_name_of(item), item)) for item in items)
+    return tuple(named(_name_of(item), item) for item in items)
 
 
 def _name_of(metric: Any) -> str:

@@ -28,7 +28,7 @@ from elasticdl.engines.iterable_data import open_once
 from elasticdl.engines.prefetch import Prefetch
 from elasticdl.engines.record_data import batches_in_order, open_records
 from elasticdl.errors import (
-    CorruptCheckpointError,
+    CheckpointMismatchError,
     DataError,
     OutputError,
     SchemaError,
@@ -115,7 +115,7 @@ class OpenedModel:
         self.check_names()
         try:
             return restored_trainer(self.trained, self.definition, example, self.job)
-        except CorruptCheckpointError as error:
+        except CheckpointMismatchError as error:
             # The tensors are intact (their hash was checked): the model was built on other inputs.
             if (other := self.other_fields()) is not None:
                 raise other from error
@@ -290,7 +290,7 @@ def restored_trainer(
             because a model may draw random values other than weights when it is created.
 
     Raises:
-        CorruptCheckpointError: The model that is built on `example` has other parameters than the
+        CheckpointMismatchError: The model that is built on `example` has other parameters than the
             trained one.
         OutputError: The weights cannot be read.
     """

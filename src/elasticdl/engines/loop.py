@@ -36,6 +36,7 @@ from elasticdl.engines.prefetch import INTERRUPTED_S, Prefetch
 from elasticdl.engines.progress_bar import epoch_in_words, metrics_in_words
 from elasticdl.engines.step_events import StepEvents
 from elasticdl.engines.train_progress import EvaluationProgress, TrainProgress
+from elasticdl.engines.validation_errors import in_validation
 from elasticdl.errors import TrainingError, UserCodeError
 from elasticdl.evaluation.metrics import add_states
 from elasticdl.events import Checkpointed, EpochFinished, Evaluated, RecordsSkipped
@@ -197,7 +198,7 @@ class Loop:
         The shards that its workers held are released, to be assigned to the ranks of this run.
 
         Raises:
-            CorruptCheckpointError: The checkpoint is not of this model.
+            CheckpointMismatchError: The checkpoint is not of this model.
         """
         ranks = self.ranks
         self.join(checkpoint)
@@ -208,7 +209,7 @@ class Loop:
         """Replace this process's state by a peer's checkpoint, to train with the other workers.
 
         Raises:
-            CorruptCheckpointError: The checkpoint is not of this model.
+            CheckpointMismatchError: The checkpoint is not of this model.
         """
         arrays, state = split_arrays(checkpoint.state)
         measured = _weights_of(measured_state(checkpoint.state, state))
@@ -672,10 +673,12 @@ class Loop:
     def _evaluate(self, batch: Batch, so_far: MetricStates) -> MetricStates:
         hooks = self.trainer.hooks
         if not hooks.observes_test_batches:
-            return self.trainer.evaluate(batch, so_far)
+            with in_validation(batch):
+                return self.trainer.evaluate(batch, so_far)
         number, self._num_tested = self._num_tested, self._num_tested + 1
         hooks.test_batch_begin(number)
-        states = self.trainer.evaluate(batch, so_far)
+        with in_validation(batch):
+            states = self.trainer.evaluate(batch, so_far)
         ordered = self.trainer.evaluation_metrics.ordered
         self._tested = add_states([self._tested, states], ordered)
         hooks.test_batch_end(number, self.trainer.evaluation_metrics.results(self._tested))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
+
+from elasticdl.errors import as_keywords
 
 if TYPE_CHECKING:
     from elasticdl.engines.engine import Reporter
@@ -39,6 +41,34 @@ class Silent:
 
     def ended(self) -> None:
         """Do nothing."""
+
+
+class NamingKeywords:
+    """Names a function's keywords in notes instead of options; see `engine.Reporter`.
+
+    Args:
+        reporter: Shows the notes to the user.
+        names: The keywords of the called function.
+    """
+
+    def __init__(self, reporter: Reporter, names: Collection[str]) -> None:
+        self._reporter, self._names = reporter, names
+
+    def started(self, title: str, total: int, unit: str, done: int = 0) -> None:
+        """Forward to the wrapped reporter."""
+        self._reporter.started(title, total, unit, done)
+
+    def advanced(self, done: int, facts: Mapping[str, str]) -> None:
+        """Forward to the wrapped reporter."""
+        self._reporter.advanced(done, facts)
+
+    def note(self, message: str) -> None:
+        """Forward to the wrapped reporter, with keywords in place of options."""
+        self._reporter.note(as_keywords(message, self._names))
+
+    def ended(self) -> None:
+        """Forward to the wrapped reporter."""
+        self._reporter.ended()
 
 
 class Lines:

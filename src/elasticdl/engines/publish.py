@@ -147,7 +147,9 @@ def copy_code(
     return files
 
 
-def note_changed_code(job: Job, scratch: Path, checkpoint: Checkpoint, reporter: Reporter) -> None:
+def note_changed_code(
+    job: Job, scratch: Path, checkpoint: Checkpoint, reporter: Reporter, *, goes_on_with: str
+) -> None:
     """Notify the user of a completed job if the code has changed since the model was trained.
 
     Args:
@@ -155,6 +157,7 @@ def note_changed_code(job: Job, scratch: Path, checkpoint: Checkpoint, reporter:
         scratch: A temporary folder to which the code is copied, to compute its hashes.
         checkpoint: The last checkpoint, which has the hashes of the trained code.
         reporter: Shows notes to the user.
+        goes_on_with: The option with which the training would continue; empty if none would do it.
     """
     assert job.model is not None  # noqa: S101 - a training job
     # Code that can no longer be opened, such as a deleted folder, is not a reason to fail.
@@ -162,10 +165,15 @@ def note_changed_code(job: Job, scratch: Path, checkpoint: Checkpoint, reporter:
         opened = zoo.open_zoo(job.model.zoo)
         zoo.copy_model(job.model, opened, scratch)
         if changed := _changed(checkpoint, zoo.code_files(job.model, scratch)):
+            to_continue = (
+                f"; to continue from this model with it, raise {goes_on_with}"
+                if goes_on_with
+                else ""
+            )
             reporter.note(
                 f"The code in {opened.name} ({changed}) has changed since then: the trained "
-                "model has the old code. To start over with the new code, use another --output; "
-                "to continue from this model with it, raise --num_epochs."
+                "model has the old code. To start over with the new code, use another --output"
+                f"{to_continue}."
             )
 
 

@@ -180,10 +180,20 @@ def train(
         folder, checkpoint, generation = begun.folder, begun.checkpoint, begun.generation
         reporter = begun.reporter
         if checkpoint is not None and _is_done(job, checkpoint, begun.store, folder):
+            stopped = TrainProgress.from_json(checkpoint.metadata["progress"]).stopped
+            why = " A callback ended it, so a larger --num_epochs changes nothing." * stopped
             reporter.note(
-                f"The training in {folder.uri} is already complete: {checkpoint.step:,} steps."
+                f"The training in {folder.uri} is already complete: {checkpoint.step:,} steps.{why}"
             )
-            note_changed_code(job, begun.scratch, checkpoint, reporter)
+            limit = job.training.max_steps
+            ended_by = "--max_steps" if limit and checkpoint.step >= limit else "--num_epochs"
+            note_changed_code(
+                job,
+                begun.scratch,
+                checkpoint,
+                reporter,
+                goes_on_with="" if stopped else ended_by,
+            )
             note_changed_data(checkpoint, reporter)
             follow_finished_job(begun.events, job, folder, generation, checkpoint.step)
             published = _published(job, checkpoint, begun.store)

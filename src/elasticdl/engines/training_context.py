@@ -30,13 +30,14 @@ from elasticdl.engines.iterable_data import IterableData
 from elasticdl.engines.record_data import RecordData, indexes_of, open_records
 from elasticdl.engines.table_params import completed, metadata_of
 from elasticdl.engines.train_progress import TrainProgress
+from elasticdl.engines.validation_errors import in_validation
 from elasticdl.errors import DefinitionError, ElasticDLError, UsageError
 from elasticdl.job import TrainingOptions
 from elasticdl.sharding.epoch_order import ShardPlan
 from elasticdl.sharding.ledger import Ledger, ShardLease
 from elasticdl.training.create import create_trainer
 from elasticdl.training.import_seed import seeded_import
-from elasticdl.training.trainer import EvaluationProbe, ExportProbe
+from elasticdl.training.trainer import EvaluationProbe, ExportProbe, ScheduleProbe
 
 if TYPE_CHECKING:
     from elasticdl.artifacts.checkpoint_store import Checkpoint
@@ -238,7 +239,8 @@ class TrainingContext:
         """
         batch = self.validation_example()
         if batch is not None:
-            trainer.evaluate(batch)
+            with in_validation(batch):
+                trainer.evaluate(batch)
 
     def create_trainer(self, rank: int = 0) -> Trainer:
         """Create the model and its trainer, in the state before the first step.
@@ -270,9 +272,18 @@ class TrainingContext:
         Raises:
             DefinitionError: A monitored validation metric is not measured.
         """
-        if self.validation is None:
-            return
         monitored = trainer.hooks.monitored
+        if self.validation is None:
+            for name, who in monitored.items():
+                if name.startswith("val_"):
+                    of_training = name.removeprefix("val_")
+                    instead = of_training if self._trains_with(of_training) else "loss"
+                    raise DefinitionError(
+                        f"{who} monitors {name!r}, and there is no validation data to measure it "
+                        "on. Add --validation_data or --validation_split, or let it monitor "
+                        f"{instead!r}."
+                    )
+            return
         names = [each for each in monitored if each.startswith("val_") and each != "val_loss"]
         if not names:
             return
@@ -357,6 +368,28 @@ class TrainingContext:
         """Return the accumulator for `--global_batch_size`; None if that option is not set."""
         whole = self.job.training.global_batch_size
         return Accumulator(trainer, whole // self._summed_size) if whole else None
+
+    def schedule_note(self, trainer: Trainer, num_workers: int) -> str:
+        """Return a note if workers make fewer updates than a schedule of the model counts.
+
+        The result is empty if there is no such schedule, or if `--global_batch_size` is set.
+
+        Args:
+            trainer: The trainer, which has the schedule.
+            num_workers: Number of workers.
+        """
+        schedule = trainer.schedule_of_updates() if isinstance(trainer, ScheduleProbe) else ""
+        if not schedule or num_workers < 2 or self.job.training.global_batch_size:  # noqa: PLR2004
+            return ""
+        size = self._summed_size
+        is_divisible = not isinstance(self.data, IterableData) and not size % num_workers
+        smaller = f" --minibatch_size={size // num_workers}" if is_divisible else ""
+        return (
+            f"{schedule} counts updates. An update uses one minibatch of each worker, so with "
+            f"{num_workers} workers there are about 1/{num_workers} as many updates as in one "
+            "process, and a schedule made for one process does not reach its end. To keep the "
+            f"number of updates, add --global_batch_size={size}{smaller}."
+        )
 
     def check_global_batch_size(self) -> None:
         """Check that `--global_batch_size` is a whole number of batches.

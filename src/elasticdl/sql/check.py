@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from elasticdl.sql.statements import Evaluate, Explain, Predict, Train, Word
     from elasticdl.zoo.catalogue import CatalogueEntry
 
+_TRUE_VALUES = " with the true values"
+
 
 def train_request(
     statement: Train,
@@ -235,7 +237,7 @@ def _checked_label(
     record = models.current(statement.model.text).record
     schema = _as_trained(database.schema(statement.select), record, database)
     _check_features(schema, record, statement.model, program)
-    what = " with the true values"
+    what = _TRUE_VALUES
     span = statement.model.span if label is None else label.span
     if label is not None:
         found = _found(label.text, schema.names, what, program, span)
@@ -363,7 +365,7 @@ def _found(name: str, names: Sequence[str], what: str, program: str, span: Span)
 def _missing(
     name: str, names: Sequence[str], what: str, program: str, span: Span
 ) -> StatementError:
-    near = did_you_mean(name, names)
+    near = did_you_mean(name, names, is_label=what == _TRUE_VALUES)
     only_case = matching(name, names) if near == "." else None
     if only_case is not None:
         near = f"; did you mean {only_case!r}?"

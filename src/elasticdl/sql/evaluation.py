@@ -202,7 +202,8 @@ def read_rows(  # noqa: PLR0917 - a query, and how to store its rows
         if called not in names:
             raise UsageError(
                 f"The SELECT has no column {called!r} with the true values; it has "
-                f"{listed(names)}{did_you_mean(called, names)} Specify it with LABEL."
+                f"{listed(names)}{did_you_mean(called, names, is_label=True)} "
+                "Specify it with LABEL."
             )
         at = names.index(called)
         # If the label has another name here, the column with its training name is not used.

@@ -51,7 +51,7 @@ class Labelled:
             names = self._rows.schema.names
             raise UsageError(
                 f"There is no column {self._label!r} to predict; the SELECT has "
-                f"{listed(names)}{did_you_mean(self._label, names)}"
+                f"{listed(names)}{did_you_mean(self._label, names, is_label=True)}"
             )
         num_with = 0
         for batch in self._rows.batches:

@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition
 
 
+_PHASES = {"train": "training", "gradients": "training", "evaluate": "evaluation"}
+
+
+def phase(step: str) -> str:
+    """Return the phase of a step function, for messages: "training" for "train" or "gradients"."""
+    return _PHASES.get(step, "prediction" if step == "predict" else repr(step))
+
+
 def where_raised(
     error: BaseException, definition: ModelDefinition, parts: Mapping[str, str]
 ) -> str:

@@ -372,7 +372,7 @@ class Trainer(Protocol):
         """Restore a state.
 
         Raises:
-            CorruptCheckpointError: The names or shapes do not match this model.
+            CheckpointMismatchError: The names or shapes do not match this model.
         """
         ...
 
@@ -496,6 +496,18 @@ class ExportProbe(Protocol):
 
     def why_not_exported(self) -> Mapping[str, str]:
         """Return the exports that `export` would omit: name -> reason. Writes no files."""
+        ...
+
+
+@runtime_checkable
+class ScheduleProbe(Protocol):
+    """A trainer that knows whether a schedule of its learning rate counts updates."""
+
+    def schedule_of_updates(self) -> str:
+        """Return `file:line` and class of a schedule that counts updates; empty if there is none.
+
+        A schedule that counts epochs is not meant.
+        """
         ...
 
 

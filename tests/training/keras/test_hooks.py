@@ -395,3 +395,41 @@ def test_a_callback_resumes_its_generator_and_model_attributes(keras):
 
     assert drawn(resume_after=(1, 3)) == whole
     assert [number for _, number in whole] == [1, 2, 3, 4, 5]
+
+
+def test_an_unknown_direction_of_a_monitored_metric_is_refused_before_the_first_step(keras):
+    def trainer(callback, metric):
+        named = NamedMetric("close", metric)
+        return trainer_of(
+            definition_of(
+                create_callbacks=lambda: [callback],
+                create_metrics=lambda _: MetricFunctions(named=[named]),
+            )
+        )
+
+    def begin(callback, metric=keras.metrics.sparse_categorical_accuracy):
+        trainer(callback, metric).hooks.train_begin(num_epochs=1, num_steps=1, resumes=False)
+
+    stopping = keras.callbacks.EarlyStopping
+    with pytest.raises(DefinitionError, match="EarlyStopping monitors 'val_close'.*mode='max'"):
+        begin(stopping("val_close"))
+    begin(stopping("val_close", mode="max"))
+    begin(stopping("val_loss"))
+    begin(stopping("val_close"), keras.metrics.SparseCategoricalAccuracy())
+
+
+def test_the_direction_of_a_named_metric_is_known(keras):
+    metric = NamedMetric("close", keras.metrics.sparse_categorical_accuracy, direction="max")
+    stopping = keras.callbacks.EarlyStopping("val_close", patience=0)
+    hooks = trainer_of(
+        definition_of(
+            create_callbacks=lambda: [stopping],
+            create_metrics=lambda _: MetricFunctions(named=[metric]),
+        )
+    ).hooks
+
+    hooks.train_begin(num_epochs=3, num_steps=1, resumes=False)
+    for epoch, value in enumerate([0.1, 0.2]):
+        hooks.epoch_end(epoch, {"val_close": value})
+
+    assert not hooks.stop_requested

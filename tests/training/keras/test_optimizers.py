@@ -346,3 +346,16 @@ def test_an_optimizer_that_raises_is_a_user_code_error_in_sums(keras):
 
     with pytest.raises(UserCodeError, match=r"test_optimizers\.py:\d+: the optimizer.* step 1:"):
         trainer.apply(contribution)
+
+
+def test_a_learning_rate_schedule_counts_updates():
+    import keras
+
+    from elasticdl.training.keras.optimizers import schedule_of
+
+    schedule = keras.optimizers.schedules.CosineDecay(0.1, 9)
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(schedule))
+
+    assert schedule_of(keras.optimizers.SGD(schedule)) == "CosineDecay"
+    assert schedule_of(scaled) == "CosineDecay"
+    assert schedule_of(keras.optimizers.SGD(0.1)) == ""

@@ -15,7 +15,7 @@ from elasticdl.definition import (
     Origin,
     RecordInput,
 )
-from elasticdl.errors import CorruptCheckpointError, DefinitionError
+from elasticdl.errors import CheckpointMismatchError, DefinitionError, UserCodeError
 from elasticdl.evaluation.metrics import add_states
 
 ORIGIN = Origin("elasticdl_module", "model.py", 1, "model", "zoo")
@@ -205,6 +205,47 @@ def test_a_loss_that_is_a_sum_is_refused_on_workers():
         trainer_of(summed).gradients(batch_of(8))
 
 
+def test_a_state_of_another_optimizer_is_refused_by_its_class(keras):
+    adam = trainer_of(definition_of(create_optimizer=lambda: keras.optimizers.AdamW(0.1)))
+
+    with pytest.raises(CheckpointMismatchError) as refused:
+        trainer_of(definition_of()).load_state(adam.state())
+
+    lines = str(refused.value).splitlines()
+    assert lines[1] == "  optimizer: AdamW in the checkpoint, SGD in the model file"
+    assert "The checkpoint is intact." in lines[2]
+
+
+def test_a_state_is_loaded_in_any_order():
+    trainer = trainer_of(definition_of())
+
+    trainer.load_state(dict(reversed(trainer.state().items())))
+
+
+@pytest.mark.parametrize(
+    ("loss", "labels", "advice"),
+    [
+        ("sparse_categorical_crossentropy", lambda y: np.eye(3)[y], "use CategoricalCrossentropy"),
+        (
+            "binary_crossentropy",
+            lambda y: y[:, None] % 2,
+            "use SparseCategoricalCrossentropy; for ",
+        ),
+        ("categorical_crossentropy", lambda y: y, "use SparseCategoricalCrossentropy; for "),
+    ],
+)
+@pytest.mark.parametrize("phase", ["training", "evaluation"])
+def test_an_error_about_the_shape_of_labels_has_advice(keras, loss, labels, advice, phase):
+    batch = batch_of(8)
+    batch = dataclasses.replace(batch, labels=labels(batch.labels).astype("float32"))
+    function = getattr(keras.losses, loss)
+
+    with pytest.raises(UserCodeError, match=rf"in {phase} on(?s:.*)\n  .*{advice}"):
+        # The loss is tried on the example when the trainer is created.
+        trainer = trainer_of(definition_of(loss=lambda o, y: function(y, o)))
+        trainer.train_steps([batch]) if phase == "training" else trainer.evaluate(batch)
+
+
 def test_a_callback_that_monitors_an_unmeasured_metric_is_refused(keras):
     definition = definition_of(
         create_callbacks=lambda: [keras.callbacks.EarlyStopping("mae", mode="min")],
@@ -281,7 +322,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_difference(keras):
         definition_of(lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(5)]))
     )
 
-    with pytest.raises(CorruptCheckpointError, match=r"kernel: float32\[4, 5\] in the checkpoint"):
+    with pytest.raises(CheckpointMismatchError, match=r"kernel: float32\[4, 5\] in the checkpoint"):
         trainer_of(definition_of()).load_state(wider.state())
 
 

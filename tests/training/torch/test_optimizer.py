@@ -19,7 +19,7 @@ from tests.training.torch.conftest import (
 from torch import nn
 
 from elasticdl.data.batch import Batch
-from elasticdl.errors import CorruptCheckpointError, DefinitionError, UserCodeError
+from elasticdl.errors import CheckpointMismatchError, DefinitionError, UserCodeError
 
 
 class Count(torch.optim.SGD):
@@ -179,7 +179,7 @@ def test_dtypes_unknown_to_numpy_are_kept_bit_by_bit():
 def test_a_checkpoint_of_another_model_is_refused_with_the_difference():
     wider = trainer_of(definition_of(lambda: nn.Linear(4, 5)))
 
-    with pytest.raises(CorruptCheckpointError, match=r"weight: float32\[5, 4\] in the checkpoint"):
+    with pytest.raises(CheckpointMismatchError, match=r"weight: float32\[5, 4\] in the checkpoint"):
         trainer_of().load_state(wider.state())
 
 
@@ -220,7 +220,7 @@ def test_a_checkpoint_of_another_optimizer_is_refused_entirely():
     before = fresh.state()
 
     with pytest.raises(
-        CorruptCheckpointError,
+        CheckpointMismatchError,
         match=r"optimizer/class: torch.optim.sgd.SGD in the checkpoint, torch.optim.adam.Adam in",
     ):
         fresh.load_state(trained.state())

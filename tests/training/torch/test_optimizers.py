@@ -19,7 +19,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import lr_scheduler
 
 from elasticdl.data.batch import Batch
-from elasticdl.errors import CorruptCheckpointError, DefinitionError
+from elasticdl.errors import CheckpointMismatchError, DefinitionError
 
 OPTIMIZERS = {
     "Adadelta": lambda p: torch.optim.Adadelta(p, 0.5),
@@ -300,7 +300,7 @@ def test_different_param_group_values_are_named():
     labelled = trainer_of(definition_of(optimizer=with_label))
     plain = trainer_of(definition_of())
 
-    with pytest.raises(CorruptCheckpointError, match="param_groups/0/label: missing in the check"):
+    with pytest.raises(CheckpointMismatchError, match="param_groups/0/label: missing in the check"):
         labelled.load_state(plain.state())
 
 

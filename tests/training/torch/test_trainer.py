@@ -1,5 +1,7 @@
 """The PyTorch trainer beyond the laws every trainer keeps."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from tests.training.torch.conftest import (
     trainer_of,
 )
 from torch import nn
+from torch.nn import functional
 
 from elasticdl.data.batch import Batch
 from elasticdl.definition import MetricFunctions, Mode, NamedMetric
@@ -277,9 +280,56 @@ def test_errors_of_a_model_are_reported_with_line_and_batch():
         trainer_of(definition_of(lambda: Breaks(4, 3))).train_steps([batch_of(8)])
 
     message = str(caught.value)
-    assert "raised in 'train' on float32[8, 4], labels int64[8]" in message
+    assert "raised in training on float32[8, 4], labels int64[8]" in message
     assert 'raise OSError("gone")' in message
     assert "module.py" not in message
+
+
+def relabelled(batch, kind):
+    return replace(batch, labels=batch.labels.astype(kind))
+
+
+@pytest.mark.parametrize(
+    ("loss", "num_outputs", "kind", "advice"),
+    [
+        (nn.CrossEntropyLoss(), 3, "float32", 'Class numbers must be integers.*astype\\("int64"'),
+        (nn.BCEWithLogitsLoss(), 1, "int64", "type float32 in the shape.*y\\[:, None\\].astype"),
+        (nn.BCEWithLogitsLoss(), 1, "float32", "outputs \\(8, 1\\): let the model.*squeeze"),
+        (nn.BCEWithLogitsLoss(), 2, "float32", "For class numbers.*nn.CrossEntropyLoss"),
+        (
+            lambda o, y: functional.binary_cross_entropy(o[:, 0].sigmoid(), y),
+            1,
+            "int64",
+            "type float32",
+        ),
+        (
+            lambda o, y: functional.cross_entropy(o, nn.functional.one_hot(y, 3)),
+            3,
+            "int64",
+            "one value per class",
+        ),
+    ],
+)
+@pytest.mark.parametrize("phase", ["training", "evaluation"])
+def test_an_error_about_labels_has_advice(loss, num_outputs, kind, advice, phase):
+    definition = definition_of(lambda: nn.Linear(4, num_outputs), loss=loss)
+    trainer, batch = trainer_of(definition), relabelled(batch_of(8), kind)
+
+    with pytest.raises(UserCodeError, match=rf"raised in {phase} on(?s:.*)\n  .*{advice}"):
+        trainer.train_steps([batch]) if phase == "training" else trainer.evaluate(batch)
+
+
+def test_an_error_in_an_operation_of_the_model_has_no_advice_about_labels():
+    class Breaks(nn.Linear):
+        def forward(self, x):
+            return super().forward(x & x if self.training else x)
+
+    with pytest.raises(UserCodeError) as caught:
+        trainer_of(definition_of(lambda: Breaks(4, 3))).train_steps(
+            [relabelled(batch_of(8), "float32")]
+        )
+
+    assert "y.astype" not in str(caught.value)
 
 
 def test_metrics_of_uneven_batches_are_weighted_by_examples():

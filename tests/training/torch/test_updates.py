@@ -20,7 +20,7 @@ from torch import nn
 from torch.optim import lr_scheduler, swa_utils
 
 from elasticdl.definition import GradientClipping
-from elasticdl.errors import CorruptCheckpointError, DefinitionError, UserCodeError
+from elasticdl.errors import CheckpointMismatchError, DefinitionError, UserCodeError
 
 
 def step_lr(optimizer):
@@ -135,7 +135,7 @@ def test_a_schedule_may_step_every_second_epoch():
 def test_a_checkpoint_of_another_number_of_schedules_is_refused():
     state = trainer_of(definition_of(create_lr_schedulers=step_lr)).state()
 
-    with pytest.raises(CorruptCheckpointError, match="lr_scheduler/1 in the checkpoint, 0 in the"):
+    with pytest.raises(CheckpointMismatchError, match="lr_scheduler/1 in the checkpoint, 0 in the"):
         trainer_of().load_state(state)
 
 
@@ -143,7 +143,7 @@ def test_a_checkpoint_of_another_kind_of_schedule_is_refused():
     state = trainer_of(definition_of(create_lr_schedulers=step_lr)).state()
     cosine = definition_of(create_lr_schedulers=lambda o: lr_scheduler.CosineAnnealingLR(o, 9))
 
-    with pytest.raises(CorruptCheckpointError, match="0: StepLR in the checkpoint, CosineAnn"):
+    with pytest.raises(CheckpointMismatchError, match="0: StepLR in the checkpoint, CosineAnn"):
         trainer_of(cosine).load_state(state)
 
 
@@ -178,6 +178,21 @@ def test_a_schedule_that_is_too_short_states_the_required_length():
     with pytest.raises(UserCodeError, match=r"has 2 steps, and the training makes more updates"):
         for _ in range(4):
             trainer.train_steps([batch_of(8)])
+
+
+def test_a_schedule_that_counts_updates_is_named():
+    def schedule(interval):
+        return lambda o: {
+            "scheduler": lr_scheduler.OneCycleLR(o, 0.1, total_steps=20),
+            "interval": interval,
+        }
+
+    def named(interval):
+        definition = definition_of(create_lr_schedulers=schedule(interval))
+        return trainer_of(definition).schedule_of_updates()
+
+    assert named("step").endswith(": OneCycleLR")
+    assert named("epoch") == ""
 
 
 def test_a_schedule_that_is_too_short_is_refused_before_the_first_step():
@@ -439,7 +454,7 @@ def test_workers_skip_the_same_updates():
 
 
 def test_a_checkpoint_of_another_precision_is_refused():
-    with pytest.raises(CorruptCheckpointError, match="another precision"):
+    with pytest.raises(CheckpointMismatchError, match="another precision"):
         trainer_of(half()).load_state(trainer_of().state())
 
 

@@ -12,6 +12,7 @@ Callers: `worker_process.py`; through it the controller calls the methods.
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import socket
 import tempfile
@@ -529,6 +530,9 @@ class Worker:
         if self._context.definition.required_exports:
             self._context.why_not_exported(self._trainer)
         self._accumulator = self._context.create_accumulator(self._trainer)
+        if note := self._context.schedule_note(self._trainer, assignment.num_ranks):
+            # The driver repeats warnings, each once.
+            logging.getLogger("elasticdl").warning("%s", note)
         # A full minibatch, because kernels are chosen and memory is allocated for its size.
         example = repeated(self._context.example(), self._context.minibatch_size)
         self._committer = ElasticCommitter(

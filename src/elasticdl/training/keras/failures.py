@@ -29,7 +29,7 @@ from elasticdl.errors import (
     raised_at,
     users_traceback,
 )
-from elasticdl.training.failed_part import where_raised
+from elasticdl.training.failed_part import phase, where_raised
 from elasticdl.training.keras import loss, metric_states, metrics
 from elasticdl.training.range_errors import id_mistake, label_mistake, num_classes
 
@@ -45,6 +45,12 @@ _OUT_OF_RANGE = re.compile(
 )
 # The gradient of the latter; its positions in a flat table mean nothing to users.
 _OF_A_GRADIENT = re.compile(r"segment_ids\[\d+\] = \d+ is out of range \[0, \d+\)")
+# Messages of losses about labels of an unsuitable shape.
+_ONE_HOT = re.compile(r"`output` must have rank \(ndim\) `target\.ndim - 1`")
+_UNLIKE = re.compile(
+    r"`target` and `output` must have the same (?:rank \(ndim\)|shape)\. "
+    r"Received: target\.shape=\(([^)]*)\), output\.shape=\(([^)]*)\)"
+)
 _COMPARES = ("label value of", "sparse_categorical_crossentropy", "SparseSoftmaxCrossEntropy")
 _LOOKS_UP = ("layers/core/embedding.py", "Embedding.call()")
 _NOT_OF_THE_USER = (
@@ -120,7 +126,7 @@ def of_a_step(
         return _of_tensorflow(error, what, step, definition)
     return UserCodeError(
         f"{where_raised(error, definition, _PARTS)}: the model, its loss or its metrics raised in "
-        f"{what!r} on {_described(batches)}:\n{users_traceback(error)}"
+        f"{phase(what)} on {_described(batches)}:\n{users_traceback(error)}{label_advice(error)}"
     )
 
 
@@ -165,8 +171,32 @@ def naming(
             raise mistake from error
         raise UserCodeError(
             f"{where_raised(error, definition, _PARTS)}: {what} raised on "
-            f"{describe(batch.features)}:\n{users_traceback(error)}"
+            f"{describe(batch.features)}:\n{users_traceback(error)}{label_advice(error)}"
         ) from error
+
+
+def label_advice(error: Exception) -> str:
+    """Return advice, as a separate line, on an error of a loss about the shape of labels.
+
+    The result is empty for other errors.
+    """
+    if _ONE_HOT.search(str(error)):
+        return (
+            "\n  This loss needs class numbers as labels. For labels with one value per class "
+            "(one-hot), use CategoricalCrossentropy, or make class numbers of them, such as "
+            "y.argmax(axis=1)."
+        )
+    found = _UNLIKE.search(str(error))
+    if found is None:
+        return ""
+    target, output = (re.findall(r"\w+", shape) for shape in found.groups())
+    if not output[1:] or output[-1] == "1" or (len(target) == len(output) and target[-1] != "1"):
+        return ""
+    return (
+        f"\n  The outputs have {output[-1]} values where the labels have one. "
+        "For class numbers, use SparseCategoricalCrossentropy; for BinaryCrossentropy, let the "
+        'last layer have one unit, such as Dense(1, activation="sigmoid").'
+    )
 
 
 def _of_tensorflow(

@@ -103,6 +103,7 @@ class KerasHooks:
         for each in self._callbacks:
             if direction and getattr(each, "mode", None) == "auto" and hasattr(each, "monitor_op"):
                 each.mode = direction(each.monitor.removeprefix("val_")) or "auto"
+        self._direction = direction
         self.attributes: Attributes | None = None
         # Includes the history callback that `fit` adds.
         self._callbacks = list(self._list.callbacks)
@@ -139,6 +140,8 @@ class KerasHooks:
         names = {
             getattr(each, "monitor", None): f"{self._where}: the callback {type(each).__name__}"
             for each in self._callbacks
+            # Without this option, a ModelCheckpoint does not depend on its metric.
+            if getattr(each, "save_best_only", True)
         }
         return {name: who for name, who in names.items() if isinstance(name, str)}
 
@@ -178,6 +181,30 @@ class KerasHooks:
                     f"{self._where}: the callback {type(each).__name__} monitors {name!r}, which "
                     f"is measured in validation, not in training. Let it monitor 'val_{name}' or "
                     "'loss'."
+                )
+
+    def _check_directions(self) -> None:
+        """Reject a callback that would only after the first epoch miss its metric's direction.
+
+        Raises:
+            DefinitionError: There is such a callback. In `fit` it raises after the first epoch.
+        """
+        for each in self._callbacks:
+            monitored = getattr(each, "monitor", None)
+            if (
+                self._direction is None
+                or not isinstance(monitored, str)
+                or getattr(each, "mode", None) != "auto"
+                or getattr(each, "monitor_op", each) is not None
+                or _is_own(each, "on_epoch_end")
+            ):
+                continue
+            name = monitored.removeprefix("val_")
+            if name != "loss" and self._direction(name) is None:
+                raise DefinitionError(
+                    f"{self._where}: the callback {type(each).__name__} monitors {monitored!r}, "
+                    "and Keras does not know whether lower or higher values of it are better. Add "
+                    "mode='max' if higher values are better, otherwise mode='min'."
                 )
 
     def check_grouping(self, steps: int) -> None:
@@ -224,6 +251,7 @@ class KerasHooks:
                 self._files.set_model(self._list)
             self._files.begin(self._list)
         self._files.leads = leads
+        self._check_directions()
         if not resumes:
             self._keep()
 

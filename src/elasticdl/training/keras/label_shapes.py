@@ -31,7 +31,7 @@ _ROWS = 8191
 _PAIR = 2
 
 
-class LabelShape:
+class KerasLabelShape:
     """The shape in which one loss or metric function gets labels.
 
     Args:

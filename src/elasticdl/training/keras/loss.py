@@ -22,7 +22,7 @@ import tensorflow as tf
 from elasticdl.definition import WeighableLoss, resolved
 from elasticdl.errors import DefinitionError
 from elasticdl.training.keras import compiled, loss_part_checks, overrides, per_example, reduction
-from elasticdl.training.keras.label_shapes import LabelShape
+from elasticdl.training.keras.label_shapes import KerasLabelShape
 from elasticdl.training.keras.labels import as_numpy, unwrap
 from elasticdl.training.keras.output_part_checks import ModelRunner
 from elasticdl.training.keras.statistics import means_of
@@ -59,7 +59,7 @@ class TrainingLoss:
         self._model, self._definition, self._adapt = model, definition, adapt
         self.num_added = 0
         self._randomness_is_noted = False
-        self._label_shape = LabelShape(
+        self._label_shape = KerasLabelShape(
             str(definition.where("loss")),
             "the loss",
             labels_as_numpy=definition.labels_as_numpy,

@@ -20,7 +20,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from elasticdl.errors import CorruptCheckpointError, DefinitionError
+from elasticdl.errors import CheckpointMismatchError, DefinitionError
 
 if TYPE_CHECKING:
     from elasticdl.training.trainer import MetricStates
@@ -132,7 +132,7 @@ class MetricVariables:
     def _assign(self, name: str, arrays: tuple[Any, ...]) -> None:
         variables = self.members[name].variables
         if len(variables) != len(arrays):
-            raise CorruptCheckpointError(
+            raise CheckpointMismatchError(
                 f"{self.where}: the metric {name!r} has {len(variables)} states, but {len(arrays)} "
                 "were saved. If it was changed since, use another --output for the new one."
             )

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from elasticdl.errors import DefinitionError, reason
 from elasticdl.training.keras import reduction
-from elasticdl.training.keras.label_shapes import LabelShape
+from elasticdl.training.keras.label_shapes import KerasLabelShape
 from elasticdl.training.keras.labels import as_numpy, unwrap
 from elasticdl.training.keras.metric_states import MetricVariables, is_foreign
 from elasticdl.training.means import mean_of
@@ -63,7 +63,7 @@ class KerasMetrics:
         self._labels_as_numpy = labels_as_numpy
         self._where = functions.where or where
         self._label_shapes = {
-            named.name: LabelShape(
+            named.name: KerasLabelShape(
                 self._where,
                 f"the metric {named.name!r}",
                 labels_as_numpy=False,
@@ -72,7 +72,7 @@ class KerasMetrics:
             for named in functions.named
             if not isinstance(named.metric, keras.metrics.Metric)
         }
-        self._shape_of_all = LabelShape(
+        self._shape_of_all = KerasLabelShape(
             self._where, "a metric", labels_as_numpy=labels_as_numpy, may_reshape=may_reshape
         )
         check_names([named.name for named in functions.named], self._where)
@@ -191,7 +191,8 @@ class KerasMetrics:
 
     def direction(self, name: str) -> Literal["min", "max"] | None:
         """Return whether low or high values of a metric are better; None if unknown."""
-        return direction_of(self.variables.members.get(name))
+        of_name = {named.name: named.direction for named in self._functions.named}
+        return direction_of(self.variables.members.get(name)) or of_name.get(name)
 
     def results(self, states: MetricStates) -> dict[str, float | list[float]]:
         """Return the value of each metric.

@@ -15,7 +15,7 @@ from elasticdl.errors import DefinitionError
 from elasticdl.training.keras import overrides
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from elasticdl.definition import ModelDefinition, Origin
 
@@ -127,3 +127,25 @@ def _is_linear(optimizer: Any) -> bool:
     """Return whether repeated rows in an embedding's gradient have the same effect as their sum."""
     kinds = (keras.optimizers.SGD, keras.optimizers.Lion)
     return type(optimizer) in kinds and not (optimizer.clipnorm or optimizer.global_clipnorm)
+
+
+def schedule_of(optimizer: keras.optimizers.Optimizer) -> str:
+    """Return the class name of an optimizer's learning rate schedule; empty if there is none."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    # Keras has no public name for it; `learning_rate` is its current value.
+    rate = getattr(inner, "_learning_rate", None)
+    is_schedule = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
+    return type(rate).__name__ if is_schedule else ""
+
+
+def classes_in(paths: Iterable[str]) -> str:
+    """Return the classes of the optimizers whose variables are in a state, such as "AdamW".
+
+    Args:
+        paths: Paths of all tensors: `optimizer/adam_w/learning_rate`, ...
+    """
+    parts = (path.split("/") for path in paths)
+    found = sorted({of[1] for of in parts if of[0] == "optimizer" and len(of) > 2})  # noqa: PLR2004
+    # Keras names an optimizer after its class: adam_w.
+    classes = {name.lower(): name for name in vars(keras.optimizers)}
+    return ", ".join(classes.get(name.replace("_", ""), name) for name in found)

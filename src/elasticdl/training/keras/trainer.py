@@ -21,7 +21,7 @@ import tensorflow as tf
 from elasticdl.data.batch import Arrays, Batch, describe, leaves, map_arrays, stack
 from elasticdl.definition import Mode, ModelDefinition
 from elasticdl.errors import (
-    CorruptCheckpointError,
+    CheckpointMismatchError,
     DefinitionError,
     ElasticDLError,
     UserCodeError,
@@ -414,21 +414,32 @@ class KerasTrainer:
     def load_state(self, state: State) -> None:
         """Restore a state; see `trainer.Trainer`."""
         variables = self._variables()
+        saved, mine = (optimizers.classes_in(each) for each in (state, variables))
+        # Of another optimizer, all variables have other names.
+        compared = sorted({*variables, *state} - {"step"})
+        if saved != mine:
+            compared = [path for path in compared if not path.startswith("optimizer/")]
         problems = [
             f"{path}: {_shape_of(state.get(path))} in the checkpoint, "
             f"{_shape_of(variables.get(path))} in the model"
-            for path in sorted({*variables, *state} - {"step"})
+            for path in compared
             if path not in variables
             or path not in state
             or tuple(variables[path].shape) != state[path].shape
         ]
+        if saved != mine:
+            problems.append(
+                f"optimizer: {saved or 'none'} in the checkpoint, "
+                f"{mine or 'none'} in the model file"
+            )
         if problems:
-            raise CorruptCheckpointError(
+            raise CheckpointMismatchError(
                 "The checkpoint does not match this model:\n"
                 "  "
                 + "\n  ".join(problems[:5])
                 + ("\n  ..." if len(problems) > 5 else "")  # noqa: PLR2004
-                + "\n  If the model file was changed since, use another --output for the new model."
+                + "\n  The checkpoint is intact. If the model file was changed since, undo the "
+                "change to resume, or use another --output to train the new model from the start."
             )
         for path, variable in variables.items():
             variable.assign(state[path])
@@ -441,6 +452,10 @@ class KerasTrainer:
         """
         with self._without_trace():
             return exporting.export(self.model, folder, self._export_example())
+
+    def schedule_of_updates(self) -> str:  # noqa: D102 - see trainer.ScheduleProbe
+        name = optimizers.schedule_of(self.optimizer)
+        return f"{self._definition.where('optimizer')}: {name}" if name else ""
 
     def why_not_exported(self) -> Mapping[str, str]:
         """Return the exports that `export` would omit: name -> reason. Writes no files."""

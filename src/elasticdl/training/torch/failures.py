@@ -3,6 +3,7 @@
     a label or an id that is out of range   DataError       the label, the outputs, the records
     any other error in user code            UserCodeError   the user's line
     tensors on the CPU and on a GPU         advice, at the end of that error
+    labels that do not fit the loss         advice, at the end of that error
 
 Callers: `trainer.py`, after a failure.
 """
@@ -10,10 +11,12 @@ Callers: `trainer.py`, after a failure.
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -40,6 +43,19 @@ _ID = re.compile(r"index out of range in self|device-side assert")
 _DEVICE = re.compile(
     r"tensors to be on the same device|should be a 1D CPU int64 tensor|can't convert cuda"
 )
+
+_SIZES = re.compile(
+    r"[Tt]arget size \((?:torch\.Size\()?\[([\d, ]*)\]\)?\) must be the same as input size "
+    r"\((?:torch\.Size\()?\[([\d, ]*)\]"
+)
+_NEEDS_INTEGERS = re.compile(
+    r"0D or 1D target tensor expected|expected target dtype to be Long"
+    r"|(?:nll_loss|cross_entropy)\w*\" not implemented for"
+)
+_NEEDS_FLOATS = re.compile(r"result type Float can't be cast|Found dtype \w+ but expected Float")
+_CLASS_PROBABILITIES = "floating point type for target with class probabilities"
+_AS_INTEGERS = 'Class numbers must be integers of type int64, such as y.astype("int64").'
+_AS_FLOATS = 'This loss needs labels of type float32, such as y.astype("float32").'
 
 
 class _FoundError(Exception):
@@ -114,6 +130,54 @@ def device_advice(error: Exception) -> str:
         "such as torch.zeros(3, device=x.device), keep constants in buffers, and pass `lengths` to "
         "pack_padded_sequence as lengths.cpu(). To train on the CPU, set CUDA_VISIBLE_DEVICES to "
         "an empty value."
+    )
+
+
+def label_advice(error: Exception, labels: object) -> str:
+    """Return advice, as a separate line, on an error about the type or shape of labels.
+
+    The result is empty for other errors.
+
+    Args:
+        error: PyTorch's exception.
+        labels: The labels of the batch.
+    """
+    if not isinstance(labels, np.ndarray):
+        return ""
+    text, is_float = str(error), labels.dtype.kind == "f"
+    advice = ""
+    if found := _SIZES.search(text):
+        target, output = (
+            tuple(int(size) for size in re.findall(r"\d+", each)) for each in found.groups()
+        )
+        advice = _size_advice(target, output, is_float=is_float)
+    elif _CLASS_PROBABILITIES in text:
+        advice = (
+            "Labels with one value per class must be of type float32, such as "
+            'y.astype("float32"); or use class numbers, such as y.argmax(axis=1).'
+        )
+    elif is_float and _NEEDS_INTEGERS.search(text):
+        advice = _AS_INTEGERS
+    elif not is_float and _NEEDS_FLOATS.search(text):
+        advice = _AS_FLOATS
+    return f"\n  {advice}" if advice else ""
+
+
+def _size_advice(target: tuple[int, ...], output: tuple[int, ...], *, is_float: bool) -> str:
+    if math.prod(target) == math.prod(output):
+        if not is_float:
+            return (
+                f"This loss needs labels of type float32 in the shape of the outputs, {output}, "
+                'such as y[:, None].astype("float32").'
+            )
+        return (
+            f"The labels have the shape {target}, the outputs {output}: let the model return "
+            "outputs without an axis of 1, such as outputs.squeeze(-1), or reshape the labels."
+        )
+    return (
+        f"The labels have the shape {target}, the outputs {output}. For class numbers and one "
+        "output per class, use nn.CrossEntropyLoss(); for this loss, let the model return as many "
+        "values per example as there are labels."
     )
 
 

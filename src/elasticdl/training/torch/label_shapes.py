@@ -30,7 +30,7 @@ _ROWS = 61
 _PAIR = 2
 
 
-class LabelShape:
+class TorchLabelShape:
     """The shape in which one loss or metric gets labels of one number per example.
 
     Args:

@@ -36,7 +36,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from elasticdl.errors import DefinitionError
-from elasticdl.training.torch.label_shapes import LabelShape
+from elasticdl.training.torch.label_shapes import TorchLabelShape
 from elasticdl.training.torch.outputs import map_tensors
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class TorchLoss:
     def __init__(self, definition: ModelDefinition) -> None:
         self._definition = definition
         self._num_checks = 0
-        self._label_shape = LabelShape(
+        self._label_shape = TorchLabelShape(
             str(definition.where("loss")), "the loss", may_reshape=definition.has_default_input
         )
         owner = getattr(definition.loss, "__self__", definition.loss)

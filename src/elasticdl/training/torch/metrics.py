@@ -16,7 +16,7 @@ import torch
 from elasticdl.errors import DefinitionError
 from elasticdl.training.means import mean_of
 from elasticdl.training.metric_names import check_names
-from elasticdl.training.torch.label_shapes import LabelShape
+from elasticdl.training.torch.label_shapes import TorchLabelShape
 from elasticdl.training.torch.losses import spread
 from elasticdl.training.torch.metric_states import StatefulMetric, is_metric
 
@@ -68,10 +68,10 @@ class TorchMetrics:
         self._logged: dict[str, StatefulMetric] = {}
         self._why_sums = why_sums
         self._label_shapes = {
-            name: LabelShape(self._where, f"the metric {name!r}", may_reshape=may_reshape)
+            name: TorchLabelShape(self._where, f"the metric {name!r}", may_reshape=may_reshape)
             for name in [named.name for named in functions.named]
         }
-        self._shape_of_all = LabelShape(self._where, "a metric", may_reshape=may_reshape)
+        self._shape_of_all = TorchLabelShape(self._where, "a metric", may_reshape=may_reshape)
         weighted = next((n for _, n in self._with_states.values() if n.weighted), None)
         if weighted is not None:
             raise DefinitionError(

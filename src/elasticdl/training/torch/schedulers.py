@@ -128,6 +128,11 @@ class Schedulers:
             if schedule.monitor
         }
 
+    def of_updates(self) -> str:
+        """Return `file:line` and class of a schedule with interval "step"; empty if none has it."""
+        found = (_class_of(schedule) for schedule in self._schedules if schedule.interval == "step")
+        return next((f"{self._where}: {name}" for name in found), "")
+
     def updated(self, num_updates: int) -> None:
         """Step the schedulers with interval "step", after update number `num_updates`."""
         for schedule in self._schedules:

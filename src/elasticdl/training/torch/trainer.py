@@ -31,7 +31,7 @@ from torch import nn
 from elasticdl.data.batch import Arrays, Batch, describe, leaves, map_arrays
 from elasticdl.definition import Mode, ModelDefinition
 from elasticdl.errors import (
-    CorruptCheckpointError,
+    CheckpointMismatchError,
     DefinitionError,
     ElasticDLError,
     NonFiniteLossError,
@@ -42,6 +42,7 @@ from elasticdl.errors import (
 from elasticdl.sharding.permutation import derive_seed
 from elasticdl.training import generators
 from elasticdl.training.complex_numbers import ALONE, refuse_complex
+from elasticdl.training.failed_part import phase
 from elasticdl.training.gradient_weights import check_divides_by_examples
 from elasticdl.training.repeated_checks import RepeatedChecks
 from elasticdl.training.torch import export, failures
@@ -390,6 +391,9 @@ class TorchTrainer:
         """Return the kind of outputs (probabilities, logits, ...); see `trainer.ScoresProbe`."""
         return scores_of(self.model, self._definition, shape, self._device)
 
+    def schedule_of_updates(self) -> str:  # noqa: D102 - see trainer.ScheduleProbe
+        return self._schedulers.of_updates()
+
     def check_evaluation(self, batch: Batch) -> None:
         """Check that evaluation changes no parameter or buffer; see `trainer.EvaluationProbe`."""
         if self._is_evaluation_checked:
@@ -487,12 +491,13 @@ class TorchTrainer:
                     f"{prefix}{problem}" for problem in load(_below(prefix, state))
                 ]
         if problems:
-            raise CorruptCheckpointError(
+            raise CheckpointMismatchError(
                 "The checkpoint does not match this model:\n"
                 "  "
                 + "\n  ".join(problems[:5])
                 + ("\n  ..." if len(problems) > 5 else "")  # noqa: PLR2004
-                + "\n  If the model file was changed since, use another --output for the new model."
+                + "\n  The checkpoint is intact. If the model file was changed since, undo the "
+                "change to resume, or use another --output to train the new model from the start."
             )
         with torch.no_grad():
             for name, tensor in tensors.items():
@@ -814,8 +819,9 @@ class TorchTrainer:
             labels = "" if batch.labels is None else f", labels {describe(batch.labels)}"
             raise UserCodeError(
                 f"{failures.place_of(error, self._definition)}: the model, its loss or its metrics "
-                f"raised in {what!r} on {describe(batch.features)}{labels}:\n"
+                f"raised in {phase(what)} on {describe(batch.features)}{labels}:\n"
                 f"{users_traceback(error)}{failures.device_advice(error)}"
+                f"{failures.label_advice(error, batch.labels)}"
             ) from error
 
     def _outputs_again(self, batch: Batch) -> Any:
