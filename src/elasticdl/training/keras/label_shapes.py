@@ -1,7 +1,4 @@
-"""Gives labels of one number per example the shape that a loss or metric function needs.
-
-    outputs [n, 1], labels [n]      outputs - labels has the shape [n, n], so its mean is wrong
-    outputs [n], labels [n, 1]      the same
+"""Labels of one number per example in the shape that a Keras loss or metric function needs.
 
 For losses, `fit` reshapes such labels to the shape of the outputs. So does this module, unless the
 function is right with the given shape, because it reshapes labels or outputs by itself. For metrics
@@ -13,17 +10,15 @@ Callers: `loss.py`, `metrics.py`.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from elasticdl.training.keras.labels import as_numpy, unwrap
+from elasticdl.training.label_shapes import differ_by_an_axis, needs_other_shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_log = logging.getLogger("elasticdl")
 
 # A length that occurs nowhere else. Shapes are compared because equal labels hide the mistake in
 # the values.
@@ -59,45 +54,30 @@ class KerasLabelShape:
             outputs: The model's outputs.
             labels: Labels of the batch, as tensors.
         """
-        if not _differ_by_an_axis(outputs, labels):
+        if not _differ(outputs, labels):
             return labels
         if self._reshapes is None:
-            self._reshapes = self._find(function, outputs, labels)
-        if not self._reshapes:
-            return labels
-        if outputs.shape.rank == _PAIR:
-            return tf.expand_dims(labels, -1)
-        return tf.squeeze(labels, -1)
-
-    def _find(self, function: Callable[[Any, Any], Any], outputs: Any, labels: Any) -> bool:
-        shapes = [_ROWS] if labels.shape.rank == 1 else [_ROWS, 1]
-        others = [_ROWS, 1] if labels.shape.rank == 1 else [_ROWS]
-        is_per_example = self._is_per_example(function, outputs, labels, shapes)
-        if is_per_example or not self._is_per_example(function, outputs, labels, others):
-            return False
-        if not self._may_reshape and is_per_example is False:
-            _log.warning(
-                "%s: the model's outputs have the shape %s and the labels %s, so %s broadcasts "
-                "them to [n, n]: each output is compared with the labels of all examples, in `fit` "
-                "too. Give the labels the shape of the outputs: ops.reshape(labels, "
-                "ops.shape(outputs)).",
-                self._where,
-                "[n, 1]" if outputs.shape.rank == _PAIR else "[n]",
-                "[n, 1]" if labels.shape.rank == _PAIR else "[n]",
-                self._what,
+            self._reshapes = needs_other_shape(
+                lambda reshaped: self._makes_no_pairs(function, outputs, labels, reshaped),
+                outputs.shape.rank,
+                where=self._where,
+                what=self._what,
+                may_reshape=self._may_reshape,
             )
-        return self._may_reshape
+        return _with_other_rank(labels) if self._reshapes else labels
 
-    def _is_per_example(
-        self, function: Callable[[Any, Any], Any], outputs: Any, labels: Any, shape: list[int]
+    def _makes_no_pairs(
+        self, function: Callable[[Any, Any], Any], outputs: Any, labels: Any, reshaped: bool
     ) -> bool | None:
         """Return whether a function makes no tensor of all pairs of examples; None if it raises."""
 
         def traced(outputs: Any, labels: Any) -> Any:
-            return unwrap(function(outputs, as_numpy(labels) if self._labels_as_numpy else labels))
+            given = _with_other_rank(labels) if reshaped else labels
+            return unwrap(function(outputs, as_numpy(given) if self._labels_as_numpy else given))
 
-        rows = [_ROWS, 1] if outputs.shape.rank == _PAIR else [_ROWS]
-        specs = tf.TensorSpec(rows, outputs.dtype), tf.TensorSpec(shape, labels.dtype)
+        specs = [
+            tf.TensorSpec([_ROWS, *tensor.shape[1:]], tensor.dtype) for tensor in (outputs, labels)
+        ]
         try:
             with tf.init_scope():
                 graph = tf.function(traced).get_concrete_function(*specs).graph
@@ -109,11 +89,14 @@ class KerasLabelShape:
         )
 
 
-def _differ_by_an_axis(outputs: Any, labels: Any) -> bool:
-    """Return whether these are tensors of one number per example, one [n] and one [n, 1]."""
+def _differ(outputs: Any, labels: Any) -> bool:
     if not (tf.is_tensor(outputs) and tf.is_tensor(labels)):
         return False
-    ranks = (outputs.shape.rank, labels.shape.rank)
-    if ranks == (_PAIR, 1):
-        return bool(outputs.shape[1] == 1)
-    return ranks == (1, _PAIR) and bool(labels.shape[1] == 1)
+    if outputs.shape.rank is None or labels.shape.rank is None:
+        return False
+    return differ_by_an_axis(outputs.shape.as_list(), labels.shape.as_list())
+
+
+def _with_other_rank(labels: Any) -> Any:
+    """Return labels [n] as [n, 1], and labels [n, 1] as [n]."""
+    return tf.expand_dims(labels, -1) if labels.shape.rank == 1 else tf.squeeze(labels, -1)

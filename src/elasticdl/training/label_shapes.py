@@ -1,0 +1,64 @@
+"""The shape in which a loss or metric gets labels of one number per example: [n] or [n, 1].
+
+    outputs [n, 1], labels [n]      outputs - labels has the shape [n, n], so its mean is wrong
+    outputs [n], labels [n, 1]      the same
+
+Frameworks broadcast here without an error. Both shapes of labels are common: a loss of class
+numbers needs [n], a difference needs the shape of the outputs. A function that makes a tensor of
+all pairs of examples with the given shape, and not with the other one, needs the other one. A loss
+that compares pairs on purpose makes such a tensor with both.
+
+Callers: `keras/label_shapes.py` and `torch/label_shapes.py`, which find these tensors.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+_log = logging.getLogger("elasticdl")
+
+
+def differ_by_an_axis(outputs: Sequence[int | None], labels: Sequence[int | None]) -> bool:
+    """Return whether of these two shapes one is [n] and the other [n, 1].
+
+    Args:
+        outputs: Shape of the outputs.
+        labels: Shape of the labels. The first axis may be None in either, if it is not known.
+    """
+    fewer, more = sorted((outputs, labels), key=len)
+    return len(fewer) == 1 and tuple(more[1:]) == (1,)
+
+
+def needs_other_shape(
+    is_per_example: Callable[[bool], bool | None],
+    num_axes: int,
+    *,
+    where: str,
+    what: str,
+    may_reshape: bool,
+) -> bool:
+    """Return whether labels are reshaped to the shape of the outputs; warn if they may not be.
+
+    Args:
+        is_per_example: Function (whether labels are reshaped) -> whether the loss or metric makes
+            no tensor of all pairs of examples; None if it raises.
+        num_axes: Number of axes of the outputs, 1 or 2; the labels have the other number.
+        where: `file:line` of the function, for the warning.
+        what: What the function is, such as "the loss".
+        may_reshape: Whether labels may be reshaped.
+    """
+    is_right = is_per_example(False)
+    if is_right or not is_per_example(True):
+        return False
+    if not may_reshape and is_right is False:
+        shapes = ("[n]", "[n, 1]") if num_axes == 1 else ("[n, 1]", "[n]")
+        _log.warning(
+            "%s: the model's outputs have the shape %s and the labels %s, so %s broadcasts them "
+            "to [n, n]: each output is compared with the labels of all examples. Give the labels "
+            "the shape of the outputs.",
+            where,
+            *shapes,
+            what,
+        )
+    return may_reshape
