@@ -48,6 +48,13 @@ def of_pairs(outputs, labels):
     return tf.reduce_mean((outputs - tf.transpose(outputs) - of_labels) ** 2)
 
 
+def of_flat_pairs(outputs, labels):
+    import tensorflow as tf
+
+    of_labels = labels[:, None] - labels[None, :]
+    return tf.reduce_mean((outputs - tf.transpose(outputs) - of_labels) ** 2)
+
+
 def absolute(labels, outputs):
     import tensorflow as tf
 
@@ -109,6 +116,14 @@ def test_a_loss_that_is_right_with_any_shape_keeps_the_labels(loss):
     labels = np.arange(NUM_EXAMPLES, dtype=np.float32)
 
     np.testing.assert_allclose(train(loss, labels)[0], train(loss, labels[:, None])[0], rtol=1e-6)
+
+
+def test_a_loss_that_compares_pairs_of_flat_labels_keeps_them():
+    labels = np.arange(NUM_EXAMPLES, dtype=np.float32)
+
+    np.testing.assert_allclose(
+        train(of_flat_pairs, labels)[0], train(of_pairs, labels)[0], rtol=1e-6
+    )
 
 
 def test_a_loss_that_flattens_numpy_labels_works():

@@ -38,6 +38,10 @@ def of_pairs(outputs, labels):
     return ((outputs - outputs.T - (labels - labels.T)) ** 2).mean()
 
 
+def of_flat_pairs(outputs, labels):
+    return ((outputs - outputs.T - (labels[:, None] - labels[None, :])) ** 2).mean()
+
+
 def absolute(labels, outputs):
     return (outputs - labels).abs()
 
@@ -96,6 +100,12 @@ def test_a_loss_that_is_right_with_any_shape_keeps_the_labels(loss):
     labels = np.arange(NUM_EXAMPLES, dtype=np.float32)
 
     np.testing.assert_allclose(train(loss, labels)[0], train(loss, labels[:, None])[0], rtol=1e-6)
+
+
+def test_a_loss_that_compares_pairs_of_flat_labels_keeps_them():
+    labels = np.arange(NUM_EXAMPLES, dtype=np.float32)
+
+    assert train(of_flat_pairs, labels)[0] == train(of_pairs, labels)[0]
 
 
 def test_a_cross_entropy_with_logits_gets_labels_without_an_axis_that_outputs_do_not_have():
