@@ -2,7 +2,8 @@
 
     DataFrame of pandas, Dataset of Hugging Face, Arrow table, DataFrame of polars, list of dicts
 
-No package is imported to recognise its objects. Callers: `in_memory.py`.
+No package is imported to recognise its objects. Callers: `in_memory.py`,
+`memory_elements.py`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,316 @@
+"""Data sets in memory that yield elements: reads them as rows, and refuses random ones.
+
+    tf.data.Dataset                  its elements, or the rows of its batches
+    PyTorch Dataset, DataLoader      its items; of a DataLoader, those of its data set
+    Dataset of Hugging Face          its rows, if a transform makes them
+
+No package is imported to recognise its objects. Callers: `in_memory.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from elasticdl.data.batch import leaves
+from elasticdl.data.memory_tables import as_numpy, kinds_of, rows_of_hugging_face
+from elasticdl.errors import (
+    DataError,
+    ElasticDLError,
+    UsageError,
+    UserCodeError,
+    raised_at,
+    users_traceback,
+)
+
+PAIR, WITH_WEIGHTS = 2, 3
+# Enough to find random steps, without reading a large data set twice.
+_COMPARED = 10_000
+_DRAWING = ("Random", "Stateful", "StatelessRandom", "TruncatedNormal", "Multinomial")
+# Steps of a pipeline after which batches have the size that they had before.
+_ELEMENT_BY_ELEMENT = {
+    f"{step}Dataset"
+    for step in (
+        *("AssertCardinality", "Filter", "IgnoreErrors", "Map", "ParallelMap"),
+        *("Repeat", "Shard", "Shuffle", "Skip", "Take", "Zip"),
+    )
+}
+_RANDOM = (
+    "data is random: it may yield different elements when it is read again. It is stored once, so "
+    "augmentation would be the same in every epoch. Remove shuffle() and random steps: ElasticDL "
+    "shuffles by itself, and augmentation belongs in the model (Keras layers such as RandomFlip) "
+    "or in its file (input_fn(records, mode), which augments in training only, or train_dataloader "
+    "for PyTorch)."
+)
+_SHUFFLED = (
+    "data is random: its shuffle() gives another order each time it is read. Remove it: ElasticDL "
+    "shuffles the records of each epoch by itself. An order that stays the same is accepted: "
+    "shuffle(n, seed=1, reshuffle_each_iteration=False)."
+)
+ADVICE_ON_WEIGHTS = (
+    " is a tuple of three; if it is (x, y, sample_weights), give a dict with names, such as "
+    '{"x": x, "y": y, "weight": w}, and return the weights from the model file: input_fn(records) '
+    "-> (features, labels, weights)."
+)
+# tf.data.INFINITE_CARDINALITY
+_INFINITE = -1
+
+
+@dataclass(frozen=True)
+class Elements:
+    """The elements of a user's data set.
+
+    Attributes:
+        read: Function () -> the elements: dicts, pairs (x, y), or x alone.
+        num_rows: Number of elements; None if it is unknown.
+        batch_size: Size of the user's batches, if the elements were split from batches; else None.
+        raised: Where the data set raised, for an error, with a placeholder for the number of
+            elements before.
+    """
+
+    read: Callable[[], Iterable[Any]]
+    num_rows: int | None
+    batch_size: int | None
+    raised: str
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield a dict of arrays per element, after checking that the elements are not random.
+
+        Raises:
+            UsageError: The elements are random, or of another kind.
+            UserCodeError: The code of the data set raised.
+        """
+        _check_same_again(lambda: _read(self.read(), self.raised))
+        return (_element(each) for each in _read(self.read(), self.raised))
+
+
+def elements_of(data: Any) -> Elements | None:
+    """Return the elements of a data set; None for any other object.
+
+    Raises:
+        UsageError: The data set is random or endless, or has no number of items.
+    """
+    root, kinds = kinds_of(data)
+    if root == "tensorflow" and "DatasetV2" in kinds:
+        # A batch raises as a whole, so the number of the item is not known.
+        return Elements(*_of_tensorflow(data), raised="after {} items")
+    if {"Dataset", "DataLoader"} & kinds:
+        return Elements(*_of_torch(data), raised="on item {} (counted from 0)")
+    return None
+
+
+def _read(elements: Iterable[Any], raised: str) -> Iterator[Any]:
+    """Yield the elements of a data set, which the user's code makes.
+
+    Args:
+        elements: The elements.
+        raised: Where the data set raised; see `Elements`.
+
+    Raises:
+        UserCodeError: The code raised. The error names the element and the user's line.
+    """
+    number = 0
+    iterator = iter(elements)
+    while True:
+        try:
+            element = next(iterator)
+        except StopIteration:
+            return
+        except ElasticDLError:
+            raise
+        except Exception as error:
+            raise UserCodeError(
+                f"{raised_at(error, 'data')}: the data set raised {raised.format(number)}:\n"
+                f"{users_traceback(error)}"
+            ) from error
+        yield element
+        number += 1
+
+
+def _element(element: Any) -> dict[str, Any]:
+    if isinstance(element, Mapping):
+        return {str(name): as_numpy(value) for name, value in element.items()}
+    if isinstance(element, (tuple, list)) and len(element) == PAIR:
+        return {name: as_numpy(value) for name, value in pair(*element).items()}
+    if isinstance(element, (tuple, list)) and len(element) == WITH_WEIGHTS:
+        raise UsageError(f"An element of data{ADVICE_ON_WEIGHTS}")
+    if isinstance(element, (tuple, list)) and len(element) == 1:
+        # The item of a TensorDataset of one tensor.
+        (element,) = element
+    if is_array(element):
+        return {"x": as_numpy(element)}
+    raise UsageError(
+        f"An element of data is a {type(element).__name__}; expected a dict, a pair (x, y), or an "
+        "array x."
+    )
+
+
+def is_array(value: Any) -> bool:
+    """Return whether a value is an array or a tensor with at least one axis."""
+    return hasattr(value, "__array__") and bool(getattr(value, "ndim", 0))
+
+
+def pair(x: Any, y: Any) -> dict[str, Any]:
+    """Return x and y as columns `x` and `y`; the entries of a dict become separate columns.
+
+    Raises:
+        DataError: Both have a column of the same name.
+    """
+    columns = dict(x) if isinstance(x, Mapping) else {"x": x}
+    for name, value in y.items() if isinstance(y, Mapping) else [("y", y)]:
+        if name in columns:
+            raise DataError(f"Both x and y have a column {name!r}. Rename one of them.")
+        columns[name] = value
+    return columns
+
+
+def _check_same_again(elements: Callable[[], Iterable[Any]]) -> None:
+    """Check that a data set is not random, as after augmentation, by reading its start twice.
+
+    The elements are stored only once, so random values would be the same in all epochs.
+
+    Args:
+        elements: Function () -> the elements, from the first one.
+
+    Raises:
+        UsageError: One of the first elements differs when it is read again.
+    """
+    first, again = (_digest(itertools.islice(elements(), _COMPARED)) for _ in range(2))
+    if first != again:
+        raise UsageError(_RANDOM)
+
+
+def _digest(elements: Iterable[Any]) -> bytes:
+    digest = hashlib.blake2b()
+    for element in elements:
+        for value in _element(element).values():
+            # The memory of an array of objects, such as strings, contains only addresses.
+            plain = repr(value.tolist()).encode() if value.dtype.hasobject else value.tobytes()
+            digest.update(plain)
+    return digest.digest()
+
+
+def _of_tensorflow(dataset: Any) -> tuple[Callable[[], Iterable[Any]], int | None, int | None]:
+    specs = leaves(dataset.element_spec)
+    size = int(dataset.cardinality().numpy())
+    if size == _INFINITE:
+        raise UsageError(
+            "data is a tf.data.Dataset that TensorFlow regards as infinite. Remove repeat(); if it "
+            "is finite (sample_from_datasets() with stop_on_empty_dataset=True), declare its "
+            "number of elements: data.apply(tf.data.experimental.assert_cardinality(n))."
+        )
+    steps = list(_steps(dataset))
+    for step in steps:
+        # With a seed set, random steps repeat their draws, so comparing elements does not find
+        # them.
+        if _draws(step):
+            raise UsageError(_RANDOM)
+        if "Shuffle" in type(step).__name__ and not _repeats_its_order(step):
+            raise UsageError(_SHUFFLED)
+    # The size of a batch is unknown before its last one is read, unless that one is dropped.
+    is_batched = "BatchDataset" in type(steps[0]).__name__ or all(
+        spec.shape.rank and spec.shape[0] is None for spec in specs
+    )
+    batch_size = None
+    if is_batched:
+        batch_size = _batch_size(steps)
+        dataset, size = dataset.unbatch(), -1
+    return dataset.as_numpy_iterator, size if size >= 0 else None, batch_size
+
+
+def _steps(dataset: Any) -> Iterator[Any]:
+    """Yield the datasets that a `tf.data` pipeline consists of, the last step first.
+
+    Steps that only read ahead, cache or set options are left out: they do not change elements.
+    """
+    if not any(word in type(dataset).__name__ for word in ("Prefetch", "Cache", "Options")):
+        yield dataset
+    # TensorFlow has no public names for the inputs and the functions of a step.
+    for each in dataset._inputs():  # noqa: SLF001
+        yield from _steps(each)
+
+
+def _batch_size(steps: Sequence[Any]) -> int | None:
+    """Return the size of the batches that a `tf.data` pipeline yields; None if it is unknown.
+
+    Args:
+        steps: The steps of the pipeline, the last one first.
+    """
+    for step in steps:
+        name = type(step).__name__
+        if "BatchDataset" in name:
+            # A size that is computed in the pipeline is unknown here.
+            given = getattr(step, "_batch_size", None)
+            return None if given is None else int(given)
+        if name.strip("_") not in _ELEMENT_BY_ELEMENT:
+            return None
+    return None
+
+
+def _repeats_its_order(step: Any) -> bool:
+    """Return whether a `shuffle` step gives the same order in every epoch and every process.
+
+    Raises:
+        UsageError: The order is the same in every epoch, but it has no seed, so it would be another
+            one in the next process.
+    """
+    if getattr(step, "_reshuffle_each_iteration", True) is not False:
+        return False
+    if not any(int(seed) for seed in (step._seed, step._seed2)):  # noqa: SLF001
+        raise UsageError(
+            "data: its shuffle(reshuffle_each_iteration=False) has no seed, so the order would be "
+            "another one when the training is resumed. Give it a seed, shuffle(..., seed=1), or "
+            "remove it: ElasticDL shuffles by itself."
+        )
+    return True
+
+
+def _draws(step: Any) -> bool:
+    """Return whether a function in a `tf.data` step, such as that of `map`, uses random numbers."""
+    for each in step._functions():  # noqa: SLF001
+        graph = each.function.graph.as_graph_def()
+        nodes = [*graph.node, *(node for fun in graph.library.function for node in fun.node_def)]
+        if any(node.op.startswith(_DRAWING) for node in nodes):
+            return True
+    return False
+
+
+def _of_torch(data: Any) -> tuple[Callable[[], Iterable[Any]], int | None, int | None]:
+    root, kinds = kinds_of(data)
+    if root == "datasets":
+        data = rows_of_hugging_face(data)
+    is_loader = "DataLoader" in kinds
+    if is_loader:
+        _check_loader(data)
+    # A Subset has a `dataset` too, of which it is a part.
+    dataset = data.dataset if is_loader else data
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        raise UsageError(
+            f"data is an object of the class {type(dataset).__name__} without __len__ and "
+            "__getitem__. Return its "
+            "DataLoader from train_dataloader() of the model file."
+        )
+    batch_size = data.batch_size if is_loader else None
+    return lambda: (dataset[i] for i in range(len(dataset))), len(dataset), batch_size
+
+
+def _check_loader(loader: Any) -> None:
+    """Check that storing the data set of a DataLoader loses nothing that the DataLoader does.
+
+    Raises:
+        UsageError: It has a sampler that selects or repeats items, or a `collate_fn` of the user.
+    """
+    kind = type(getattr(loader, "sampler", None)).__name__
+    collate = getattr(loader.collate_fn, "__module__", "")
+    chooses = kind not in {"SequentialSampler", "RandomSampler", "_InfiniteConstantSampler"}
+    repeats = getattr(loader.sampler, "replacement", False)
+    if chooses or repeats or not collate.startswith("torch.utils.data"):
+        what = f"sampler ({kind})" if chooses or repeats else "collate_fn"
+        raise UsageError(
+            f"data is a DataLoader with a {what} of its own, which would not be used: its data set "
+            "is stored. Give the data set, a torch.utils.data.Subset of it, or return the "
+            "DataLoader from train_dataloader() of the model file."
+        )
