@@ -26,6 +26,14 @@ finally:
 """
 
 
+@pytest.fixture(autouse=True)
+def default_handler():
+    """Let each test start with the default handler: Ray leaves its own in a process."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
 def terminated(folder, options="", before=""):
     """Send SIGTERM to a script that trains, and return its exit code and what it printed."""
     (folder / "zoo").mkdir()
