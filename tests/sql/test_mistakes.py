@@ -151,6 +151,11 @@ CLASSIFY = "SELECT * FROM employee TO TRAIN classifier.DNN"
             "trained on; did you mean 'rolle'.*AS role",
         ),
         (
+            "SELECT 1 AS a, 2 AS b FROM testdata TO PREDICT testdata.p USING m",
+            "m",
+            r"no columns 'role', 'years', which m was trained on\. It has: a, b\. Name them",
+        ),
+        (
             "SELECT 7 AS role, years FROM testdata TO PREDICT t2.p USING m",
             "m",
             "'role' holds whole numbers.*on text",

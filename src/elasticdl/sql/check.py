@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from elasticdl.data.type_words import in_words
-from elasticdl.data.wording import did_you_mean
+from elasticdl.data.wording import did_you_mean, listed
 from elasticdl.errors import UsageError
 from elasticdl.sql.columns import features_of
 from elasticdl.sql.error_locations import location_of
@@ -281,10 +281,19 @@ def _check_features(schema: pa.Schema, record: ModelRecord, model: Word, program
     Raises:
         StatementError: A column is missing or has another type.
     """
-    for name in _columns_of(record.details.get("params", {}).get("columns", [])):
-        why = f", which {model.text} was trained on"
-        if name not in schema.names:
-            raise _missing(name, schema.names, why, program, model.span)
+    names = list(_columns_of(record.details.get("params", {}).get("columns", [])))
+    missing = [name for name in names if name not in schema.names]
+    why = f", which {model.text} was trained on"
+    if len(missing) == 1:
+        raise _missing(missing[0], schema.names, why, program, model.span)
+    if missing:
+        raise StatementError(
+            f"The SELECT has no columns {listed(missing)}{why}. It has: {', '.join(schema.names)}. "
+            "Name them in the SELECT: the_column AS the_name.",
+            program,
+            model.span,
+        )
+    for name in names:
         problem = _unlike_trained(name, schema.field(name).type, name, record, model.text)
         if problem:
             raise StatementError(problem, program, model.span)
