@@ -33,9 +33,9 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from elasticdl.errors import DefinitionError
+from elasticdl.training.torch.hidden_mode import HiddenMode
 from elasticdl.training.torch.label_shapes import TorchLabelShape
 from elasticdl.training.torch.outputs import map_tensors
 
@@ -114,7 +114,7 @@ class _Call:
     arguments: Mapping[str, Any]
 
 
-class _Watch(TorchFunctionMode):
+class _Watch(HiddenMode):
     """Records the calls of PyTorch's loss functions with reduction="mean" in its block."""
 
     def __init__(self) -> None:
