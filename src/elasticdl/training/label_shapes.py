@@ -2,6 +2,7 @@
 
     outputs [n, 1], labels [n]      outputs - labels has the shape [n, n], so its mean is wrong
     outputs [n], labels [n, 1]      the same
+    outputs ([n], [n])              the same for an output in a tuple or dict
 
 Frameworks broadcast here without an error. Both shapes of labels are common: a loss of class
 numbers needs [n], a difference needs the shape of the outputs. A function that makes a tensor of
@@ -14,20 +15,9 @@ Callers: `keras/label_shapes.py` and `torch/label_shapes.py`, which find these t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 _log = logging.getLogger("elasticdl")
-
-
-def differ_by_an_axis(outputs: Sequence[int | None], labels: Sequence[int | None]) -> bool:
-    """Return whether of these two shapes one is [n] and the other [n, 1].
-
-    Args:
-        outputs: Shape of the outputs.
-        labels: Shape of the labels. The first axis may be None in either, if it is not known.
-    """
-    fewer, more = sorted((outputs, labels), key=len)
-    return len(fewer) == 1 and tuple(more[1:]) == (1,)
 
 
 def needs_other_shape(
@@ -43,7 +33,7 @@ def needs_other_shape(
     Args:
         is_per_example: Function (whether labels are reshaped) -> whether the loss or metric makes
             no tensor of all pairs of examples; None if it raises.
-        num_axes: Number of axes of the outputs, 1 or 2; the labels have the other number.
+        num_axes: Number of axes of the labels, 1 or 2.
         where: `file:line` of the function, for the warning.
         what: What the function is, such as "the loss".
         may_reshape: Whether labels may be reshaped.
@@ -52,13 +42,14 @@ def needs_other_shape(
     if is_right or not is_per_example(True):
         return False
     if not may_reshape and is_right is False:
-        shapes = ("[n]", "[n, 1]") if num_axes == 1 else ("[n, 1]", "[n]")
+        shape, other = ("[n]", "[n, 1]") if num_axes == 1 else ("[n, 1]", "[n]")
         _log.warning(
-            "%s: the model's outputs have the shape %s and the labels %s, so %s broadcasts them "
-            "to [n, n]: each output is compared with the labels of all examples. Give the labels "
-            "the shape of the outputs.",
+            "%s: the labels have the shape %s, and %s broadcasts them with the model's outputs to "
+            "[n, n]: each output is compared with the labels of all examples. Give the labels the "
+            "shape %s.",
             where,
-            *shapes,
+            shape,
             what,
+            other,
         )
     return may_reshape

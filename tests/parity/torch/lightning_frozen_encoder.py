@@ -38,7 +38,9 @@ class Student(lightning.LightningModule):
         scores = self(tokens)
         with torch.no_grad():
             soft = self.teachers[0](tokens)
-        return nn.functional.mse_loss(scores, labels) + nn.functional.mse_loss(scores, soft)
+        loss = nn.functional.mse_loss(scores, labels) + nn.functional.mse_loss(scores, soft)
+        self.log("train_loss", loss, on_step=False, on_epoch=True)
+        return loss
 
     def validation_step(self, batch, batch_idx):
         tokens, labels = batch

@@ -61,7 +61,9 @@ def absolute(labels, outputs):
     return tf.abs(outputs - tf.cast(labels, tf.float32))
 
 
-def train(loss, labels, *, outputs=2, metric=None, is_default=False, labels_as_numpy=False):
+def train(
+    loss, labels, *, outputs=2, metric=None, is_default=False, labels_as_numpy=False, width=1
+):
     """Train two steps; return the losses, the last metric and the weights."""
     import keras
 
@@ -70,7 +72,7 @@ def train(loss, labels, *, outputs=2, metric=None, is_default=False, labels_as_n
     def create_model():
         last = [keras.layers.Reshape(())] if outputs == 1 else []
         return keras.Sequential(
-            [keras.Input((4,)), keras.layers.Dense(1, kernel_initializer="ones"), *last]
+            [keras.Input((4,)), keras.layers.Dense(width, kernel_initializer="ones"), *last]
         )
 
     named = [NamedMetric("absolute", metric)] if metric else []
@@ -151,4 +153,50 @@ def test_a_metric_that_broadcasts_labels_of_an_input_function_is_reported_once(c
 
     found = [r.getMessage() for r in caplog.records if "[n, n]" in r.getMessage()]
     assert len(found) == 1
-    assert "the metric 'absolute' broadcasts them to [n, n]" in found[0]
+    assert "the metric 'absolute' broadcasts them with" in found[0]
+
+
+def of_mixture(outputs, labels):
+    import tensorflow as tf
+
+    scores, means = tf.split(outputs, 2, axis=1)
+    squares = tf.square(tf.expand_dims(labels, -1) - means)
+    return tf.reduce_mean(tf.reduce_sum(tf.nn.softmax(scores) * squares, axis=1))
+
+
+def of_likelihood(outputs, labels):
+    import tensorflow as tf
+
+    # Times that are compared with each other on purpose.
+    is_at_risk = tf.cast(labels >= tf.transpose(labels), tf.float32)
+    risk = outputs[:, :1]
+    return tf.reduce_mean(tf.math.log(is_at_risk @ tf.exp(risk)) - risk)
+
+
+@pytest.mark.parametrize("labels_as_numpy", [False, True])
+def test_labels_of_the_default_input_fit_outputs_of_several_numbers(labels_as_numpy):
+    flat = np.arange(NUM_EXAMPLES, dtype=np.float32) / 4
+    expected = train(of_mixture, flat, width=4)
+
+    found = train(
+        of_mixture, flat[:, None], width=4, is_default=True, labels_as_numpy=labels_as_numpy
+    )
+
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-6)
+
+
+def test_labels_of_an_input_function_for_several_outputs_are_reported(caplog):
+    flat = np.arange(NUM_EXAMPLES, dtype=np.float32) / 4
+
+    train(of_mixture, flat[:, None], width=4)
+
+    assert "the loss broadcasts them with the model's outputs to [n, n]" in caplog.text
+    assert "Give the labels the shape [n]." in caplog.text
+
+
+def test_a_loss_that_compares_labels_with_each_other_keeps_them():
+    times = np.arange(NUM_EXAMPLES, dtype=np.float32)[:, None]
+
+    found = train(of_likelihood, times, width=4, is_default=True)
+
+    np.testing.assert_array_equal(found[0], train(of_likelihood, times, width=4)[0])

@@ -60,6 +60,7 @@ def train(loss, labels, *, kind=nn.Linear, metric=None, is_default=True):
         create_model=create_model,
         input=RecordInput(lambda records: records, is_default=is_default),
         loss=loss,
+        loss_within="forward" if loss is None else "",
         create_optimizer=lambda: lambda parameters, _model: torch.optim.SGD(parameters, lr=0.1),
         create_metrics=lambda mode: MetricFunctions(named=named if mode is Mode.EVALUATION else []),
     )
@@ -123,7 +124,7 @@ def test_labels_of_an_input_function_keep_their_shape_with_a_warning(caplog):
 
     assert found[0][0] != pytest.approx(train(squares, labels)[0][0])
     messages = [r.getMessage() for r in caplog.records if "[n, n]" in r.getMessage()]
-    assert [text.partition(", so ")[2].partition(" broadcasts")[0] for text in messages] == [
+    assert [text.partition("[n], and ")[2].partition(" broadcasts")[0] for text in messages] == [
         "the loss",
         "the metric 'absolute'",
     ]
@@ -137,3 +138,111 @@ def test_a_metric_of_torchmetrics_gets_labels_in_the_shape_of_the_outputs():
 
     expected = train(squares, labels[:, None], metric=torchmetrics.MeanAbsoluteError())
     assert found[1] == pytest.approx(expected[1])
+
+
+class Several(nn.Linear):
+    """A model of a mean and a variance, or of a mixture of two normal distributions."""
+
+    def __init__(self, num_inputs, num_outputs, kind):
+        super().__init__(num_inputs, 6)
+        self.kind = kind
+
+    def forward(self, x):
+        outputs = super().forward(x)
+        if self.kind == "tuple":
+            return outputs[:, 0], nn.functional.softplus(outputs[:, 1])
+        if self.kind == "dict":
+            return {"mean": outputs[:, 0], "variance": nn.functional.softplus(outputs[:, 1])}
+        return outputs
+
+
+def of_normal(outputs, labels):
+    mean, variance = outputs.values() if isinstance(outputs, dict) else outputs
+    return nn.functional.gaussian_nll_loss(mean, labels, variance)
+
+
+def of_mixture(outputs, labels):
+    scores, means, scales = outputs.chunk(3, dim=1)
+    mixture = torch.distributions.MixtureSameFamily(
+        torch.distributions.Categorical(logits=scores),
+        torch.distributions.Normal(means, nn.functional.softplus(scales)),
+    )
+    return -mixture.log_prob(labels).mean()
+
+
+def of_mean(labels, outputs):
+    mean = outputs["mean"] if isinstance(outputs, dict) else outputs[0]
+    return (mean - labels).abs()
+
+
+@pytest.mark.parametrize(
+    ("kind", "loss", "metric"),
+    [("tuple", of_normal, of_mean), ("dict", of_normal, of_mean), ("mixture", of_mixture, None)],
+)
+def test_labels_fit_models_with_several_outputs_or_parameters(kind, loss, metric):
+    flat = np.float32(np.arange(NUM_EXAMPLES) / 4)
+
+    def several(*size):
+        return Several(*size, kind)
+
+    expected = train(loss, flat, kind=several, metric=metric, is_default=False)
+
+    found = train(loss, flat[:, None], kind=several, metric=metric)
+
+    assert found[:2] == expected[:2]
+    np.testing.assert_array_equal(found[2], expected[2])
+
+
+class Inner(nn.Linear):
+    def forward(self, x, labels=None):
+        scores = super().forward(x).squeeze(-1)
+        if labels is None:
+            return {"scores": scores}
+        return {"loss": ((scores - labels) ** 2).mean(), "scores": scores}
+
+
+def test_labels_fit_a_model_that_computes_its_own_loss():
+    flat = np.float32(np.arange(NUM_EXAMPLES))
+
+    def error(labels, outputs):
+        return (outputs["scores"] - labels).abs()
+
+    expected = train(None, flat, kind=Inner, metric=error, is_default=False)
+
+    found = train(None, flat[:, None], kind=Inner, metric=error)
+
+    assert found[:2] == expected[:2]
+    np.testing.assert_array_equal(found[2], expected[2])
+
+
+@pytest.mark.parametrize("width", [11, 13, 17])
+def test_an_axis_as_long_as_the_tried_batch_is_not_taken_for_pairs(width):
+    def of_wide(outputs, labels):
+        wide = outputs[1][:, None, None] * torch.ones(width, width)
+        return (wide.mean((1, 2)) - labels.reshape(-1)).square().mean()
+
+    def several(*size):
+        return Several(*size, "tuple")
+
+    labels = np.float32(np.arange(NUM_EXAMPLES))[:, None]
+
+    expected = train(of_wide, labels[:, 0], kind=several, is_default=False)
+
+    assert train(of_wide, labels, kind=several)[0] == expected[0]
+
+
+def test_a_loss_that_compares_labels_with_each_other_keeps_them():
+    shapes = []
+
+    def partial_likelihood(outputs, times):
+        shapes.append(tuple(times.shape))
+        risk = outputs[0]
+        is_at_risk = (times >= times.T).float()
+        return (torch.log(is_at_risk @ risk.exp()) - risk).mean()
+
+    def several(*size):
+        return Several(*size, "tuple")
+
+    train(partial_likelihood, np.float32(np.arange(NUM_EXAMPLES))[:, None], kind=several)
+
+    assert shapes[-1] == (NUM_EXAMPLES, 1)

@@ -1,9 +1,10 @@
 """Labels of one number per example in the shape that a Keras loss or metric function needs.
 
-For losses, `fit` reshapes such labels to the shape of the outputs. So does this module, unless the
-function is right with the given shape, because it reshapes labels or outputs by itself. For metrics
-`fit` does not. Their labels are reshaped if ElasticDL chose the shape, because the model file has
-no input function; otherwise there is a warning.
+For losses, `fit` gives such labels the rank of the outputs, if these are [n] or [n, 1]. So does
+this module, unless the function is right with the given shape, because it reshapes labels or
+outputs by itself. For other outputs, and for metrics, `fit` does not: there, labels are reshaped
+if ElasticDL chose the shape, because the model file has no input function; otherwise there is a
+warning.
 
 Callers: `loss.py`, `metrics.py`.
 """
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from elasticdl.training.keras.labels import as_numpy, unwrap
-from elasticdl.training.label_shapes import differ_by_an_axis, needs_other_shape
+from elasticdl.training.label_shapes import needs_other_shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,14 +34,23 @@ class KerasLabelShape:
         where: `file:line` of the function, for the warning.
         what: What the function is, such as "the loss".
         labels_as_numpy: Whether it treats labels as numpy arrays.
-        may_reshape: Whether labels may be reshaped; otherwise there is only a warning.
+        is_default: Whether ElasticDL chose the shape of the labels, so that they may be reshaped;
+            otherwise there is only a warning.
+        as_in_fit: Whether `fit` reshapes them for outputs [n] or [n, 1].
     """
 
     def __init__(
-        self, where: str, what: str, *, labels_as_numpy: bool, may_reshape: bool = True
+        self,
+        where: str,
+        what: str,
+        *,
+        labels_as_numpy: bool,
+        is_default: bool,
+        as_in_fit: bool = False,
     ) -> None:
         self._where, self._what = where, what
-        self._labels_as_numpy, self._may_reshape = labels_as_numpy, may_reshape
+        self._labels_as_numpy = labels_as_numpy
+        self._is_default, self._as_in_fit = is_default, as_in_fit
         # None until the first labels whose shape differs from that of the outputs.
         self._reshapes: bool | None = None
 
@@ -51,50 +61,78 @@ class KerasLabelShape:
 
         Args:
             function: Function (outputs, labels) -> loss or metric.
-            outputs: The model's outputs.
+            outputs: The model's outputs, as nested tensors.
             labels: Labels of the batch, as tensors.
         """
-        if not _differ(outputs, labels):
+        if not _is_number_per_example(labels):
+            return labels
+        is_like_labels = _is_number_per_example(outputs)
+        if is_like_labels and outputs.shape.rank == labels.shape.rank:
             return labels
         if self._reshapes is None:
             self._reshapes = needs_other_shape(
                 lambda reshaped: self._makes_no_pairs(function, outputs, labels, reshaped),
-                outputs.shape.rank,
+                labels.shape.rank,
                 where=self._where,
                 what=self._what,
-                may_reshape=self._may_reshape,
+                may_reshape=self._is_default or (self._as_in_fit and is_like_labels),
             )
         return _with_other_rank(labels) if self._reshapes else labels
 
     def _makes_no_pairs(
         self, function: Callable[[Any, Any], Any], outputs: Any, labels: Any, reshaped: bool
     ) -> bool | None:
-        """Return whether a function makes no tensor of all pairs of examples; None if it raises."""
+        """Return whether a function pairs no examples by broadcasting; None if it raises.
+
+        It does not if it compares labels with each other on purpose.
+        """
 
         def traced(outputs: Any, labels: Any) -> Any:
             given = _with_other_rank(labels) if reshaped else labels
             return unwrap(function(outputs, as_numpy(given) if self._labels_as_numpy else given))
 
-        specs = [
-            tf.TensorSpec([_ROWS, *tensor.shape[1:]], tensor.dtype) for tensor in (outputs, labels)
-        ]
+        def of_rows(tensor: Any) -> Any:
+            rank = tensor.shape.rank
+            has_rows = rank and tensor.shape[0] == labels.shape[0]
+            shape = [_ROWS, *tensor.shape[1:]] if has_rows else tensor.shape
+            return tf.TensorSpec(shape, tensor.dtype)
+
         try:
+            specs = tf.nest.map_structure(of_rows, (outputs, labels))
             with tf.init_scope():
                 graph = tf.function(traced).get_concrete_function(*specs).graph
+            given = graph.inputs[len(tf.nest.flatten(specs)) - 1]
+            return not _pairs_by_broadcasting(graph, given)
         except Exception:  # noqa: BLE001 - the step raises it again
             return None
-        made = [output.shape for op in graph.get_operations() for output in op.outputs]
-        return not any(
-            shape.rank is not None and shape.as_list().count(_ROWS) >= _PAIR for shape in made
-        )
 
 
-def _differ(outputs: Any, labels: Any) -> bool:
-    if not (tf.is_tensor(outputs) and tf.is_tensor(labels)):
+def _pairs_by_broadcasting(graph: Any, labels: Any) -> bool:
+    """Return whether a graph has a tensor of all pairs of rows, and none made of two of labels."""
+    has_pairs, of_labels = False, {labels.ref()}
+    for operation in graph.get_operations():
+        given = [each for each in operation.inputs if each.op.type != "Const"]
+        is_of_labels = bool(given) and all(each.ref() in of_labels for each in given)
+        for made in operation.outputs:
+            if is_of_labels:
+                of_labels.add(made.ref())
+            if _num_rows(made) >= _PAIR:
+                has_pairs = True
+                if is_of_labels and sum(map(bool, map(_num_rows, given))) >= _PAIR:
+                    return False
+    return has_pairs
+
+
+def _num_rows(tensor: Any) -> int:
+    """Return the number of a tensor's axes that have a row for each example."""
+    return 0 if tensor.shape.rank is None else int(tensor.shape.as_list().count(_ROWS))
+
+
+def _is_number_per_example(values: Any) -> bool:
+    """Return whether the values are one tensor of shape [n] or [n, 1]."""
+    if not tf.is_tensor(values) or not values.shape.rank:
         return False
-    if outputs.shape.rank is None or labels.shape.rank is None:
-        return False
-    return differ_by_an_axis(outputs.shape.as_list(), labels.shape.as_list())
+    return values.shape.as_list()[1:] in ([], [1])
 
 
 def _with_other_rank(labels: Any) -> Any:

@@ -63,6 +63,8 @@ class TrainingLoss:
             str(definition.where("loss")),
             "the loss",
             labels_as_numpy=definition.labels_as_numpy,
+            is_default=definition.has_default_input,
+            as_in_fit=True,
         )
         self.of_the_model = overrides.own(model, overrides.COMPUTE_LOSS) is not None
         if self.of_the_model and not definition.compiled:

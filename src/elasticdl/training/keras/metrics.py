@@ -67,13 +67,13 @@ class KerasMetrics:
                 self._where,
                 f"the metric {named.name!r}",
                 labels_as_numpy=False,
-                may_reshape=may_reshape,
+                is_default=may_reshape,
             )
             for named in functions.named
             if not isinstance(named.metric, keras.metrics.Metric)
         }
         self._shape_of_all = KerasLabelShape(
-            self._where, "a metric", labels_as_numpy=labels_as_numpy, may_reshape=may_reshape
+            self._where, "a metric", labels_as_numpy=labels_as_numpy, is_default=may_reshape
         )
         check_names([named.name for named in functions.named], self._where)
         check_names([*(n.name for n in functions.named), *(m.name for m in tracked)], where)

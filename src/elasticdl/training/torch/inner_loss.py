@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from elasticdl.errors import DefinitionError
+from elasticdl.training.torch.label_shapes import TorchLabelShape
 from elasticdl.training.torch.outputs import detached
 from elasticdl.training.torch.steps import Stepped, Tensors, check_parts
 
@@ -68,6 +69,9 @@ class InnerLossSteps:
     ) -> None:
         self._definition, self._adapt, self._loss = definition, adapt, loss
         self._precision, self._without_effects = precision, without_effects
+        self._label_shape = TorchLabelShape(
+            str(definition.origin), "the model's loss", may_reshape=definition.has_default_input
+        )
 
     def outputs(self, model: nn.Module, features: Any) -> Any:
         """Call `forward` without labels and return its outputs, which contain no loss."""
@@ -107,8 +111,20 @@ class InnerLossSteps:
     def touch(self, model: nn.Module, batch: Tensors) -> Any:
         """Call `forward` with the labels and return its outputs."""
         args, kwargs = self._adapt(batch.features)
+        labels = self._label_shape((batch.features,), batch.labels)
         with self._precision.autocast():
-            return model(*args, **{**kwargs, "labels": batch.labels})
+            return model(*args, **{**kwargs, "labels": labels})
+
+    def find_label_shape(self, model: nn.Module, batch: Tensors) -> Any:
+        """Determine which shape of labels the loss needs; see `Steps.find_label_shape`."""
+
+        def loss(inputs: Any, labels: Any) -> torch.Tensor:
+            made = self.touch(model, Tensors(inputs[0], labels, None, len(labels)))
+            return self._loss_in(made, type(model).__name__)
+
+        if self._definition.has_default_input:
+            self._label_shape.find(loss, (batch.features,), batch.labels)
+        return detached(self.outputs(model, batch.features))
 
     def arguments(self, model: nn.Module, features: Any) -> Arguments:
         """Return the arguments of `forward`, without labels."""

@@ -4,7 +4,7 @@ If ElasticDL chose the shape, because the model file has no input function, the 
 for a function that needs it. Labels of the user's own keep their shape, as in a plain script, with
 a warning.
 
-Callers: `losses.py`, `metrics.py`.
+Callers: `losses.py`, `metrics.py`, `inner_loss.py`, `trainer.py`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from elasticdl.training.label_shapes import differ_by_an_axis, needs_other_shape
+from elasticdl.data.batch import leaves
+from elasticdl.training.label_shapes import needs_other_shape
+from elasticdl.training.torch.outputs import as_plain_containers, map_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# A number of rows that no other axis of a tensor has in a loss.
-_ROWS = 61
+    import numpy as np
+
 _PAIR = 2
+_PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73)
 
 
 class TorchLabelShape:
@@ -38,67 +41,121 @@ class TorchLabelShape:
         self._where, self._what, self._may_reshape = where, what, may_reshape
         self._reshapes = False
 
-    def find(self, function: Callable[[Any, Any], Any], outputs: Any, labels: Any) -> None:
-        """Determine from an example batch whether to give labels the shape of the outputs.
+    def find(self, function: Callable[[Any, Any], Any], inputs: Any, labels: Any) -> None:
+        """Determine from an example batch whether the function needs labels of the other shape.
 
         Args:
-            function: Function (outputs, labels) -> loss or metric.
-            outputs: The model's outputs for the example batch.
+            function: Function (inputs, labels) -> loss or metric.
+            inputs: Nested tensors for the example batch: the model's outputs, or what a function
+                that runs the model gets.
             labels: Its labels.
         """
-        if not _differ(outputs, labels):
+        if not _may_differ(inputs, labels):
             return
-        rows = torch.arange(_ROWS, device=outputs.device) % len(outputs)
-        outputs, labels = outputs[rows], labels[rows]
+        num_examples = len(labels)
+        tensors = [t for t in leaves(as_plain_containers(inputs)) if isinstance(t, torch.Tensor)]
+        lengths = {length for tensor in tensors for length in tensor.shape[1:]}
+        # No other axis has this length. Inside the function one may, so there are two.
+        counts = [prime for prime in _PRIMES if prime not in lengths][:_PAIR]
+
+        def makes_pairs(count: int, given: torch.Tensor) -> bool | None:
+            rows = torch.arange(count, device=labels.device) % num_examples
+
+            def of_rows(tensor: torch.Tensor) -> torch.Tensor:
+                has_rows = tensor.ndim and len(tensor) == num_examples
+                return tensor[rows.to(tensor.device)] if has_rows else tensor
+
+            return _makes_pairs(function, map_tensors(of_rows, inputs), given[rows], count)
 
         def is_per_example(reshaped: bool) -> bool | None:
-            given = labels.reshape(outputs.shape) if reshaped else labels
-            return _makes_no_pairs(function, outputs, given)
+            given = _of_other_rank(labels) if reshaped else labels
+            made = [makes_pairs(counts[0], given)]
+            if made[0]:
+                made.append(makes_pairs(counts[1], given))
+            return None if None in made else not all(made)
 
         self._reshapes = needs_other_shape(
             is_per_example,
-            outputs.ndim,
+            labels.ndim,
             where=self._where,
             what=self._what,
             may_reshape=self._may_reshape,
         )
 
-    def __call__(self, outputs: Any, labels: Any) -> Any:
-        """Return labels in the shape that the function needs for these outputs."""
-        if self._reshapes and _differ(outputs, labels):
-            return labels.reshape(outputs.shape)
+    def __call__(self, inputs: Any, labels: Any) -> Any:
+        """Return labels in the shape that the function needs for these inputs."""
+        if self._reshapes and _may_differ(inputs, labels):
+            return _of_other_rank(labels)
         return labels
 
 
-def _differ(outputs: Any, labels: Any) -> bool:
-    are_tensors = isinstance(outputs, torch.Tensor) and isinstance(labels, torch.Tensor)
-    return are_tensors and differ_by_an_axis(outputs.shape, labels.shape)
+def is_number_per_example(values: torch.Tensor | np.ndarray[Any, Any]) -> bool:
+    """Return whether the shape is [n] or [n, 1]."""
+    return bool(values.ndim) and tuple(values.shape[1:]) in {(), (1,)}
 
 
-def _makes_no_pairs(function: Callable[[Any, Any], Any], outputs: Any, labels: Any) -> bool | None:
-    """Return whether a function makes no tensor of all pairs of examples; None if it raises."""
-    watch = _Shapes()
+def _may_differ(inputs: Any, labels: Any) -> bool:
+    """Return whether labels of one number per example may have another shape than is needed."""
+    if not (isinstance(labels, torch.Tensor) and is_number_per_example(labels)):
+        return False
+    is_like_labels = isinstance(inputs, torch.Tensor) and is_number_per_example(inputs)
+    return not is_like_labels or inputs.ndim != labels.ndim
+
+
+def _of_other_rank(labels: torch.Tensor) -> torch.Tensor:
+    """Return labels [n] as [n, 1], and labels [n, 1] as [n]."""
+    return labels[:, None] if labels.ndim == 1 else labels[:, 0]
+
+
+def _makes_pairs(
+    function: Callable[[Any, Any], Any], inputs: Any, labels: torch.Tensor, num_rows: int
+) -> bool | None:
+    """Return whether a function pairs examples by broadcasting; None if it raises.
+
+    It does not if it compares labels with each other on purpose.
+    """
+    watch = _Shapes(num_rows, labels)
     try:
         with torch.no_grad(), warnings.catch_warnings(), watch:
             # Losses of PyTorch warn about shapes that they broadcast.
             warnings.simplefilter("ignore")
-            function(outputs, labels)
+            function(inputs, labels)
     except Exception:  # noqa: BLE001 - the first step raises it again, on a batch of the data
         return None
-    return not watch.has_pairs
+    return watch.has_pairs and not watch.compares_labels
 
 
 class _Shapes(TorchDispatchMode):
-    """Records whether an operation in its block makes a tensor of all pairs of rows."""
+    """Records whether an operation in its block makes a tensor of all pairs of rows.
 
-    def __init__(self) -> None:
+    Args:
+        num_rows: Number of rows.
+        labels: The labels.
+
+    Attributes:
+        has_pairs: Whether an operation made such a tensor.
+        compares_labels: Whether one was made of two tensors of labels.
+    """
+
+    def __init__(self, num_rows: int, labels: torch.Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.has_pairs = False
+        self._num_rows = num_rows
+        # Tensors made of labels only. They are kept, so that no other gets the id of one.
+        self._of_labels = {id(labels): labels}
+        self.has_pairs = self.compares_labels = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
         made = func(*args, **(kwargs or {}))
+        given = [each for each in leaves(list(args)) if isinstance(each, torch.Tensor)]
+        is_of_labels = bool(given) and all(id(each) in self._of_labels for each in given)
         for each in made if isinstance(made, (tuple, list)) else (made,):
-            if isinstance(each, torch.Tensor) and list(each.shape).count(_ROWS) >= _PAIR:
+            if not isinstance(each, torch.Tensor):
+                continue
+            if is_of_labels:
+                self._of_labels[id(each)] = each
+            if list(each.shape).count(self._num_rows) >= _PAIR:
                 self.has_pairs = True
+                # An operation on a single tensor expands it, for a broadcast.
+                self.compares_labels |= is_of_labels and len(given) >= _PAIR
         return made

@@ -255,6 +255,9 @@ class LightningSteps:
         several = sum(p.default is p.empty for p in parameters) > 1
         return step(given, self._batch_index) if several else step(given)
 
+    def find_label_shape(self, model: nn.Module, batch: Tensors) -> None:
+        """Do nothing: the shape of the labels is the user's choice."""
+
     def found_rows(self, has_rows: Sequence[bool]) -> None:
         """Do nothing: to split a batch, this class runs the model on its parts."""
 

@@ -34,10 +34,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from elasticdl.data.batch import leaves
 from elasticdl.errors import DefinitionError
 from elasticdl.training.torch.hidden_mode import HiddenMode
 from elasticdl.training.torch.label_shapes import TorchLabelShape
-from elasticdl.training.torch.outputs import map_tensors
+from elasticdl.training.torch.outputs import as_plain_containers, map_tensors
 
 if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition
@@ -139,6 +140,10 @@ class TorchLoss:
     Args:
         definition: The model definition, with the user's loss, if any.
 
+    Attributes:
+        changes_arguments: Whether the loss has changed outputs or labels in place, as
+            `outputs.sigmoid_()` does. A second call with them would give another loss.
+
     Raises:
         DefinitionError: The loss has parameters, which no optimizer would train.
     """
@@ -146,6 +151,7 @@ class TorchLoss:
     def __init__(self, definition: ModelDefinition) -> None:
         self._definition = definition
         self._num_checks = 0
+        self.changes_arguments = False
         self._label_shape = TorchLabelShape(
             str(definition.where("loss")), "the loss", may_reshape=definition.has_default_input
         )
@@ -180,7 +186,11 @@ class TorchLoss:
         if loss is None:
             raise DefinitionError(f"{self._definition.origin}: there is no loss to train with.")
         labels = self._label_shape(outputs, labels)
-        return self.computed(lambda: loss(outputs, labels), weights, num_examples)
+        before = _versions(outputs, labels)
+        computed = self.computed(lambda: loss(outputs, labels), weights, num_examples)
+        if _versions(outputs, labels) != before:
+            self.changes_arguments = True
+        return computed
 
     def find_label_shape(self, outputs: Any, labels: Any) -> None:
         """Determine from an example batch which shape of labels the loss needs."""
@@ -433,6 +443,18 @@ def rows_of(
         return tensor[at] if is_cut else tensor
 
     return map_tensors(of_examples, tree)
+
+
+def _versions(*trees: Any) -> list[int]:
+    """Return a number for each of the nested tensors, which PyTorch counts up when it changes."""
+    return [
+        tensor._version  # noqa: SLF001 - autograd's own way to notice a change
+        for tree in trees
+        for tensor in (
+            [tree] if isinstance(tree, torch.Tensor) else leaves(as_plain_containers(tree))
+        )
+        if isinstance(tensor, torch.Tensor)
+    ]
 
 
 def _divides_oddly(call: _Call) -> bool:

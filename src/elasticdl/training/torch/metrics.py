@@ -166,8 +166,8 @@ class TorchMetrics:
         if self._functions.scalars is not None:
             self._shape_of_all.find(self._functions.scalars, outputs, labels)
         for named in self._functions.named:
-            if named.output is None:
-                self._label_shapes[named.name].find(_tried(named.metric), outputs, labels)
+            shape = self._label_shapes[named.name]
+            shape.find(_tried(named.metric), _select(outputs, named), labels)
 
     def problem(self, outputs: Any, labels: Any) -> DefinitionError | None:
         """Test the TorchMetrics metrics on a representative batch; return the error found, if any.

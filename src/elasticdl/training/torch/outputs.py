@@ -39,6 +39,11 @@ def detached(outputs: Any) -> Any:
     return map_tensors(torch.Tensor.detach, outputs)
 
 
+def copied(outputs: Any) -> Any:
+    """Return the same nested structure with copies of its tensors, detached from their graph."""
+    return map_tensors(lambda tensor: tensor.detach().clone(), outputs)
+
+
 def as_plain_containers(outputs: Any) -> Any:
     """Convert nested outputs to the plain containers that `data.batch.leaves` can traverse.
 

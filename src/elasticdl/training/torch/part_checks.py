@@ -29,7 +29,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,7 +40,7 @@ from elasticdl.errors import DefinitionError, raised_at
 from elasticdl.training.repeated_checks import LIKE_BATCH_NORM
 from elasticdl.training.torch.buffers import differs
 from elasticdl.training.torch.draw_log import DrawLog
-from elasticdl.training.torch.outputs import as_plain_containers
+from elasticdl.training.torch.outputs import as_plain_containers, copied
 from elasticdl.training.torch.steps import Pairs, Steps, Tensors
 
 if TYPE_CHECKING:
@@ -350,6 +350,8 @@ class PartCheck:
         # The changes that a call makes to buffers must not affect the outputs of the next one.
         looking = self._mode(training=training), self._buffers.restored(), self._drawing(moment)
         log = DrawLog()
+        # The loss may change labels in place.
+        batch = replace(batch, labels=copied(batch.labels))
         with looking[0], looking[1] as before, looking[2], torch.no_grad():
             with log:
                 stepped = self._steps.training(self._model, batch)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -20,7 +20,7 @@ from torch import nn
 
 from elasticdl.data.batch import leaves
 from elasticdl.training.torch.losses import BatchLoss, TorchLoss, rows_of
-from elasticdl.training.torch.outputs import as_plain_containers, detached, map_tensors
+from elasticdl.training.torch.outputs import as_plain_containers, copied, detached, map_tensors
 
 if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition
@@ -68,12 +68,16 @@ class Stepped:
         outputs: The model's outputs, detached; None if a model does not return them.
         metrics: Totals and counts that the batch adds to metrics other than the loss.
         logged: Metrics that the model has updated with the batch, by name.
+        given: The outputs and labels that the loss received, detached, if it changes them in place;
+            None if it does not. `outputs` and the batch's labels are as the loss left them, which
+            is what metrics receive in a plain script.
     """
 
     loss: BatchLoss | None
     outputs: Any
     metrics: Addends = field(default_factory=dict)
     logged: Mapping[str, StatefulMetric] = field(default_factory=dict)
+    given: tuple[Any, Any] | None = None
 
 
 class Steps(Protocol):
@@ -132,6 +136,14 @@ class Steps(Protocol):
 
         Raises:
             DefinitionError: It is not, so losses cannot be summed over workers.
+        """
+        ...
+
+    def find_label_shape(self, model: nn.Module, batch: Tensors) -> Any:
+        """Determine from an example batch which shape of labels the loss needs.
+
+        Returns:
+            The model's outputs, for which metrics determine theirs; None for a LightningModule.
         """
         ...
 
@@ -276,8 +288,7 @@ class ForwardSteps:
 
     def training(self, model: nn.Module, batch: Tensors) -> Stepped:
         """Call `forward`, and compute the loss from its outputs."""
-        outputs = self.outputs(model, batch.features)
-        return Stepped(self._loss_of(outputs, batch), detached(outputs))
+        return self._stepped(self.outputs(model, batch.features), batch)
 
     def evaluation(
         self, model: nn.Module, batch: Tensors, so_far: MetricStates | None = None
@@ -285,8 +296,9 @@ class ForwardSteps:
         """Call `forward`; compute the loss if the batch has labels and the file has a loss."""
         del so_far
         outputs = self.outputs(model, batch.features)
-        has_loss = self._has_loss and batch.labels is not None
-        return Stepped(self._loss_of(outputs, batch) if has_loss else None, detached(outputs))
+        if not self._has_loss or batch.labels is None:
+            return Stepped(None, detached(outputs))
+        return self._stepped(outputs, batch)
 
     def touch(self, model: nn.Module, batch: Tensors) -> Any:
         """Call `forward` and return its outputs."""
@@ -306,36 +318,64 @@ class ForwardSteps:
         del model
         outputs, whole = stepped.outputs, stepped.loss
         assert whole is not None  # noqa: S101 - a training step has one
+        if stepped.given is not None:
+            outputs, labels = stepped.given
+            batch = replace(batch, labels=labels)
         if batch.num_examples == 1 and not whole.is_known:
             pair = self._pairs.joined(batch, outputs)
             if pair is None:
                 return
             batch, outputs = pair
-            whole = self._loss_of(outputs, batch)
+            whole = self._loss_of(*self._separate(outputs, batch))
 
         def of(rows: slice) -> BatchLoss:
             # An output without a row per example is not split: it is the same for all examples.
             made = rows_of(outputs, rows, batch.num_examples, self._has_rows)
-            return self._loss_of(made, batch.rows(rows))
+            return self._loss_of(*self._separate(made, batch.rows(rows)))
 
         self._loss.check_splits(batch.num_examples, whole, of)
+
+    def find_label_shape(self, model: nn.Module, batch: Tensors) -> Any:
+        """Determine which shape of labels the loss needs; see `Steps.find_label_shape`."""
+        outputs = self.outputs(model, batch.features)
+        self._loss.find_label_shape(outputs, batch.labels)
+        return outputs
 
     def found_rows(self, has_rows: Sequence[bool]) -> None:
         """Store, for each of the model's output tensors, whether it has a row per example."""
         self._has_rows = has_rows
 
-    def per_example_loss(self, batch: Tensors, outputs: Any) -> torch.Tensor:
-        """Return the loss of each example as [num_examples], from the outputs for the whole batch.
+    def per_example_loss(self, batch: Tensors, stepped: Stepped) -> torch.Tensor:
+        """Return the loss of each example as [num_examples], from the results for the whole batch.
 
         An example's loss is that of a batch of this example alone.
         """
+        outputs = stepped.outputs
+        if stepped.given is not None:
+            outputs, labels = stepped.given
+            batch = replace(batch, labels=labels)
         alone = []
         for number in range(batch.num_examples):
             row = slice(number, number + 1)
             one = batch.rows(row)
             made = rows_of(outputs, row, batch.num_examples, self._has_rows)
-            alone.append(self._loss_of(made, one).value)
+            alone.append(self._loss_of(*self._separate(made, one)).value)
         return torch.stack(alone)
+
+    def _stepped(self, outputs: Any, batch: Tensors) -> Stepped:
+        given = None
+        if self._loss.changes_arguments:
+            given = copied(outputs), copied(batch.labels)
+        return Stepped(self._loss_of(outputs, batch), detached(outputs), given=given)
+
+    def _separate(self, outputs: Any, batch: Tensors) -> tuple[Any, Tensors]:
+        """Return arguments for another call of the loss: copies if it changes them in place.
+
+        Some of a batch's rows are a view, so a change of them would change the batch.
+        """
+        if not self._loss.changes_arguments:
+            return outputs, batch
+        return copied(outputs), replace(batch, labels=copied(batch.labels))
 
     def _loss_of(self, outputs: Any, batch: Tensors) -> BatchLoss:
         with self._precision.autocast():

@@ -55,6 +55,7 @@ from elasticdl.training.torch.determinism import be_deterministic, keep_uncompil
 from elasticdl.training.torch.hooks import TorchHooks
 from elasticdl.training.torch.inner_loss import InnerLossSteps, check_takes_labels
 from elasticdl.training.torch.inputs import Adapter, find_adapter
+from elasticdl.training.torch.label_shapes import is_number_per_example
 from elasticdl.training.torch.lightning_steps import LightningSteps, TrainerProgress
 from elasticdl.training.torch.logged_metrics import take_metrics
 from elasticdl.training.torch.losses import BatchLoss, TorchLoss
@@ -62,7 +63,7 @@ from elasticdl.training.torch.malloc_tuning import ReusedArray, keep_freed_memor
 from elasticdl.training.torch.metric_states import OF_TRAINING
 from elasticdl.training.torch.metrics import Addends, TorchMetrics, added, summed
 from elasticdl.training.torch.optimizer import OptimizerState, gradient_for
-from elasticdl.training.torch.outputs import as_plain_containers
+from elasticdl.training.torch.outputs import as_plain_containers, copied
 from elasticdl.training.torch.parameter_moves import ParameterMoves
 from elasticdl.training.torch.part_checks import QUIET, PartCheck
 from elasticdl.training.torch.precision import MixedPrecision
@@ -378,7 +379,9 @@ class TorchTrainer:
             if isinstance(self._steps, ForwardSteps):
                 values = self.evaluation_metrics.values(outputs, tensors.labels)
                 if stepped.loss is not None:
-                    values = {"loss": self._steps.per_example_loss(tensors, outputs), **values}
+                    values = {"loss": self._steps.per_example_loss(tensors, stepped), **values}
+                if stepped.given is not None:
+                    outputs, _ = stepped.given
             else:
                 outputs = self._steps.outputs(self.model, tensors.features)
         return PerExampleResults(
@@ -924,15 +927,16 @@ class TorchTrainer:
 
     def _find_label_shapes(self, example: Batch) -> None:
         """Determine which shape of labels the loss and the metrics need."""
-        shape = self._outputs_shape
-        if example.labels is None or shape is None or tuple(shape[1:]) not in {(), (1,)}:
+        if not (isinstance(example.labels, np.ndarray) and is_number_per_example(example.labels)):
             return
         batch = self._batch_tensors(_pair(example, (0, example.num_examples - 1)))
-        with self._no_side_effects(), self._precision.autocast():
-            outputs = self._steps.outputs(trial_copy(self.model).eval(), batch.features)
-            self._loss.find_label_shape(outputs, batch.labels)
-            self.training_metrics.find_label_shapes(outputs, batch.labels)
-            self.evaluation_metrics.find_label_shapes(outputs, batch.labels)
+        # An error of the model is raised again by its first batch, which names it.
+        with self._no_side_effects(), self._precision.autocast(), suppress(Exception):
+            tried = trial_copy(self.model).eval()
+            outputs = self._steps.find_label_shape(tried, batch)
+            if outputs is not None:
+                self.training_metrics.find_label_shapes(outputs, batch.labels)
+                self.evaluation_metrics.find_label_shapes(outputs, batch.labels)
 
     def _check_nothing_outside(self, example: Batch) -> None:
         batch, last = self._batch_tensors(_pair(example)), example.num_examples - 1
@@ -956,7 +960,9 @@ class TorchTrainer:
             with self._no_side_effects():
                 outputs = self._steps.outputs(tried, batch.features)
                 with torch.enable_grad(), self._precision.autocast():
-                    return self._loss.of(outputs, batch.labels, None, batch.num_examples).value
+                    # A loss may change its arguments in place.
+                    labels = copied(batch.labels)
+                    return self._loss.of(outputs, labels, None, batch.num_examples).value
 
         check_loss(compute, loss, self._definition.where("loss"))
 
