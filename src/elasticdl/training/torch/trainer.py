@@ -62,7 +62,7 @@ from elasticdl.training.torch.malloc_tuning import ReusedArray, keep_freed_memor
 from elasticdl.training.torch.metric_states import OF_TRAINING
 from elasticdl.training.torch.metrics import Addends, TorchMetrics, added, summed
 from elasticdl.training.torch.optimizer import OptimizerState, gradient_for
-from elasticdl.training.torch.outputs import as_plain_containers
+from elasticdl.training.torch.outputs import as_plain_containers, to_rows
 from elasticdl.training.torch.parameter_moves import ParameterMoves
 from elasticdl.training.torch.part_checks import QUIET, PartCheck
 from elasticdl.training.torch.precision import MixedPrecision
@@ -359,7 +359,7 @@ class TorchTrainer:
             self._no_side_effects(),
         ):
             outputs = self._steps.outputs(self.model, self._tensors(features))
-            return map_arrays(_to_rows, as_plain_containers(outputs))
+            return to_rows(outputs, self._definition.where("model"))
 
     def evaluate_per_example(
         self, batch: Batch, so_far: MetricStates | None = None
@@ -383,7 +383,7 @@ class TorchTrainer:
                 outputs = self._steps.outputs(self.model, tensors.features)
         return PerExampleResults(
             states,
-            map_arrays(_to_rows, as_plain_containers(outputs)),
+            to_rows(outputs, self._definition.where("model")),
             {name: to_array(column.double()) for name, column in values.items()},
         )
 
@@ -1001,11 +1001,6 @@ def _dense(parameter: nn.Parameter) -> torch.Tensor:
         return torch.zeros_like(parameter, dtype=torch.float32)
     dense = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
     return dense.float()
-
-
-def _to_rows(output: torch.Tensor) -> np.ndarray[Any, Any]:
-    # NumPy and the file formats of predictions do not support bfloat16.
-    return to_array(output.float() if output.dtype == torch.bfloat16 else output)
 
 
 def _loss_state(
