@@ -76,7 +76,7 @@ def to_rows(outputs: Any, where: object) -> Arrays:
         DefinitionError: An output is not a tensor.
     """
     plain = as_plain_containers(outputs)
-    for name, value in _named_leaves(plain, ""):
+    for name, value in named_leaves(plain):
         if not isinstance(value, torch.Tensor) and value is not None:
             kind = type(value)
             module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
@@ -90,15 +90,20 @@ def to_rows(outputs: Any, where: object) -> Arrays:
     return map_arrays(_to_rows, plain)
 
 
-def _named_leaves(tree: Any, prefix: str) -> list[tuple[str, Any]]:
-    """Return the values in plain containers with the names that predictions give them."""
+def named_leaves(tree: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    """Return the values in plain containers, each with the name that a prediction gives it.
+
+    Args:
+        tree: Nested dicts, lists and tuples; see `as_plain_containers`.
+        prefix: Begin of the names; the name of a single value is empty without it.
+    """
     if isinstance(tree, Mapping):
         items = [(f"{prefix}{name}", value) for name, value in tree.items()]
     elif isinstance(tree, (list, tuple)):
         items = [(f"{prefix or 'output_'}{i}", value) for i, value in enumerate(tree)]
     else:
         return [(prefix.removesuffix("_"), tree)]
-    return [leaf for name, value in items for leaf in _named_leaves(value, f"{name}_")]
+    return [leaf for name, value in items for leaf in named_leaves(value, f"{name}_")]
 
 
 def _instead_of(value: object) -> str:

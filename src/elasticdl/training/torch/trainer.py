@@ -205,7 +205,7 @@ class TorchTrainer:
             changed=lambda: self._refusals.callbacks_called(self._parameters),
         )
         # Two examples, because torch.export treats a size of one as a constant.
-        self._example = _two(example.features)
+        self._example = _two(example.features, (0, example.num_examples - 1))
         self._find_label_shapes(example)
         self._check_nothing_outside(example)
         self._find_logged(example)
@@ -509,7 +509,8 @@ class TorchTrainer:
         """Write the files for serving into a folder; return their names."""
         with self._generators.used():
             arguments = self._steps.arguments(self.model, self._tensors(self._example))
-            return export.export(self.model, arguments, folder)
+            is_compared = not self._definition.precision
+            return export.export(self.model, arguments, folder, is_compared=is_compared)
 
     def pull_towards(self, weights: Weights | None, strength: float) -> None:
         """Set the weights towards which FedProx's proximal term pulls; if None, end the pull.
