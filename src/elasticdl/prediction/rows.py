@@ -98,8 +98,7 @@ def _rows_advice(shape: tuple[int, ...], num_examples: int) -> str:
     rest = list(shape[1:])
     return (
         f"These are {each} rows for each example (several views of it, for instance), and "
-        "predictions have one. In prediction, let the input function return one view (mode == "
-        f"'prediction'); or let the model return the {each} rows of an example together, as "
+        f"predictions have one. Let the model return the {each} rows of an example together, as "
         f"{[num_examples, each, *rest]}, or as a tuple of {each} outputs {[num_examples, *rest]}."
     )
 
