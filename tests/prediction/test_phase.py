@@ -8,7 +8,7 @@ import pytest
 from elasticdl.data.batch import Batch
 from elasticdl.data.record_source import RecordFile
 from elasticdl.definition import ModelDefinition, Origin, RecordInput
-from elasticdl.errors import DefinitionError, UserCodeError
+from elasticdl.errors import DataError, DefinitionError, UserCodeError
 from elasticdl.prediction.phase import Predictor
 
 ORIGIN = Origin("keras_class", "model.py", 1, "model", "zoo")
@@ -54,6 +54,16 @@ def written(predictions):
     for _ in predictor.predict([(0, batch)], lambda *row: rows.append(row)):
         pass
     return rows
+
+
+def test_two_examples_of_each_record_are_refused_before_any_is_written() -> None:
+    rows = []
+    predictor = Predictor(Doubling(), definition_with(None), [RecordFile("a.csv", 2)])
+    batch = Batch(np.zeros(4, np.float32), None, 4)
+
+    with pytest.raises(DataError, match=r"made 4 examples of the first 2 records, .* several view"):
+        list(predictor.predict([(0, batch)], lambda *row: rows.append(row)))
+    assert rows == []
 
 
 def test_outputs_are_written_unchanged_by_default() -> None:

@@ -47,6 +47,24 @@ def test_outputs_that_are_not_rows_are_named(outputs, told) -> None:
         named_outputs(outputs, 2)
 
 
+def test_two_rows_for_each_example_are_called_so() -> None:
+    with pytest.raises(DefinitionError) as refused:
+        named_outputs(np.zeros((16, 4)), 8)
+
+    message = str(refused.value)
+    assert "'output' has shape [16, 4] for 8 examples. These are 2 rows for each example" in message
+    assert "as [8, 2, 4], or as a tuple of 2 outputs [8, 4]." in message
+    assert "squeeze" not in message
+
+
+@pytest.mark.parametrize(
+    ("shape", "num_examples"), [((4,), 2), ((4, 3), 1), ((5, 3), 2), ((1, 3), 2), ((), 2)]
+)
+def test_an_output_that_lost_the_axis_of_examples_is_called_so(shape, num_examples) -> None:
+    with pytest.raises(DefinitionError, match="do not sum or squeeze it away"):
+        named_outputs(np.zeros(shape), num_examples)
+
+
 def test_fields_have_dtype_and_shape_of_one_example() -> None:
     columns = {"a": TWO, "b": np.array(["x", "y"]), "c": np.zeros(2, ml_dtypes.bfloat16)}
 

@@ -98,6 +98,8 @@ class Predictor:
             DefinitionError: `default_predictions` returned something other than a dict or None.
         """
         keys = RecordKeys(self._files)
+        if stop is None:
+            stop = sum(file.num_records for file in self._files)
         done = start
         for first, batch in batches:
             self._check_complete(first, done)
@@ -108,6 +110,8 @@ class Predictor:
                 names = "" if batch.where is None else f"\n  The batch contains {batch.where()}."
                 raise DataError(f"{error}{names}") from error
             done = first + batch.num_examples
+            if done > stop:
+                self._check_complete(stop, done)
             written = self._written(outputs, batch.num_examples)
             if self._columns is not None:
                 written = self._with_columns(self._columns.between(first, done), written)
@@ -115,8 +119,6 @@ class Predictor:
             if self._processor is not None:
                 self._call(partial(self._processor.process, outputs, worker_id))
             yield done
-        if stop is None:
-            stop = sum(file.num_records for file in self._files)
         self._check_complete(stop, done)
         if self._num_without_class:
             self.note += (
@@ -131,7 +133,8 @@ class Predictor:
             raise DataError(
                 f"{self._files[0].uri}: the input function of {self._definition.origin} made "
                 f"{done} examples of the first {expected} records, so outputs cannot be matched "
-                "with records. Do not drop or add examples in prediction mode."
+                "with records. Do not drop or add examples in prediction mode: of several views of "
+                "a record, return one there (input_fn(records, mode) gets mode 'prediction')."
             )
 
     def _written(self, outputs: Arrays, num_examples: int) -> Arrays:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 KEY = "key"
 _ONLY_OUTPUT = "output"
+_TWO = 2
 
 Columns: TypeAlias = "Mapping[str, np.ndarray[Any, Any]]"
 """Output name -> array, one row per example; in the model's order. Missing values are masked."""
@@ -71,7 +72,7 @@ def named_outputs(outputs: Arrays, num_examples: int) -> dict[str, np.ndarray[An
         if array.ndim == 0 or len(array) != num_examples:
             raise DefinitionError(
                 f"The model's output {name!r} has shape {list(array.shape)} for {num_examples} "
-                "examples. Its first axis must be the example: do not sum or squeeze it away."
+                f"examples. {_rows_advice(array.shape, num_examples)}"
             )
         if name == KEY or name in found:
             raise DefinitionError(
@@ -86,6 +87,20 @@ def named_outputs(outputs: Arrays, num_examples: int) -> dict[str, np.ndarray[An
             )
         found[name] = array
     return found
+
+
+def _rows_advice(shape: tuple[int, ...], num_examples: int) -> str:
+    """Return what to do about an output that has not one row per example."""
+    each = shape[0] // num_examples if shape else 0
+    # An output of one axis, or for one example, has probably lost the axis of the example.
+    if len(shape) == 1 or num_examples == 1 or each < _TWO or shape[0] % num_examples:
+        return "Its first axis must be the example: do not sum or squeeze it away."
+    rest = list(shape[1:])
+    return (
+        f"These are {each} rows for each example (several views of it, for instance), and "
+        f"predictions have one. Let the model return the {each} rows of an example together, as "
+        f"{[num_examples, each, *rest]}, or as a tuple of {each} outputs {[num_examples, *rest]}."
+    )
 
 
 def _named(tree: Arrays, prefix: str) -> list[tuple[str, Any]]:

@@ -59,6 +59,120 @@ def test_an_export_neither_changes_the_model_nor_keeps_examples(tmp_path):
     assert batch.features[0].tobytes() not in (tmp_path / "model.pt2").read_bytes()
 
 
+class Encoder(nn.Module):
+    """Reads texts; 0 is padding."""
+
+    def __init__(self, *, nested=True, masks_after=False):
+        super().__init__()
+        self.embedding = nn.Embedding(20, 8)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=nested)
+        self.out = nn.Linear(8, 3)
+        self.masks_after = masks_after
+
+    def forward(self, tokens):
+        padding = tokens == 0
+        x = self.encoder(self.embedding(tokens), src_key_padding_mask=padding)
+        if self.masks_after:
+            x = x * ~padding[..., None]
+        return self.out(x.mean(1))
+
+
+class WithLengths(Encoder):
+    def forward(self, tokens, lengths):
+        padding = torch.arange(tokens.shape[1]) >= lengths[:, None]
+        return self.out(self.encoder(self.embedding(tokens), None, padding).mean(1))
+
+
+class WithMask(Encoder):
+    def forward(self, tokens, mask):
+        return self.out(self.encoder(self.embedding(tokens), None, mask == 0).mean(1))
+
+
+def exported_with(model, tmp_path, caplog, *, padded=False, more=None, **options):
+    """Export a model of texts; return what is logged."""
+    tokens = np.random.default_rng(0).integers(1, 20, (8, 5))
+    if padded:
+        tokens[0, 3:] = 0
+    batch = batch_of(8, features=lambda _: {"tokens": tokens, **(more or {})})
+    trainer = trainer_of(definition_of(model, **options), batch)
+    with caplog.at_level(logging.WARNING, "elasticdl"):
+        assert trainer.export(tmp_path) == ["model.pt2"]
+    return caplog.text
+
+
+@pytest.mark.parametrize(
+    ("model", "padded", "more"),
+    [
+        (Encoder, True, {}),
+        (Encoder, False, {}),
+        (WithLengths, False, {"lengths": np.full(8, 5)}),
+        (WithMask, False, {"mask": np.ones((8, 5), np.float32)}),
+        (WithMask, False, {"mask": np.ones((8, 5), np.int64)}),
+    ],
+)
+def test_an_encoder_whose_export_computes_padding_differently_is_reported(
+    model, padded, more, tmp_path, caplog
+):
+    text = exported_with(model, tmp_path, caplog, padded=padded, more=more)
+
+    assert "model.pt2 gives other outputs than the model: on two examples" in text
+    assert ("one of them padded" in text) is not padded
+    assert "nn.TransformerEncoder (encoder) sets the padded positions to 0" in text
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("options", [{"nested": False}, {"masks_after": True}])
+def test_an_encoder_whose_export_gives_its_outputs_is_not_reported(
+    options, padded, tmp_path, caplog
+):
+    assert exported_with(lambda: Encoder(**options), tmp_path, caplog, padded=padded) == ""
+
+
+def test_an_export_is_not_compared_with_a_model_in_mixed_precision(tmp_path, caplog):
+    assert exported_with(Encoder, tmp_path, caplog, padded=True, precision="bf16") == ""
+
+
+class OtherExported(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 3)
+
+    def forward(self, x):
+        return super().forward(x) + (1 if torch.compiler.is_compiling() else 0)
+
+
+class Sampling(OtherExported):
+    def forward(self, x):
+        return nn.Linear.forward(self, x + torch.randn_like(x))
+
+
+def test_a_model_that_computes_something_else_while_exported_is_reported(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING, "elasticdl"):
+        assert trainer_of(definition_of(OtherExported)).export(tmp_path) == ["model.pt2"]
+
+    assert re.search(r"the largest difference is 1, where .* while it is exported", caplog.text)
+
+
+def test_the_export_of_a_model_that_samples_is_not_compared(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING, "elasticdl"):
+        assert trainer_of(definition_of(Sampling)).export(tmp_path) == ["model.pt2"]
+
+    assert caplog.text == ""
+
+
+def test_a_failed_comparison_does_not_fail_the_export(tmp_path, monkeypatch, caplog):
+    def fail(*arguments):
+        raise RuntimeError(f"{len(arguments)} arguments")
+
+    monkeypatch.setattr("elasticdl.training.torch.export.difference_found", fail)
+
+    with caplog.at_level(logging.WARNING, "elasticdl"):
+        assert trainer_of().export(tmp_path) == ["model.pt2"]
+
+    assert caplog.text == ""
+
+
 class Packed(nn.Module):
     def __init__(self):
         super().__init__()

@@ -1,5 +1,7 @@
 """How features reach a module's arguments, and as which numbers."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -14,7 +16,7 @@ from tests.training.torch.conftest import (
 from torch import nn
 
 from elasticdl.data.batch import Batch
-from elasticdl.errors import DefinitionError
+from elasticdl.errors import DefinitionError, UserCodeError
 
 
 class TakesAll(TakesDict):
@@ -55,6 +57,46 @@ def test_features_reach_the_arguments_with_their_names(features, model, tmp_path
 
     assert np.isfinite(trainer.train_steps([batch]).losses).all()
     assert trainer.predict(batch.features).shape == (8, 3)
+
+
+class Denoises(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 3)
+
+    def forward(self, x, y=None):
+        return super().forward(x if y is None else x + y)
+
+
+def test_an_argument_with_a_default_may_be_a_feature_of_training_only():
+    batch = batch_of(8, features=lambda x: {"x": x, "y": np.ones_like(x)})
+    without = dataclasses.replace(batch, features={"x": batch.features["x"]})
+    trainer = trainer_of(definition_of(Denoises), batch)
+    trainer.train_steps([batch])
+
+    expected = nn.functional.linear(
+        torch.from_numpy(without.features["x"]), trainer.model.weight, trainer.model.bias
+    ).detach()
+    np.testing.assert_array_equal(trainer.predict(without.features), expected)
+    loss, count = trainer.evaluate(without)["loss"]
+    wanted = nn.functional.cross_entropy(expected, torch.from_numpy(batch.labels))
+    np.testing.assert_allclose(loss / count, wanted, rtol=1e-6)
+
+
+def test_an_argument_with_a_default_may_be_a_feature_of_evaluation_only():
+    batch = batch_of(8, features=lambda x: {"x": x})
+    more = {**batch.features, "y": np.ones_like(batch.features["x"])}
+    trainer = trainer_of(definition_of(Denoises), batch)
+
+    expected = trainer.predict({"x": batch.features["x"] + 1})
+    np.testing.assert_array_equal(trainer.predict(more), expected)
+
+
+def test_a_feature_without_a_default_that_a_later_batch_lacks_is_named():
+    batch = batch_of(8, features=lambda x: {"left": x[:, :1], "right": x[:, 1:]})
+    trainer = trainer_of(definition_of(ByName), batch)
+
+    with pytest.raises(UserCodeError, match=r"missing 1 required positional argument: 'right'"):
+        trainer.predict({"left": batch.features["left"]})
 
 
 def test_missing_features_are_reported():

@@ -69,6 +69,47 @@ def definition_for(make):
     )
 
 
+def without_a_row(returned, loss):
+    class Net(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 3)
+
+        def forward(self, x):
+            return returned(super().forward(x))
+
+    batch = batch_of(8)
+    trainer = trainer_of(definition_of(Net, loss), batch)
+    assert np.isfinite(trainer.train_steps([batch]).losses).all()
+    assert np.isfinite(trainer.evaluate(batch)["loss"][0])
+    with pytest.raises(DefinitionError) as refused:
+        trainer.predict(batch.features)
+    with pytest.raises(DefinitionError, match="reports are written from tensors"):
+        trainer.evaluate_per_example(batch)
+    return str(refused.value)
+
+
+def test_a_distribution_trains_and_is_refused_in_prediction_by_its_type():
+    message = without_a_row(
+        lambda x: torch.distributions.Categorical(logits=x),
+        lambda outputs, labels: -outputs.log_prob(labels).mean(),
+    )
+
+    kind = "torch.distributions.categorical.Categorical"
+    assert message.startswith(f"model.py:1: the model's output is of the type {kind}. ")
+    assert "from tuples, lists, dicts and dataclasses of tensors.\n" in message
+    assert "return the distribution's parameters as a tuple of tensors" in message
+
+
+def test_a_number_among_the_outputs_is_refused_in_prediction_by_its_name():
+    message = without_a_row(
+        lambda x: {"logits": x, "more": (x, 0.5)},
+        lambda outputs, labels: functional.cross_entropy(outputs["logits"], labels),
+    )
+
+    assert "the model's output 'more_1' is of the type float. " in message
+    assert message.endswith("torch.as_tensor(value).")
+
+
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 def test_outputs_of_any_type_train_evaluate_and_predict(make):
     definition, batch = definition_for(make), batch_of(12)

@@ -485,9 +485,19 @@ def with_act_norm():
     return ActNorm()
 
 
+def with_a_clamp():
+    class Clamped(nn.Linear):
+        def forward(self, x):
+            self.weight.data.clamp_(-0.1, 0.1)
+            return super().forward(x)
+
+    return Clamped(4, 3)
+
+
 @pytest.mark.parametrize(
     ("model", "name"),
     [
+        (with_a_clamp, "weight.* after each update, with optimizer.register_step_post_hook"),
         (with_max_norm, "table.weight"),
         (with_an_average, "average.module.weight"),
         (with_act_norm, "scale"),

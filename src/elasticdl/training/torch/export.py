@@ -17,6 +17,7 @@ from torch import nn
 
 from elasticdl import tracebacks
 from elasticdl.data.batch import Arrays, map_arrays
+from elasticdl.training.torch.export_check import difference_found
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +30,9 @@ _MAX_SHOWN = 200
 _OF_RNNS = "torch/nn/modules/rnn.py"
 
 
-def export(model: nn.Module, arguments: Arguments | None, folder: Path) -> list[str]:
+def export(
+    model: nn.Module, arguments: Arguments | None, folder: Path, *, is_compared: bool = True
+) -> list[str]:
     """Write `model.pt2`, a program of torch.export that needs no user code.
 
     It is for the CPU, in evaluation mode, and takes any number of examples.
@@ -39,6 +42,8 @@ def export(model: nn.Module, arguments: Arguments | None, folder: Path) -> list[
         arguments: Two examples, as `forward` takes them, because a size of one would be treated
             as a constant. None if the module has no `forward`.
         folder: An existing folder.
+        is_compared: Whether to compare the program's outputs with the model's, and to warn if they
+            differ. A model that is computed in mixed precision has other outputs.
 
     Returns:
         Names of the files written. A module that PyTorch cannot export still trains and predicts:
@@ -73,6 +78,18 @@ def export(model: nn.Module, arguments: Arguments | None, folder: Path) -> list[
             _reason(error),
         )
         return []
+    if is_compared:
+        difference = None
+        # The file is written. A check that fails says nothing about it.
+        with contextlib.suppress(Exception), _quiet():
+            difference = difference_found(on_cpu, program.module(), (args, kwargs))
+        if difference is not None:
+            _log.warning(
+                "%s gives other outputs than the model: %s Predictions are not affected: they are "
+                "made with the model.",
+                _FILE,
+                difference,
+            )
     return [_FILE]
 
 

@@ -8,7 +8,8 @@
     {"ids": ..., "mask": ...}    (self, ids=None, ...) model(ids=..., mask=...)
     (a, b)                       (self, left, right)   model(a, b)
 
-Entries that `forward` does not take are left out, as in a functional Keras model.
+Entries that `forward` does not take are left out, as in a functional Keras model. An argument with
+a default may be among the features of some modes only, such as a target in training.
 """
 
 from __future__ import annotations
@@ -89,8 +90,7 @@ def _candidates(model: nn.Module, features: Arrays, origin: Origin) -> Sequence[
     # If no argument is required, as in models of Hugging Face, the names of the features decide.
     are_names = bool(required) or set(features) <= set(takes)
     if are_names and not missing:
-        names = list(features) if takes_all else [name for name in takes if name in features]
-        return [lambda features: ((), {name: features[name] for name in names})]
+        return [_by_name(None if takes_all else takes)]
     if len(required) > 1:
         raise DefinitionError(
             f"{origin}: {type(model).__name__}.forward takes {', '.join(required)}; the input "
@@ -99,6 +99,23 @@ def _candidates(model: nn.Module, features: Arrays, origin: Origin) -> Sequence[
         )
     # The tensor first: a forward that expects the dict fails on it at once, but not the reverse.
     return [_only_entry, _as_they_are] if len(features) == 1 else [_as_they_are]
+
+
+def _by_name(takes: Sequence[str] | None) -> Adapter:
+    """Return an adapter that passes features by name.
+
+    An input function may return other features for evaluation and prediction than for training, so
+    each batch decides which of the arguments it has.
+
+    Args:
+        takes: Names of the arguments of `forward`, in its order; None if it takes any name.
+    """
+
+    def adapt(features: Arrays) -> Arguments:
+        names = features if takes is None else [name for name in takes if name in features]
+        return (), {name: features[name] for name in names}
+
+    return adapt
 
 
 def _as_they_are(features: Arrays) -> Arguments:

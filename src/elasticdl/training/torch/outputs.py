@@ -9,11 +9,18 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from elasticdl.data.batch import rebuilt
+from elasticdl.data.batch import map_arrays, rebuilt
+from elasticdl.errors import DefinitionError
+from elasticdl.training.torch.tensors import to_array
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from elasticdl.data.batch import Arrays
 
 
 def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], outputs: Any) -> Any:
@@ -61,6 +68,68 @@ def as_plain_containers(outputs: Any) -> Any:
             if value is not None
         }
     return outputs
+
+
+def to_rows(outputs: Any, where: object) -> Arrays:
+    """Convert nested outputs to numpy arrays in plain containers, for predictions and reports.
+
+    Args:
+        outputs: What the model returned.
+        where: Prefix of the error: `file:line` of the model.
+
+    Raises:
+        DefinitionError: An output is not a tensor.
+    """
+    plain = as_plain_containers(outputs)
+    for name, value in named_leaves(plain):
+        if not isinstance(value, torch.Tensor) and value is not None:
+            kind = type(value)
+            module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+            raise DefinitionError(
+                f"{where}: the model's output{f' {name!r}' if name else ''} is of the type "
+                f"{module}{kind.__name__}. Loss and metrics receive it as it is, but predictions "
+                "and reports are written from tensors, or from tuples, lists, dicts and "
+                "dataclasses of tensors.\n"
+                f"  {_instead_of(value)}"
+            )
+    return map_arrays(_to_rows, plain)
+
+
+def named_leaves(tree: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    """Return the values in plain containers, each with the name that a prediction gives it.
+
+    Args:
+        tree: Nested dicts, lists and tuples; see `as_plain_containers`.
+        prefix: Begin of the names; the name of a single value is empty without it.
+    """
+    if isinstance(tree, Mapping):
+        items = [(f"{prefix}{name}", value) for name, value in tree.items()]
+    elif isinstance(tree, (list, tuple)):
+        items = [(f"{prefix or 'output_'}{i}", value) for i, value in enumerate(tree)]
+    else:
+        return [(prefix.removesuffix("_"), tree)]
+    return [leaf for name, value in items for leaf in named_leaves(value, f"{name}_")]
+
+
+def _instead_of(value: object) -> str:
+    """Return advice on an output that is not a tensor."""
+    if isinstance(value, torch.distributions.Distribution):
+        return (
+            "Let forward return the distribution's parameters as a tuple of tensors, with its mean "
+            "if that is to be predicted, and create the distribution from them in the loss and the "
+            "metrics. A LightningModule may return the mean from predict_step instead."
+        )
+    if type(value).__module__.startswith("transformers."):
+        return (
+            "Set use_cache=False in the model's configuration if it is a cache; otherwise let "
+            "forward return only what is to be predicted."
+        )
+    return "Let forward return tensors only, or convert the value: torch.as_tensor(value)."
+
+
+def _to_rows(output: torch.Tensor) -> np.ndarray[Any, Any]:
+    # NumPy and the file formats of predictions do not support bfloat16.
+    return to_array(output.float() if output.dtype == torch.bfloat16 else output)
 
 
 def _with_entries(like: Mapping[Any, Any], entries: dict[Any, Any]) -> Any:

@@ -213,7 +213,9 @@ class Refusals:
             raise DefinitionError(
                 f"{self._origin}: the model's `forward` changes its parameter {name} (as an "
                 "average of weights or an embedding with max_norm does), and each worker would "
-                f"change it differently. {_ALONE} Or keep averages in buffers."
+                f"change it differently. {_ALONE} Or keep averages in buffers. To keep a parameter "
+                "within bounds (.data.clamp_()), clamp it when the model is created and after each "
+                "update, with optimizer.register_step_post_hook or in a callback."
             )
 
     def check_unchanged(self, changed: Sequence[str]) -> None:

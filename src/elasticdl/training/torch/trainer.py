@@ -63,7 +63,7 @@ from elasticdl.training.torch.malloc_tuning import ReusedArray, keep_freed_memor
 from elasticdl.training.torch.metric_states import OF_TRAINING
 from elasticdl.training.torch.metrics import Addends, TorchMetrics, added, summed
 from elasticdl.training.torch.optimizer import OptimizerState, gradient_for
-from elasticdl.training.torch.outputs import as_plain_containers, copied
+from elasticdl.training.torch.outputs import as_plain_containers, copied, to_rows
 from elasticdl.training.torch.parameter_moves import ParameterMoves
 from elasticdl.training.torch.part_checks import QUIET, PartCheck
 from elasticdl.training.torch.precision import MixedPrecision
@@ -206,7 +206,7 @@ class TorchTrainer:
             changed=lambda: self._refusals.callbacks_called(self._parameters),
         )
         # Two examples, because torch.export treats a size of one as a constant.
-        self._example = _two(example.features)
+        self._example = _two(example.features, (0, example.num_examples - 1))
         self._find_label_shapes(example)
         self._check_nothing_outside(example)
         self._find_logged(example)
@@ -360,7 +360,7 @@ class TorchTrainer:
             self._no_side_effects(),
         ):
             outputs = self._steps.outputs(self.model, self._tensors(features))
-            return map_arrays(_to_rows, as_plain_containers(outputs))
+            return to_rows(outputs, self._definition.where("model"))
 
     def evaluate_per_example(
         self, batch: Batch, so_far: MetricStates | None = None
@@ -386,7 +386,7 @@ class TorchTrainer:
                 outputs = self._steps.outputs(self.model, tensors.features)
         return PerExampleResults(
             states,
-            map_arrays(_to_rows, as_plain_containers(outputs)),
+            to_rows(outputs, self._definition.where("model")),
             {name: to_array(column.double()) for name, column in values.items()},
         )
 
@@ -512,7 +512,8 @@ class TorchTrainer:
         """Write the files for serving into a folder; return their names."""
         with self._generators.used():
             arguments = self._steps.arguments(self.model, self._tensors(self._example))
-            return export.export(self.model, arguments, folder)
+            is_compared = not self._definition.precision
+            return export.export(self.model, arguments, folder, is_compared=is_compared)
 
     def pull_towards(self, weights: Weights | None, strength: float) -> None:
         """Set the weights towards which FedProx's proximal term pulls; if None, end the pull.
@@ -1007,11 +1008,6 @@ def _dense(parameter: nn.Parameter) -> torch.Tensor:
         return torch.zeros_like(parameter, dtype=torch.float32)
     dense = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
     return dense.float()
-
-
-def _to_rows(output: torch.Tensor) -> np.ndarray[Any, Any]:
-    # NumPy and the file formats of predictions do not support bfloat16.
-    return to_array(output.float() if output.dtype == torch.bfloat16 else output)
 
 
 def _loss_state(
