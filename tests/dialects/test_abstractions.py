@@ -893,3 +893,14 @@ def test_validation_ids_come_from_the_loader(components, returned, expected):
     )
 
     assert made.validation_ids("folder") == expected
+
+
+def test_callbacks_beside_a_model_builder_are_refused(refused):
+    text = "def callbacks(): return []"
+
+    error = refused(text)
+
+    assert error.startswith(
+        f"{line_of(text)}: callbacks would be ignored, because Builder describes the whole model."
+    )
+    assert error.endswith("Move it into the class as get_callbacks, or give it another name.")

@@ -600,3 +600,10 @@ def callbacks():
     zoo = written(tmp_path, data=INPUT + stopping)
 
     assert train(tmp_path, data / "data.recordio", zoo, num_epochs=5).step == 2 * 8
+
+
+def test_parts_without_effect_beside_a_module_are_refused(tmp_path, data):
+    more = INPUT + "\n\nclass PredictionOutputsProcessor:\n    pass\n"
+
+    with pytest.raises(DefinitionError, match="PredictionOutputsProcessor would be ignored: "):
+        train(tmp_path, data / "data.recordio", written(tmp_path, data=more))

@@ -526,3 +526,39 @@ def test_missing_name_errors_of_each_database_are_understood(kind, request, tmp_
                 assert re.search("[.!] Did you mean '?\"?staff_of_mistakes|!\nDid", str(error))
     finally:
         list(execute("DROP TABLE staff_of_mistakes", session))
+
+
+def test_a_type_that_only_the_rows_determine_is_located_in_the_statement(tmp_path, capfd) -> None:
+    # SQLite does not know the type of an expression before it has read the rows.
+    session = SqlSession(f"sqlite:///{tmp_path}/db.sqlite", str(tmp_path / "models"))
+
+    def run_in_sqlite(program: str) -> None:
+        list(execute(program, session))
+
+    run_in_sqlite(
+        "CREATE TABLE t(role TEXT, born DATE, years REAL, y REAL);"
+        "INSERT INTO t WITH RECURSIVE n(i) AS (SELECT 0 UNION SELECT i + 1 FROM n WHERE i < 40)"
+        "SELECT char(97 + i % 3), date('2000-01-01', i || ' days'), i * 1.5, i FROM n;"
+        f"SELECT * FROM t TO TRAIN regressor.DNN WITH {SHORT} LABEL y INTO m;"
+    )
+    begin = "SELECT role, born, CAST(years AS TEXT) AS years"
+    for statement in (
+        f"{begin} FROM t TO PREDICT p.y USING m",
+        f"{begin}, y FROM t TO EVALUATE m",
+        f"{begin}, y FROM t TO EXPLAIN m",
+    ):
+        capfd.readouterr()
+        # The statement runs in another process, which writes the error.
+        with pytest.raises(ElasticDLError):
+            run_in_sqlite(statement)
+        error = (
+            "line 1, column 25: The column 'years' holds text, but m was trained on numbers. "
+            "Convert it: CAST(years AS DOUBLE PRECISION) AS years.\n"
+            f"  {statement}\n  {' ' * 24}^^^^^\n"
+        )
+        assert error in capfd.readouterr().err
+    with pytest.raises(ElasticDLError):
+        run_in_sqlite("SELECT role, born, years, y || '' AS many FROM t TO EVALUATE m LABEL many")
+    assert "The column 'many' holds text, but m was trained on numbers" in capfd.readouterr().err
+    # Text is a suitable date.
+    run_in_sqlite("SELECT role, date(born) AS born, years FROM t TO PREDICT p.y USING m")

@@ -37,6 +37,7 @@ from elasticdl.dialects.dialect_reader import DialectReader, call, locations_of
 from elasticdl.dialects.model_code import location_of
 from elasticdl.dialects.params import described, signature_of
 from elasticdl.dialects.split_examples import SplitMethod
+from elasticdl.dialects.unread_names import check_unread, unread_functions
 from elasticdl.errors import DefinitionError, UserCodeError, raised_at, users_traceback
 
 if TYPE_CHECKING:
@@ -57,6 +58,12 @@ _IDS_BY_ORDER = (
     "The preprocessor does not accept ids in place of sample weights, so it received weights of "
     "1, and the ids were added in the order of the loader."
 )
+_REPLACEMENTS = {
+    "eval_metrics_fn": "get_compiled_model",
+    "weighted_metrics_fn": "get_compiled_model",
+    "class_weight": "get_class_weight",
+    "callbacks": "get_callbacks",
+}
 _KEPT_BY_US = {"ModelCheckpoint": "checkpoints", "TensorBoard": "TensorBoard's logs"}
 
 
@@ -122,6 +129,7 @@ class Components:
                 )
         for key, symbol in self._symbols.items():
             self._check_methods(key, symbol)
+        check_unread(model_code.symbol, _REPLACEMENTS, self.reading)
         self.preprocessor = self._made("preprocessor_class")
         self.augmentor = self._made("augmentor_class")
         self.evaluator = self._made("evaluator_class")
@@ -149,6 +157,7 @@ class Components:
             compiled=True,
             create_callbacks=self.create_callbacks,
             params=dict(self.reading.model_code.params),
+            notes=lambda: unread_functions(self._symbols["model_builder_class"], self.reading),
             places=locations_of(model=self._symbols["model_builder_class"]),
             # A session ends with this export.
             required_exports=("saved_model",),

@@ -11,11 +11,34 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl.dialects.dialect_reader import DialectReader, call
 from elasticdl.dialects.params import described
+from elasticdl.dialects.unread_names import is_used
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from elasticdl.dialects.model_code import Symbol
+
+
+def callbacks_beside(owner: Symbol | None, reading: DialectReader) -> Symbol | None:
+    """Return the callbacks of a class, or those that its file defines beside it as `callbacks`.
+
+    Args:
+        owner: Callbacks that the class defines; None if it has none.
+        reading: Reader of the user's code, which builds error messages.
+
+    Raises:
+        DefinitionError: There are both, and nothing uses those of the file.
+    """
+    in_file = reading.model_code.find("callbacks")
+    if owner is None or in_file is None:
+        return owner or in_file
+    if in_file.value is not owner.value and not is_used("callbacks", reading.model_code):
+        raise reading.error(
+            in_file,
+            f"{in_file.name} would be ignored, because {owner.name} ({owner}) is used.",
+            "Keep one of them.",
+        )
+    return owner
 
 
 def as_callbacks(symbol: Symbol | None, reading: DialectReader) -> Callable[[], Sequence[Any]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl.definition import MetricFunctions, Mode, ModelDefinition, no_metrics
 from elasticdl.dialects.argument_order import role_of
+from elasticdl.dialects.callbacks import as_callbacks, callbacks_beside
 from elasticdl.dialects.class_weight import as_class_weight
 from elasticdl.dialects.dialect_reader import (
     DialectReader,
@@ -27,6 +28,7 @@ from elasticdl.dialects.model_code import ModelCode, Symbol, location_of
 from elasticdl.dialects.models import as_model_factory
 from elasticdl.dialects.optimizers import as_optimizer_factory
 from elasticdl.dialects.params import Params, described, signature_of
+from elasticdl.dialects.unread_names import check_unread, unread_functions, unread_settings
 from elasticdl.spec import ElasticDLSpec
 
 if TYPE_CHECKING:
@@ -41,6 +43,14 @@ _OVERRIDES = {
     "create_loss": "loss",
     "create_optimizer": "optimizer",
     "create_metrics": "eval_metrics_fn",
+}
+
+# Class weights and callbacks are optional, because specs may predate them.
+_SETTINGS = (*METHODS, "create_callbacks")
+_REPLACEMENTS = {
+    "eval_metrics_fn": "create_metrics",
+    "weighted_metrics_fn": "create_metrics",
+    "class_weight": "class_weight",
 }
 
 
@@ -64,6 +74,7 @@ def define(model_code: ModelCode) -> ModelDefinition:
     params = Params(model_code.params)
     reading = DialectReader(NAME, TITLE, model_code.with_symbol(spec), _found(spec.value), params)
     _check_methods(spec, reading)
+    check_unread(spec, _REPLACEMENTS, reading)
     maker = _Maker(spec, reading)
     methods = {name: _method(spec, name, maker) for name in METHODS}
     methods |= {
@@ -80,10 +91,13 @@ def define(model_code: ModelCode) -> ModelDefinition:
         create_metrics = evaluation_metrics(methods["create_metrics"], reading)
     else:
         create_metrics = _metrics(methods["create_metrics"], reading)
-    # Optional, because specs may predate it.
     class_weight = None
     if hasattr(spec.value, "class_weight"):
         class_weight = as_class_weight(_class_weight(spec, maker), reading)
+    has_callbacks = hasattr(spec.value, "create_callbacks")
+    own_callbacks = _method(spec, "create_callbacks", maker) if has_callbacks else None
+    callbacks = callbacks_beside(own_callbacks, reading)
+    create_callbacks = as_callbacks(callbacks, reading)
     reading.params.check()
     maker.make()
 
@@ -96,6 +110,11 @@ def define(model_code: ModelCode) -> ModelDefinition:
         create_optimizer=create_optimizer,
         class_weight=class_weight,
         create_metrics=create_metrics,
+        create_callbacks=create_callbacks,
+        notes=lambda: [
+            *unread_functions(spec, reading),
+            *unread_settings(spec, "create_", _SETTINGS, reading),
+        ],
         params=dict(model_code.params),
         places=locations_of(
             model=methods["create_model"],
@@ -103,6 +122,7 @@ def define(model_code: ModelCode) -> ModelDefinition:
             loss=methods["create_loss"],
             metrics=methods.get("create_metrics"),
             optimizer=methods["create_optimizer"],
+            callbacks=callbacks,
         ),
     )
 

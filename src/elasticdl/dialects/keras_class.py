@@ -7,6 +7,7 @@
         def default_metrics(self): ...                 # optional
         default_weighted_metrics = ["accuracy"]        # optional: sample weights count in them
         default_class_weight = {0: 1.0, 1: 5.0}        # optional
+        def default_callbacks(self): ...               # optional: Keras callbacks
         def default_predictions(self, outputs): ...    # optional: the predictions to write
         default_classes = ["no", "yes"]                # optional: names of the classes
         @classmethod
@@ -15,6 +16,9 @@
 Each may be an attribute, a property, a method, a static method or a plain function in the class
 body. Instance methods are called on the model in training, except for `default_input`: it is called
 on an object that is never trained, so that batches depend on the params and not on the weights.
+
+`data_schema` and `callbacks` may also be functions beside the class, as in a file with functions.
+Other optional functions of such a file are refused, because they would be ignored.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.definition import MetricFunctions, Mode, ModelDefinition, no_metrics
+from elasticdl.dialects.callbacks import as_callbacks, callbacks_beside
 from elasticdl.dialects.class_weight import as_class_weight
 from elasticdl.dialects.classes import as_classes
 from elasticdl.dialects.dialect_reader import (
@@ -46,6 +51,7 @@ from elasticdl.dialects.model_code import (
 )
 from elasticdl.dialects.optimizers import as_optimizer_factory
 from elasticdl.dialects.params import Params, described
+from elasticdl.dialects.unread_names import check_unread, unread_functions, unread_settings
 from elasticdl.training.import_seed import without_counting_layers
 
 if TYPE_CHECKING:
@@ -61,6 +67,11 @@ _FLAGS = {
     "default_metrics": "eval_metrics_fn",
 }
 _REQUIRED = ("default_input", "default_loss", "default_optimizer")
+_REPLACEMENTS = {
+    "eval_metrics_fn": "default_metrics",
+    "weighted_metrics_fn": "default_weighted_metrics",
+    "class_weight": "default_class_weight",
+}
 
 
 def matches(model_code: ModelCode) -> bool:
@@ -93,6 +104,7 @@ def define(model_code: ModelCode) -> ModelDefinition:
         NAME, TITLE, model_code.with_symbol(model), found, Params(model_code.params)
     )
     _check_complete(model, reading)
+    check_unread(model, _REPLACEMENTS, reading)
     objects = _Objects(model, reading)
     pieces = {
         name: model_code.overrides.get(flag) or objects.default(name)
@@ -118,6 +130,8 @@ def define(model_code: ModelCode) -> ModelDefinition:
     class_weight = None
     if "default_class_weight" in found:
         class_weight = as_class_weight(objects.default("default_class_weight"), reading)
+    own_callbacks = objects.default("default_callbacks") if "default_callbacks" in found else None
+    callbacks = callbacks_beside(own_callbacks, reading)
     predictions = None
     if "default_predictions" in found:
         predictions = objects.default("default_predictions")
@@ -128,6 +142,7 @@ def define(model_code: ModelCode) -> ModelDefinition:
                 "It is called with the outputs of a batch and returns a dict of name and array.",
             )
     classes = objects.default("default_classes") if "default_classes" in found else None
+    create_callbacks = as_callbacks(callbacks, reading)
     reading.params.check()
     objects.prepare()
     return ModelDefinition(
@@ -139,16 +154,22 @@ def define(model_code: ModelCode) -> ModelDefinition:
         create_optimizer=create_optimizer,
         class_weight=class_weight,
         create_metrics=create_metrics,
+        create_callbacks=create_callbacks,
         predictions=None if predictions is None else predictions.value,
         classes=() if classes is None else as_classes(classes, reading),
         params=dict(model_code.params),
         complete_params=_completion(model, model_code),
+        notes=lambda: [
+            *unread_functions(model, reading),
+            *unread_settings(model, "default_", DEFAULTS, reading),
+        ],
         places=locations_of(
             model=model,
             input=pieces["default_input"],
             loss=pieces["default_loss"],
             metrics=pieces.get("default_metrics"),
             optimizer=pieces["default_optimizer"],
+            callbacks=callbacks,
             predictions=predictions,
         ),
     )

@@ -43,6 +43,7 @@ from elasticdl.dialects.torch_loaders import (
     epochs_of,
 )
 from elasticdl.dialects.torch_updates import as_function_of, as_gradient_clipping, as_precision
+from elasticdl.dialects.unread_names import is_used
 from elasticdl.errors import UserCodeError
 from elasticdl.training.metric_names import split_stage
 
@@ -79,6 +80,16 @@ _SUPPORTED = {
 }
 # Functions of other model files that a LightningModule replaces by its own methods.
 _OF_MODEL_FILES = ("eval_metrics_fn", "weighted_metrics_fn", "lr_scheduler", "class_weight")
+# Other parts of model files; beside a LightningModule they have no effect.
+_UNREAD = (
+    "loss",
+    "optimizer",
+    "PredictionOutputsProcessor",
+    "custom_data_reader",
+    "train_dataloader",
+    "val_dataloader",
+    "predict_dataloader",
+)
 # Keys of what `configure_optimizers` may return.
 _OF_OPTIMIZERS = ("optimizer", "lr_scheduler", "monitor", "frequency")
 # Keys of a scheduler's configuration that only a logger of the learning rate uses.
@@ -145,6 +156,13 @@ def define(model_code: ModelCode) -> ModelDefinition:
                 function,
                 f"{name} would not be used: {module.name} has its own.",
                 f"Move it into {module.name}, or give it another name.",
+            )
+    for name in _UNREAD:
+        if (unread := model_code.find(name)) and not is_used(name, model_code):
+            raise reading.error(
+                unread,
+                f"{name} would be ignored: {module.name} describes the model.",
+                f"Move it into {module.name} if that has such a method, or remove it.",
             )
     models = _Models(module, reading)
     model_input, place = _input(module, models, reading)

@@ -31,6 +31,7 @@ DEFAULTS = (
     "default_metrics",
     "default_weighted_metrics",
     "default_class_weight",
+    "default_callbacks",
     "default_predictions",
     "default_classes",
 )

@@ -3,8 +3,8 @@
 Errors contain `file:line`, and a zoo's folder is searched for a name before its files are imported.
 For a file that is not valid Python, no names are found; importing it reports the error.
 
-Callers: `model_code.py`, `near_names.py`, `other_trainers.py`, `lightning_module.py`,
-`zoo/folder.py` and `zoo/code_files.py`.
+Callers: `model_code.py`, `near_names.py`, `unread_names.py`, `other_trainers.py`,
+`lightning_module.py`, `zoo/folder.py` and `zoo/code_files.py`.
 """
 
 from __future__ import annotations
@@ -55,6 +55,15 @@ def names_used(file: Path) -> frozenset[str]:
         node.id if isinstance(node, ast.Name) else node.attr
         for node in nodes
         if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)
+    )
+
+
+def variables_used(file: Path) -> frozenset[str]:
+    """Return the names that a file's code looks up as variables; `b` of `a.b` is not among them."""
+    tree = _parsed(file)
+    nodes = () if tree is None else ast.walk(tree)
+    return frozenset(
+        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
     )
 
 

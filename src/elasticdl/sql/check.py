@@ -12,12 +12,8 @@ Used by `execute.py`.
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from elasticdl.data.type_words import in_words
 from elasticdl.data.wording import did_you_mean, listed
 from elasticdl.errors import UsageError
 from elasticdl.sql.columns import features_of
@@ -33,6 +29,7 @@ from elasticdl.sql.settings import (
     train_settings,
 )
 from elasticdl.sql.statements import Span, StatementError
+from elasticdl.sql.trained_types import feature_columns, unlike_trained
 from elasticdl.sql.training import TrainRequest
 from elasticdl.syntax import literal_eval
 from elasticdl.zoo.catalogue import entries
@@ -41,8 +38,10 @@ from elasticdl.zoo.prebuilt.label import Classes
 from elasticdl.zoo.prebuilt.limits import problem_with
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    import pyarrow as pa
 
     from elasticdl.sql.database import Database
     from elasticdl.sql.models import ModelRecord, Models
@@ -246,7 +245,7 @@ def _checked_label(
     else:
         raise _missing(record.label, schema.names, what, program, span)
     type_ = schema.field(schema.names.index(found)).type
-    problem = _unlike_trained(found, type_, record.label, record, statement.model.text)
+    problem = unlike_trained(found, type_, record.label, record, statement.model.text)
     if problem:
         raise StatementError(problem, program, span)
     return found
@@ -281,7 +280,7 @@ def _check_features(schema: pa.Schema, record: ModelRecord, model: Word, program
     Raises:
         StatementError: A column is missing or has another type.
     """
-    names = list(_columns_of(record.details.get("params", {}).get("columns", [])))
+    names = feature_columns(record)
     missing = [name for name in names if name not in schema.names]
     why = f", which {model.text} was trained on"
     if len(missing) == 1:
@@ -294,60 +293,9 @@ def _check_features(schema: pa.Schema, record: ModelRecord, model: Word, program
             model.span,
         )
     for name in names:
-        problem = _unlike_trained(name, schema.field(name).type, name, record, model.text)
+        problem = unlike_trained(name, schema.field(name).type, name, record, model.text)
         if problem:
             raise StatementError(problem, program, model.span)
-
-
-def _unlike_trained(
-    name: str, type_: pa.DataType, trained: str, record: ModelRecord, model: str
-) -> str:
-    """Describe how a column's type differs from the training data; empty if it does not.
-
-    Args:
-        name: The column, as the SELECT names it.
-        type_: Type of the column.
-        trained: Name of the column in the training data.
-        record: How the model was trained.
-        model: The model's name.
-    """
-    then = record.details.get("types", {}).get(trained, "")
-    was, is_ = _kind(then), _kind(str(type_))
-    if not was or was == is_ or pa.types.is_null(type_) or (trained != record.label and not is_):
-        return ""
-    cast = {"text": "VARCHAR", "numbers": "DOUBLE PRECISION"}.get(was)
-    help_ = f" Convert it: CAST({name} AS {cast}) AS {name}." if cast else ""
-    return (
-        f"The column {name!r} holds {in_words(type_)}, but {model} was trained on "
-        f"{in_words(then)}.{help_}"
-    )
-
-
-def _columns_of(features: Any) -> Iterator[str]:
-    """Yield the names of the columns that (nested) features are computed from, each once."""
-    seen: dict[str, None] = {}
-    entries_ = list(features) if isinstance(features, list) else [features]
-    while entries_:
-        entry = entries_.pop(0)
-        if "column" in entry:
-            seen[entry["column"]] = None
-        inner = entry.get("of", [])
-        entries_ += inner if isinstance(inner, list) else [inner]
-    yield from seen
-
-
-def _kind(type_: str) -> str:
-    """Return the kind of an Arrow type, given its name: a key of `_KINDS`, or "" for others."""
-    return next((kind for kind, pattern in _KINDS.items() if pattern.match(type_)), "")
-
-
-_KINDS = {
-    "numbers": re.compile(r"u?int|float|double|halffloat|decimal|bool"),
-    "text": re.compile(r"(large_)?string"),
-    # Before "time": a time of day is not a date, but the pattern of "time" would match it too.
-    "times of day": re.compile(r"time(32|64)"),
-    "time": re.compile(r"date|time"),
-}
 
 
 def _found(name: str, names: Sequence[str], what: str, program: str, span: Span) -> str:

@@ -33,6 +33,7 @@ from elasticdl.sql.names import matching, parts, shown, written_like
 from elasticdl.sql.rewrite import KEY_PREFIX, with_key
 from elasticdl.sql.settings import for_rows
 from elasticdl.sql.target_checks import check_appended, is_read, view_of
+from elasticdl.sql.trained_types import check_read
 from elasticdl.zoo.prebuilt.label import as_array
 
 if TYPE_CHECKING:
@@ -214,11 +215,13 @@ def _as_trained(
 
     Raises:
         DataError: Two columns share a name.
+        UsageError: A column has another type than in training.
     """
     trained = record.details.get("columns", [])
     names = written_like(rows.schema.names, trained, database.dialect)
     check_distinct(names, request.statement, request.begins_at)
     schema = rows.schema.empty_table().rename_columns(names).schema
+    check_read(schema, record, request.using, request.statement, request.begins_at)
     if note := note_on_times(schema, record.details.get("types", {}), request.using):
         reporter.note(note)
     return RowSource(schema, (batch.rename_columns(names) for batch in rows.batches))

@@ -180,6 +180,32 @@ def test_a_schedule_that_is_too_short_states_the_required_length():
             trainer.train_steps([batch_of(8)])
 
 
+def test_a_resumed_schedule_that_is_too_short_is_that_of_the_checkpoint():
+    def trainer_with(total_steps):
+        return trainer_of(
+            definition_of(
+                create_lr_schedulers=lambda o: {
+                    "scheduler": lr_scheduler.OneCycleLR(o, 0.1, total_steps=total_steps),
+                    "interval": "step",
+                }
+            )
+        )
+
+    resumed = trainer_with(30)
+    resumed.load_state(trainer_with(2).state())
+
+    with pytest.raises(
+        DefinitionError, match=r"makes 30 updates, and OneCycleLR has 2 steps in the checkpoint"
+    ) as caught:
+        resumed.hooks.train_begin(num_epochs=3, num_steps=10, resumes=True, num_updates=30)
+    assert str(caught.value).endswith(
+        "Train for fewer epochs, or start a new training: choose another --output."
+    )
+    with pytest.raises(UserCodeError, match="keeps the schedule of its checkpoint: for a longer"):
+        for _ in range(4):
+            resumed.train_steps([batch_of(8)])
+
+
 def test_a_schedule_that_counts_updates_is_named():
     def schedule(interval):
         return lambda o: {

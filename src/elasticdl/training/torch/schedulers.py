@@ -88,6 +88,7 @@ class Schedulers:
         self._codec = Codec(parameters)
         made = definition.create_lr_schedulers
         self._schedules = [] if made is None else self._read(made(optimizer))
+        self._loaded = False
         self.state()
         self._note_idle_epoch()
 
@@ -110,6 +111,14 @@ class Schedulers:
             if not isinstance(schedule.scheduler, lr_scheduler.OneCycleLR):
                 continue
             length, needed = schedule.scheduler.total_steps, num_updates // schedule.frequency
+            if schedule.interval == "step" and length < needed and self._loaded:
+                raise DefinitionError(
+                    f"{self._where}: lr_scheduler(): the training makes {needed:,} updates, and "
+                    f"{type(schedule.scheduler).__name__} has {length:,} steps in the checkpoint. "
+                    "A resumed training keeps the schedule of its checkpoint, whatever "
+                    "total_steps is in the file now. Train for fewer epochs, or start a new "
+                    "training: choose another --output."
+                )
             if schedule.interval == "step" and length < needed:
                 raise self._error(
                     f"{type(schedule.scheduler).__name__} has {length:,} steps, and the training "
@@ -207,6 +216,7 @@ class Schedulers:
             return problems
         for number, schedule in enumerate(self._schedules):
             schedule.scheduler.load_state_dict(self._codec.to_values(by_number[number]))
+        self._loaded = True
         return []
 
     def _step(self, scheduler: Any, *monitored: float) -> None:
@@ -327,5 +337,6 @@ def _too_short(scheduler: Any) -> str:
         f"\n  The schedule has {length} steps, and the training makes more updates: the number of "
         "minibatches in an epoch, times --num_epochs. On workers, an update uses one minibatch of "
         "each live worker, so the number of updates is fixed only with --global_batch_size: the "
-        "number of records, divided by it and rounded up, times --num_epochs."
+        "number of records, divided by it and rounded up, times --num_epochs. A resumed training "
+        "keeps the schedule of its checkpoint: for a longer one, choose another --output."
     )

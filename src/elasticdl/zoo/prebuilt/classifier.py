@@ -1,11 +1,13 @@
 r"""Predict to which class a row belongs, from a table's other columns.
 
-Data: records of numbers and text, one field of which is the class (`label`), an integer from 0 or
-one of the values in `classes`. All other fields are features, whatever they are called; there is
-nothing to declare. `columns` describes them in detail: categories, dates, lists, missing values.
+Data: records of numbers and text, one field of which is the class (`label`): text, numbers or
+booleans. For tables (CSV, Parquet), its values in the training data become the classes; for other
+files, it is an integer from 0 to `num_classes` - 1. All other fields are features, whatever they
+are called; there is nothing to declare. `columns` describes them in detail: categories, dates,
+lists, missing values.
 
     elasticdl train --model_def=classifier.DNN --data=DATA --output=OUTPUT \
-        --params='label="species", classes=["setosa", "versicolor", "virginica"]'
+        --params='label="species"'
 """
 
 from __future__ import annotations
@@ -44,8 +46,9 @@ class DNN(keras.Model):
         hidden_units: Width of each hidden layer, the first one first.
         learning_rate: Step size of Adam.
         num_classes: Number of classes; the label is 0 .. num_classes - 1. By default the number
-            of `classes`, or 2 if these are not given.
-        classes: The label's own values, in order: all text, all numbers or all booleans.
+            of `classes`, or 2 if there are none.
+        classes: The label's own values, in order: all text, all numbers or all booleans. By default
+            those in the training data, if they are tables and `num_classes` is not given.
             Predictions are then these values, with their probability.
         class_counts: Number of rows of each class. If given, rows are weighted so that all classes
             have the same total weight in the loss.
