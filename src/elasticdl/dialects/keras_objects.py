@@ -124,6 +124,8 @@ def _get(module: Any, name: str, where: object) -> Any:
         return module.get(name)
     except ValueError:
         known = {each.lower(): each for each in (*dir(module), *_SHORT_NAMES)}
+        # A function may have no name that `get` knows.
+        known.pop(name.lower(), None)
         near = difflib.get_close_matches(name.lower(), known, n=1)
         suggestion = f" Did you mean {known[near[0]]!r}?" if near else ""
         public = module.__name__.replace("._tf_keras", "")

@@ -24,6 +24,7 @@ from elasticdl.errors import DefinitionError
 from elasticdl.training.keras import compiled, loss_part_checks, overrides, per_example, reduction
 from elasticdl.training.keras.label_shapes import KerasLabelShape
 from elasticdl.training.keras.labels import as_numpy, unwrap
+from elasticdl.training.keras.loss_dtypes import LossDtypes
 from elasticdl.training.keras.output_part_checks import ModelRunner
 from elasticdl.training.keras.statistics import means_of
 
@@ -59,6 +60,7 @@ class TrainingLoss:
         self._model, self._definition, self._adapt = model, definition, adapt
         self.num_added = 0
         self._randomness_is_noted = False
+        self._dtypes = LossDtypes(labels_as_numpy=definition.labels_as_numpy)
         self._label_shape = KerasLabelShape(
             str(definition.where("loss")),
             "the loss",
@@ -125,8 +127,7 @@ class TrainingLoss:
         if isinstance(loss, WeighableLoss):
             # It looks for masks itself. If it does not reduce its values, they are averaged.
             return tf.reduce_mean(tf.cast(loss.weighted(outputs, labels, weights), tf.float32))
-        labels = self._label_shape.fitted(loss, outputs, labels)
-        values = tf.cast(unwrap(loss(outputs, self._theirs(labels))), tf.float32)
+        values = tf.cast(self._values(loss, outputs, labels), tf.float32)
         mask = reduction.mask_of(outputs)
         return reduction.batch_loss(values, mask, weights, self._definition.where("loss"))
 
@@ -300,8 +301,7 @@ class TrainingLoss:
         loss = resolved(self._definition.loss)
         if isinstance(loss, WeighableLoss):
             return all(overrides.is_of_keras(each) for each in self._members())
-        labels = self._label_shape.fitted(loss, outputs, labels)
-        return bool(unwrap(loss(outputs, self._theirs(labels))).shape.rank)
+        return bool(self._values(loss, outputs, labels).shape.rank)
 
     def _members(self) -> Sequence[Any]:
         """Return the Keras losses, or the functions, that the loss consists of."""
@@ -310,9 +310,12 @@ class TrainingLoss:
         loss = None if self._definition.loss is None else resolved(self._definition.loss)
         return [loss.loss] if isinstance(loss, WeighableLoss) else []
 
-    def _theirs(self, labels: Any) -> Any:
-        """Return labels in the form that the user's function expects."""
-        return as_numpy(labels) if self._definition.labels_as_numpy else labels
+    def _values(self, loss: Callable[[Any, Any], Any], outputs: Any, labels: Any) -> Any:
+        """Call the user's loss function with arguments in the form that it expects."""
+        outputs, labels = self._dtypes.cast(loss, outputs, labels)
+        labels = self._label_shape.fitted(loss, outputs, labels)
+        given = as_numpy(labels) if self._definition.labels_as_numpy else labels
+        return unwrap(loss(outputs, given))
 
     def _with_added(self, loss: tf.Tensor) -> tf.Tensor:
         for extra in self._model.losses:

@@ -1063,7 +1063,9 @@ def _restart_names() -> None:
     policy = keras.config.dtype_policy()
     keras.utils.clear_session(free_memory=False)
     continue_layer_names()
-    keras.config.set_dtype_policy(policy)
+    # Otherwise it follows from floatx, which the model file may still set.
+    if policy.name != keras.config.floatx():
+        keras.config.set_dtype_policy(policy)
 
 
 def _to_numpy(states: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
