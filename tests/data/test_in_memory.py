@@ -7,6 +7,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import scipy.sparse
 
 from elasticdl.data import in_memory
 from elasticdl.data.array_shapes import shape_of
@@ -259,6 +260,11 @@ REFUSED = {
     "no elements": ({"x": np.zeros((0, 2))}, DataError, "The data has no rows"),
     "other lengths": ((X, Y[:3]), DataError, "one row per example; they have: x 4 rows, y 3 rows"),
     "a single number": ({"x": X, "y": 1}, DataError, "x 4 rows, y no rows"),
+    "a sparse matrix": (
+        (scipy.sparse.csr_matrix(np.eye(4)), Y),
+        DataError,
+        r"sparse matrix \(csr_matrix\), which is not supported. Give a dense array: matrix.toarray",
+    ),
     "one name twice": (({"y": X}, Y), DataError, "Both x and y have a column 'y'"),
     "two columns": (
         pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]),

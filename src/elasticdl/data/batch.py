@@ -107,6 +107,11 @@ def batch_of(parts: Sequence[Arrays], where: str) -> Batch:
                 f"{where} a {type(value).__name__}, which cannot be converted to an array "
                 f"({error}); {_ONE_BATCH}"
             ) from error
+        if array.dtype == object and (dense := dense_form(value)):
+            raise DefinitionError(
+                f"{where} a sparse matrix ({type(value).__name__}), which is not supported. "
+                f"Return a dense array: {dense}."
+            )
         if array.dtype == object and array.ndim == 0 and not isinstance(value, (str, bytes)):
             # NumPy took it for a single object: a DataLoader, a tf.data.Dataset, a generator.
             raise DefinitionError(f"{where} a {type(value).__name__}; {_ONE_BATCH}")
@@ -215,6 +220,14 @@ def batch_bytes(batch: Batch) -> int:
 def arrays_bytes(arrays: Arrays) -> int:
     """Return the memory of all arrays in nested dicts, lists and tuples, in bytes."""
     return sum(array.nbytes for array in leaves(arrays))
+
+
+def dense_form(value: Any) -> str:
+    """Return how to convert a sparse matrix of SciPy or TensorFlow to an array; "" for others."""
+    if hasattr(value, "toarray") and hasattr(value, "nnz"):
+        return "matrix.toarray()"
+    is_of_tensorflow = type(value).__name__ in {"SparseTensor", "SparseTensorValue"}
+    return "tf.sparse.to_dense(matrix)" if is_of_tensorflow else ""
 
 
 def describe(features: Arrays) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from elasticdl.data.batch import dense_form
 from elasticdl.data.wording import counted, listed
 from elasticdl.errors import DataError, UsageError
 
@@ -225,8 +226,13 @@ def as_numpy(value: Any) -> np.ndarray[Any, Any]:
     """Convert a value, which may be a tensor, to an array.
 
     Raises:
-        DataError: It is a nested list whose parts have different lengths.
+        DataError: It is a nested list whose parts have different lengths, or a sparse matrix.
     """
+    if dense := dense_form(value):
+        raise DataError(
+            f"data has a sparse matrix ({type(value).__name__}), which is not supported. Give a "
+            f"dense array: {dense}."
+        )
     if hasattr(value, "detach"):
         value = value.detach().cpu()
     try:

@@ -99,5 +99,6 @@ def test_floatx_may_be_set_where_the_model_is_created():
         dtypes = {weight.dtype for weight in trainer.model.get_weights()}
     finally:
         keras.config.set_floatx("float32")
+        keras.config.set_dtype_policy("float32")
 
     assert dtypes == {np.dtype("float64")}
