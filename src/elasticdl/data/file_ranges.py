@@ -139,9 +139,9 @@ class Numbering:
             ((index, number, _),) = self.split(record, record + 1)
             by_file.setdefault(self.files[index].uri, []).append(number)
         rest = len(numbers) - len(shown)
-        last = len(by_file) - 1
+        end = len(by_file) - 1
         return "; ".join(
-            f"{uri}, {_listed(there, rest if i == last else 0)}"
+            f"{uri}, {_listed(there, rest if i == end else 0)}"
             for i, (uri, there) in enumerate(by_file.items())
         )
 
