@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keras  # noqa: F401 - its counters of layer names are kept while an object is created
 import pytest
 
 from elasticdl.definition import DatasetInput, Mode, RecordInput

@@ -318,6 +318,29 @@ def test_a_column_with_gaps_that_the_training_data_lacked_is_to_be_left_out(tmp_
         model.predict(FIELDS.assign(a=gaps))
 
 
+def test_missing_columns_are_named_before_additional_ones_with_gaps(tmp_path):
+    (tmp_path / "model.py").write_text(ALL_FIELDS)
+    output = str(tmp_path / "out")
+    elasticdl.train(data=FIELDS, model_zoo=str(tmp_path), model_def="model", output=output)
+    gaps = np.where(np.arange(40) == 0, np.nan, 1.0)
+    customers = pd.DataFrame({"age": gaps, "size": gaps})
+    customers.to_csv(tmp_path / "customers.csv", index=False)
+    customers.to_parquet(tmp_path / "customers.parquet")
+    message = r"they have no 'a', 'b', 'y', and they also have 'age', 'size'\. Use the fields"
+
+    for data in (customers, str(tmp_path / "customers.csv"), str(tmp_path / "customers.parquet")):
+        with pytest.raises(DataError, match=message):
+            elasticdl.predict(trained_model=output, data=data, output=str(tmp_path / "p.csv"))
+    with pytest.raises(DataError, match=message):
+        elasticdl.load(output).predict(customers)
+    # A single missing column may be the label, but not in evaluation.
+    one = FIELDS.drop(columns="y").assign(age=gaps)
+    with pytest.raises(DataError, match="column 'age' has no value.*leave it out"):
+        elasticdl.predict(trained_model=output, data=one, output=str(tmp_path / "p.csv"))
+    with pytest.raises(DataError, match="they have no 'y', and they also have 'age'"):
+        elasticdl.evaluate(trained_model=output, data=one)
+
+
 IMAGES = """
 import numpy as np
 

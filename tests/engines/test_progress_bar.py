@@ -1,12 +1,13 @@
 """What a person sees of a run on terminals of several widths."""
 
 import io
+import itertools
 import re
 
 import pytest
 from rich.console import Console
 
-from elasticdl.engines.progress_bar import Bar, Phase, epoch_in_words
+from elasticdl.engines.progress_bar import Bar, Lines, Phase, epoch_in_words
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
@@ -22,7 +23,9 @@ def test_a_bar_shows_count_and_time_left_on_any_terminal(monkeypatch, width):
     bar.ended()
 
     last = [line for line in terminal.getvalue().splitlines() if "53,935" in line][-1]
-    assert re.search(r"Training .*53,935/16,100,000 +-:--:-- left epoch 1/100000", last)
+    assert re.search(r"Training .*0/16,100,000 +-:--:-- left", terminal.getvalue())
+    # The job ended early, so no time is left.
+    assert re.search(r"Training .*53,935/16,100,000 +epoch 1/100000", last)
     assert "…" not in last
 
 
@@ -61,6 +64,27 @@ def test_a_narrow_terminal_keeps_the_epoch_and_the_loss() -> None:
     assert facts.facts_in(30) == "epoch 1/3  loss 0.25"
     assert facts.facts_in(10) == "epoch 1/3"
     assert facts.facts_in(0) == ""
+
+
+def test_a_phase_that_ended_early_has_no_time_left() -> None:
+    ended = phase((1, 10), (2, 110))
+
+    assert ended.line().endswith("100 records/s  9 s left")
+    assert ended.line(has_ended=True).endswith("100 records/s")
+
+
+def test_the_last_line_of_a_phase_has_no_time_left(monkeypatch) -> None:
+    now_s = itertools.count(0.0, 5.0)
+    monkeypatch.setattr("elasticdl.engines.progress_bar.time.monotonic", lambda: next(now_s))
+    stream = io.StringIO()
+    lines = Lines(stream)
+
+    lines.started("Training", 1000, "records")
+    for done in (10, 20, 30, 40):
+        lines.advanced(done, {})
+    lines.ended()
+
+    assert "left" not in stream.getvalue().splitlines()[-1]
 
 
 def test_the_time_left_has_a_fixed_width() -> None:

@@ -119,6 +119,8 @@ class Numbering:
             >>> numbering = Numbering([RecordFile("a", 9), RecordFile("b", 9)])
             >>> numbering.name_some([7, 12, 2]), numbering.name_some(range(12, 18))
             ('a, records 2 and 7; b, record 3', 'b, records 3 to 8')
+            >>> numbering.name_some([0, 2, 4, 6], most=2)
+            'a, records 0, 2 and 2 more'
         """
         numbers = sorted(int(record) for record in records)
         first, last = self.name(numbers[0]), self.name(numbers[-1])
@@ -136,9 +138,12 @@ class Numbering:
         for record in shown:
             ((index, number, _),) = self.split(record, record + 1)
             by_file.setdefault(self.files[index].uri, []).append(number)
-        named = "; ".join(f"{uri}, {_listed(there)}" for uri, there in by_file.items())
         rest = len(numbers) - len(shown)
-        return f"{named} and {rest} more" if rest else named
+        end = len(by_file) - 1
+        return "; ".join(
+            f"{uri}, {_listed(there, rest if i == end else 0)}"
+            for i, (uri, there) in enumerate(by_file.items())
+        )
 
 
 def numbering_of(source: RecordSource) -> Numbering:
@@ -151,8 +156,10 @@ def numbering_of(source: RecordSource) -> Numbering:
     return Numbering(source.files) if own is None else own
 
 
-def _listed(numbers: Sequence[int]) -> str:
+def _listed(numbers: Sequence[int], more: int = 0) -> str:
     texts = [str(number) for number in numbers]
+    if more:
+        texts.append(f"{more} more")
     if len(texts) == 1:
         return f"record {texts[0]}"
     return f"records {', '.join(texts[:-1])} and {texts[-1]}"

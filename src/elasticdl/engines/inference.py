@@ -18,7 +18,7 @@ from elasticdl import zoo
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.trained_model import TrainedModel, load_trained_model
 from elasticdl.data.batch import Batch, arrays_bytes, describe
-from elasticdl.data.record_source import RecordFile
+from elasticdl.data.record_source import RecordFile, TableSource
 from elasticdl.data.schema import NoValueError, Schema
 from elasticdl.data.split_source import split_records
 from elasticdl.data.wording import did_you_mean, listed
@@ -43,7 +43,7 @@ from elasticdl.training.create import create_trainer
 from elasticdl.training.import_seed import seeded_import
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from elasticdl.data.data_index import DataIndex
     from elasticdl.data.record_source import RecordSource
@@ -93,17 +93,37 @@ class OpenedModel:
         return Prefetch(self._named_columns(batches), lambda item: arrays_bytes(item[1].features))
 
     def _named_columns(self, batches: Iterator[tuple[int, Batch]]) -> Iterator[tuple[int, Batch]]:
-        """Yield the batches; name a column with gaps that the training data did not have."""
+        """Yield the batches; explain a gap in a column that the training data did not have.
+
+        If the records also lack columns of the training data, those are named: leaving out one
+        column after another would not help.
+        """
         try:
             yield from batches
         except NoValueError as error:
             fields = self.trained.description.record_fields_json
             if not fields or error.column in Schema.from_json(fields).names:
                 raise
+            if (other := self._other_columns()) is not None:
+                raise other from error
             raise SchemaError(
                 f"{error.problem}. The data that the model was trained on had no such column: "
                 f"leave it out, as with df.drop(columns=[{error.column!r}])."
             ) from error
+
+    def _other_columns(self) -> DataError | None:
+        """Return the error for rows of a table that lack columns of the training data; else None.
+
+        Their columns are read from the table, because a row with a gap cannot be decoded. In
+        prediction, a single missing column may be the label.
+        """
+        if not isinstance(self.source, TableSource):
+            return None
+        now = set(self.source.arrow_schema().names)
+        lacking = sorted(self._trained_fields() - now)
+        if len(lacking) <= (self.mode is Mode.PREDICTION):
+            return None
+        return self._not_matching(lacking, sorted(now - self._trained_fields()))
 
     def restored_trainer(self, example: Batch) -> Trainer:
         """Return a trainer with the weights of the trained model.
@@ -143,8 +163,9 @@ class OpenedModel:
         Also None if the fields of the training data are unknown or given by a `data_schema()`.
         """
         lacking, added = self._differences()
-        if not lacking and not added:
-            return None
+        return self._not_matching(lacking, added) if lacking or added else None
+
+    def _not_matching(self, lacking: Sequence[str], added: Sequence[str]) -> DataError:
         parts = [f"they have no {listed(lacking)}"] if lacking else []
         parts += [f"they also have {listed(added)}"] if added else []
         near = did_you_mean(added[0], lacking) if added else "."
@@ -156,12 +177,16 @@ class OpenedModel:
 
     def _differences(self) -> tuple[list[str], list[str]]:
         """Return the fields that only the training data has, and those only the records have."""
-        fields = self.trained.description.record_fields_json
-        if not fields:
+        before = self._trained_fields()
+        if not before:
             return [], []
-        before = {field.name for field in Schema.from_json(fields).fields}
         now = set(self.source.read_records(0, 1, None)[0])
         return sorted(before - now), sorted(now - before)
+
+    def _trained_fields(self) -> set[str]:
+        """Return the fields of the training data; empty if unknown or given by a schema."""
+        fields = self.trained.description.record_fields_json
+        return set(Schema.from_json(fields).names) if fields else set()
 
     def check_names(self) -> None:
         """Raise an error if field names differ and the trained model is a prebuilt table model.

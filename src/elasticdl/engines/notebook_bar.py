@@ -47,16 +47,16 @@ class NotebookBar:
     def ended(self) -> None:
         """Draw the final state and leave it in the output."""
         if self._phase is not None:
-            self._draw()
+            self._draw(has_ended=True)
             self._phase = None
 
-    def _draw(self) -> None:
-        self._handle.update(self._drawing(), raw=True)
+    def _draw(self, *, has_ended: bool = False) -> None:
+        self._handle.update(self._drawing(has_ended=has_ended), raw=True)
         self._drawn_s = time.monotonic()
 
-    def _drawing(self) -> dict[str, str]:
+    def _drawing(self, *, has_ended: bool = False) -> dict[str, str]:
         assert self._phase is not None  # noqa: S101 - between started and ended
-        line = self._phase.line()
+        line = self._phase.line(has_ended=has_ended)
         share = (
             f' value="{self._phase.done}" max="{self._phase.total}"' if self._phase.total else ""
         )

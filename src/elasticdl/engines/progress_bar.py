@@ -100,11 +100,12 @@ class Lines:
 
     def ended(self) -> None:
         """Write a last line, so that the final state is shown."""
+        # No time is left, even if a callback has ended the phase early.
         if not self._written:
-            self._write()
+            self._write(self._phase.line(has_ended=True))
 
-    def _write(self) -> None:
-        print(self._phase.line(), file=self._stream, flush=True)
+    def _write(self, line: str = "") -> None:
+        print(line or self._phase.line(), file=self._stream, flush=True)
         self._last_s, self._written = time.monotonic(), True
 
 
@@ -161,6 +162,8 @@ class Bar:
     def ended(self) -> None:
         """Stop the bar and leave it on the screen."""
         if self._progress is not None:
+            if self._phase.done < self._phase.total:
+                self._bar.update(self._task, left="")
             self._bar.stop()
             self._progress = None
 
@@ -261,15 +264,19 @@ class Phase:
             parts.pop(name, None)
         return "  ".join(parts.values())
 
-    def line(self) -> str:
-        """Format the title, the amount done, the facts, the speed and the time left as one line."""
+    def line(self, *, has_ended: bool = False) -> str:
+        """Format the title, the amount done, the facts, the speed and the time left as one line.
+
+        Args:
+            has_ended: Whether the phase is over, so that there is no time left.
+        """
         parts = [f"{self.title}: {self.done:,}"]
         if self.total:
             parts[0] += f"/{self.total:,} {self._unit}"
         parts += [f"{name} {value}" for name, value in self._facts.items()]
         if self.speed is not None:
             parts.append(_shown_speed(self.speed, self._unit))
-        if self.left_s is not None and self.done < self.total:
+        if not has_ended and self.left_s is not None and self.done < self.total:
             parts.append(f"{_duration(self.left_s)} left")
         return "  ".join(parts)
 

@@ -140,5 +140,8 @@ def _on(batch: Batch, arrays: Arrays, stop: int) -> str:
     for values in _integers(arrays):
         is_wrong = (values < 0) | (values >= stop)
         wrong |= is_wrong.reshape(batch.num_examples, -1).any(axis=1)
-    names = batch.names_of(np.flatnonzero(wrong).tolist())
-    return f", in {names}" if names else ""
+    rows = np.flatnonzero(wrong).tolist()
+    names = batch.names_of(rows)
+    if not names:
+        return ""
+    return f", in {names}" + (" (other minibatches were not checked)" if len(rows) > 1 else "")

@@ -94,6 +94,8 @@ def test_a_column_that_is_not_a_feature_is_reported() -> None:
     [
         ([1, None, 1, 0], {}, "'y', the label, has no value in 1 row of 4. Leave .*dropna.*'y'"),
         ([None] * 4, {}, "'y' has no values at all"),
+        # The type first: without the rows that lack a label, it would be the next error.
+        ([0.5, None, 2, 1], {}, "'y' is a number with fractions, such as 0.5 .*Use a regressor"),
         ([1, 1, 1, 1], {}, "'y' is 1 in every row, so .*--params='label"),
         ([0.5, 1, 2, 1], {}, "'y' is a number with fractions, such as 0.5 .*Use a regressor"),
         ([{"a": 1}, {"a": 2}] * 2, {}, "'y' holds structs, which cannot be classes"),

@@ -73,6 +73,12 @@ def _completed(
     notes: list[str] = []
     label = _label_of(table, str(params.get("label", "label")))
     check_label(label, _ADVICE)
+    if is_classifier and params.get("classes") is None and not _are_numbered(params, label):
+        params["classes"], note = classes_of(label, model, _ADVICE)
+        notes += [note] if note else []
+    if not is_classifier and not _SCALE & params.keys():
+        params |= scale_of(label, model, _ADVICE)
+    # After its type: without these rows, a label of the wrong type would be the next error.
     if label.num_missing:
         raise DataError(
             f"The column {label.name!r}, the label, has no value in "
@@ -80,11 +86,6 @@ def _completed(
             f"the training data (in pandas: df.dropna(subset=[{label.name!r}])); they can be "
             "predicted afterwards."
         )
-    if is_classifier and params.get("classes") is None and not _are_numbered(params, label):
-        params["classes"], note = classes_of(label, model, _ADVICE)
-        notes += [note] if note else []
-    if not is_classifier and not _SCALE & params.keys():
-        params |= scale_of(label, model, _ADVICE)
     if params.get("columns") is None:
         ignore = params.pop("ignore", ())
         _check_ignored(ignore, table)
