@@ -46,6 +46,7 @@ def publish(
     *,
     classes: Sequence[str] = (),
     record_fields: Schema | None = None,
+    data_fingerprint: Mapping[str, Any] | None = None,
     folder: OutputFolder,
     code: Path,
     job_id: str | None = None,
@@ -59,6 +60,7 @@ def publish(
         metrics: The final metrics.
         classes: Names of the classes; empty if unknown.
         record_fields: Fields of a record of the training data; None if unknown.
+        data_fingerprint: `data_changes.fingerprint` of the training data; None if unknown.
         folder: The output folder, already claimed.
         code: The copy of the user's code from `copy_code`.
         job_id: Id of the job that the user started; None if `job` is that job.
@@ -90,6 +92,7 @@ def publish(
         step=trainer.step,
         classes=tuple(classes),
         record_fields_json=record_fields.to_json() if record_fields and not schema else "",
+        data_fingerprint_json=json.dumps(data_fingerprint) if data_fingerprint else "",
     )
 
     def copy_zoo(destination: Path) -> None:

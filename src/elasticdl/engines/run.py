@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.engines.attempt import attempt
-from elasticdl.engines.data_changes import note_changed_data
+from elasticdl.engines.data_changes import fingerprint, note_changed_data
 from elasticdl.engines.engine import Outcome, Reporter
 from elasticdl.engines.job_messages import without_recording
 from elasticdl.engines.loop import measured_state
@@ -232,6 +232,7 @@ def train(
             trained.metrics,
             classes=context.classes,
             record_fields=context.record_fields(),
+            data_fingerprint=fingerprint(metadata["files"], metadata["content_marks"]),
             folder=folder,
             code=begun.scratch,
             job_id=job.id,
