@@ -23,6 +23,7 @@ from elasticdl.data.schema import NoValueError, Schema
 from elasticdl.data.split_source import split_records, whole
 from elasticdl.data.wording import did_you_mean, listed
 from elasticdl.definition import BatchesInput, Mode, ModelDefinition
+from elasticdl.engines import class_numbers
 from elasticdl.engines.data_changes import compared
 from elasticdl.engines.engine import Outcome, Reporter, context_of
 from elasticdl.engines.iterable_data import open_once
@@ -270,6 +271,8 @@ def _opened(
     if isinstance(definition.input, BatchesInput):
         raise _own_batches_error(job, definition)
     source = open_records(definition, job.data, indexes, mode)
+    if mode is Mode.EVALUATION:
+        class_numbers.require_classes(definition, source, "--data")
     if job.validation_split is not None:
         source = split_records(source, job.validation_split).validation
     return OpenedModel(job, trained, definition, source, mode)
