@@ -5,6 +5,7 @@ import logging
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from elasticdl.data.batch import Batch
 from elasticdl.definition import (
@@ -244,6 +245,31 @@ def test_an_error_about_the_shape_of_labels_has_advice(keras, loss, labels, advi
         # The loss is tried on the example when the trainer is created.
         trainer = trainer_of(definition_of(loss=lambda o, y: function(y, o)))
         trainer.train_steps([batch]) if phase == "training" else trainer.evaluate(batch)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float64", "bool"])
+@pytest.mark.parametrize("run_eagerly", [False, True])
+def test_an_error_about_the_type_of_labels_has_advice(keras, dtype, run_eagerly):
+    batch = dataclasses.replace(batch_of(8), labels=np.ones((8, 3), dtype))
+    tf.config.run_functions_eagerly(run_eagerly)
+    try:
+        with pytest.raises(UserCodeError, match=rf"labels are of type {dtype}, which .*ops\.cast"):
+            # The loss is tried on the example when the trainer is created.
+            trainer_of(
+                definition_of(loss=lambda o, y: keras.ops.mean((y - o) ** 2)), batch
+            ).train_steps([batch])
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+
+def test_an_error_about_other_types_has_no_advice_on_labels(keras):
+    def loss(o, y):
+        return keras.ops.mean(keras.ops.arange(3) * tf.cast(o, "float64"))
+
+    with pytest.raises(UserCodeError) as refused:
+        trainer_of(definition_of(loss=loss)).train_steps([batch_of(8)])
+
+    assert "labels are of type" not in str(refused.value)
 
 
 def test_a_callback_that_monitors_an_unmeasured_metric_is_refused(keras):
