@@ -104,9 +104,9 @@ def require_classes(definition: ModelDefinition, source: RecordSource, option: s
     Raises:
         MissingFieldError: A record has no class.
     """
-    if isinstance(source, ClassFolders) and isinstance(definition.input, RecordInput):
-        if definition.input.schema is not None:
-            source.check_classified(definition.input.schema, option)
+    schema = definition.input.schema if isinstance(definition.input, RecordInput) else None
+    if schema is not None and isinstance(source, ClassFolders):
+        source.check_classified(schema, option)
 
 
 def require_names(definition: ModelDefinition, classes: Sequence[str]) -> None:

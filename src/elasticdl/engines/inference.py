@@ -150,12 +150,13 @@ class OpenedModel:
         renamed = found == "renamed"
         data = "data in memory" if is_stored(trained_by.data) else trained_by.data
         differs = "names" if renamed else "names, contents or numbers of records"
-        return [
+        warning = (
             f"WARNING: the data is not the data of the training ({data}): its files have other "
             f"{differs}. So --validation_split={share:g} does not hold out the same records: "
             f"{self.job.trained_model} {'was' if renamed else 'may have been'} trained on most of "
             "these."
-        ]
+        )
+        return [warning]
 
     def _compared_with_training(
         self, trained_by: Job

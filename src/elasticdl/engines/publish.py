@@ -151,9 +151,9 @@ def note_new_code(
     """
     if changed := _changed(checkpoint, files):
         reporter.note(
-            f"The code in {zoo_name} ({changed}) has changed since step {checkpoint.step:,}: training "
-            "resumes with the new code, and with the checkpoint's optimizer, including its "
-            "learning rate. To start over with it, use another --output."
+            f"The code in {zoo_name} ({changed}) has changed since step {checkpoint.step:,}: "
+            "training resumes with the new code, and with the checkpoint's optimizer, including "
+            "its learning rate. To start over with it, use another --output."
         )
 
 
