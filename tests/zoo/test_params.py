@@ -48,8 +48,8 @@ def test_a_bare_word_is_pointed_at_with_advice_to_quote_it() -> None:
         "--params: relu is not a value of activation (at position 21).",
         "    units=3, activation=relu",
         "                        ^^^^",
-        '  Expected a number, or a string in quotes: "relu". '
-        "In a shell: --params='units=3, activation=\"relu\"'",
+        '  Expected a number, or a string in quotes: "relu", '
+        "such as --params='units=3, activation=\"relu\"'",
     ]
 
 

@@ -174,7 +174,7 @@ def _unquoted(text: str, at: int, word: str, name: str) -> UsageError:
         quoted = f'{text[:at]}"{word}"{text[at + len(word) :]}'
         # A shell has removed the user's quotes, unless they are within others.
         if "'" not in text and len(quoted) <= _SHOWN_WIDTH:
-            way_out += f". In a shell: --params='{quoted.strip()}'"
+            way_out += f", such as --params='{quoted.strip()}'"
     return _refused(text, at, at + len(word), f"{word} is not a value of {name}", way_out)
 
 
