@@ -80,7 +80,7 @@ def train(
         data: URI or glob of the training records, or a list of them. Or data in memory: a DataFrame
             of pandas or polars, an Arrow table, a Dataset of Hugging Face, a dict of arrays, arrays
             `(x, y)`, a `tf.data.Dataset`, or a PyTorch `Dataset` or `DataLoader`; see
-            `data/in_memory.py`.
+            "Data in memory" in docs/guides/data.md.
         output: Folder for the TrainedModel, its checkpoints and events.
         model_def: Dotted name of the model: file, then class or function. A saved model has a
             `spec` instead.
@@ -189,8 +189,8 @@ def load(trained_model: str | Path, data: Any = None) -> Any:
 
     This runs the user's code that is stored in the trained model. A PyTorch model is returned in
     evaluation mode. The model's `predict` takes a DataFrame with the columns of the training data.
-    The model's attribute `classes` has the names of the classes, if they are known (see
-    `engines/loaded_model.py`).
+    The model's attribute `classes` has the names of the classes, if they are known; see "From
+    Python" in docs/guides/predicting.md.
 
     Args:
         trained_model: Folder that `train` wrote.

@@ -221,7 +221,7 @@ class Job:
         report: Folder for a report on each evaluated record; None for no report.
         federation: How parties train together without sharing their data; None if all data has
             one owner.
-        engine: Name of an engine from a plugin, see `elasticdl.plugins`. None: a built-in engine.
+        engine: Name of an engine from a plugin (docs/guides/plugins.md). None: a built-in one.
         columns: Columns of the input that are copied into its predictions.
     """
 

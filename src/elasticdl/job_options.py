@@ -88,7 +88,8 @@ def training_job(
             others are trained on. Whether a record is held out depends only on the name of its
             file and its position in the file.
         num_workers: Number of training processes: `3`, or `2..4` for at least 2 and at most 4.
-            None: train in this process. See `job.Workers` for the options that follow.
+            None: train in this process. docs/guides/elastic.md describes the
+            options that follow.
         num_spare_workers: Additional processes in reserve.
         ray_address: Address of a Ray cluster. None: start Ray on this machine.
         gpus_per_worker: GPUs reserved for each worker. Needs `num_workers`.
@@ -112,7 +113,7 @@ def training_job(
             environment, or `elasticdl`.
         run_name: Name of the MLflow run; the default is the name of the output.
         tensorboard: Whether to write curves for TensorBoard to `logs/` in the output.
-        engine: Name of an engine that an installed plugin has; see `elasticdl.plugins`.
+        engine: Name of an engine that an installed plugin has; see docs/guides/plugins.md.
         **options: The fields of `TrainingOptions`, as values or as strings.
 
     Raises:

@@ -290,6 +290,7 @@ def test_display_names_do_not_change_class_numbers(folder):
         (["p/1.png"], "is in no class folder"),
         (["p/all/a/1.png", "p/all/b/2.png"], "are in one class folder, 'all', so there is noth"),
         (["p/train/a/1.png", "p/val/a/2.png"], "'train', 'val' would be classes, but are named"),
+        (["p/train/a/1.png", "p/test/a/2.png", "p/new/3.png"], "'new', 'test', 'train' would be"),
     ],
 )
 def test_folders_unfit_as_labels_are_refused(folder, paths, message):
@@ -298,6 +299,12 @@ def test_folders_unfit_as_labels_are_refused(folder, paths, message):
     with pytest.raises(DataError, match=message):
         open_source("p").check_labels(SCHEMA)
     open_source("p").check_labels(Schema.from_user([IMAGE]))
+
+
+def test_classes_may_have_names_of_parts(folder):
+    draw("p/train/1.png", "p/test/2.png", "p/dog/3.png")
+
+    open_source("p").check_labels(SCHEMA)
 
 
 # --- index ---------------------------------------------------------------------------------------

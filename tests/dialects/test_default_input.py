@@ -57,3 +57,8 @@ def test_records_to_predict_need_no_label(more) -> None:
 def test_an_ambiguous_choice_must_be_resolved_in_the_file(columns, message) -> None:
     with pytest.raises(SchemaError, match=f"model.py has no input_fn.*{message}.*Write input_fn"):
         INPUT(rows(**columns), Mode.TRAINING)
+
+
+def test_without_a_label_the_error_advises_to_rename_one() -> None:
+    with pytest.raises(SchemaError, match=r"a Series keeps its name: y\.rename\(\"y\"\)\.$"):
+        INPUT(rows(x=np.ones(2), progress=np.ones(2)), Mode.TRAINING)

@@ -6,6 +6,7 @@ import pytest
 from tests.notes import Notes
 
 import elasticdl
+from elasticdl.errors import CheckpointMismatchError
 
 MODEL = """
 import keras, numpy as np
@@ -38,7 +39,7 @@ def train(tmp_path, iris, monkeypatch):
         notes = Notes()
         outcome = elasticdl.train(
             model_zoo=model_zoo, model_def="model", data=str(iris / "test"), output="out",
-            reporter=notes, **options,
+            **{"reporter": notes, **options},
         )  # fmt: skip
         return outcome, [note for note in notes.texts if notes_with in note]
 
@@ -55,12 +56,23 @@ def test_a_finished_training_reports_edited_code(train, tmp_path):
     assert outcome.already_done
     assert (
         "the trained model has the old code. To start over with the new code, use another output=; "
-        "to continue from this model with it, raise num_epochs=." in note
+        "if its layers are the same, raise num_epochs= to continue from this model with it." in note
     )
     assert "(model.py)" in note
     [note] = train(num_epochs=2)[1]
     assert "(model.py) has changed since step" in note
     assert "resumes with the new code" in note
+
+
+def test_a_refused_change_of_the_layers_is_not_reported_as_resumed(train, tmp_path):
+    train()
+    (tmp_path / "model.py").write_text(MODEL.replace("layers.Dense(1)", "layers.Dense(2)"))
+    notes = Notes()
+
+    with pytest.raises(CheckpointMismatchError):
+        train(num_epochs=2, reporter=notes)
+
+    assert not [note for note in notes.texts if "resumes" in note]
 
 
 STOPS = """
@@ -91,7 +103,7 @@ def test_a_training_that_reached_max_steps_continues_with_more_steps(train, tmp_
 
     [note] = train(max_steps=1, num_epochs=99)[1]
 
-    assert note.endswith("to continue from this model with it, raise max_steps=.")
+    assert note.endswith("raise max_steps= to continue from this model with it.")
     outcome, _ = train(max_steps=2, num_epochs=9)
     assert outcome.step == 2
 

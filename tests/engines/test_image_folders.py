@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.engines.test_in_process import assert_same_bits, weights
+from tests.notes import Notes
 
 import elasticdl
 from elasticdl.artifacts.trained_model import load_trained_model
@@ -181,6 +182,27 @@ def test_images_without_classes_are_refused_before_the_first_step(place, tmp_pat
         train(place, tmp_path / "out", "torch_model", data=str(place / "train/line"))
 
 
+def test_validation_images_without_classes_are_refused(place, tmp_path):
+    flat = str(place / "train/line")
+    with pytest.raises(SchemaError, match="is in no class folder.* validation_data='?pictures"):
+        train(place, tmp_path / "out", "torch_model", validation_data=flat)
+
+
+def test_an_evaluation_on_images_without_classes_is_refused(trained, place):
+    with pytest.raises(SchemaError, match="is in no class folder.* data='?pictures"):
+        elasticdl.evaluate(
+            trained_model=trained[1].output, data=str(place / "train/line"), reporter=Silent()
+        )
+
+
+def test_the_classes_of_a_folder_are_noted(place, tmp_path):
+    notes = Notes()
+
+    train(place, tmp_path / "out", "torch_model", num_epochs=1, reporter=notes)
+
+    assert "3 classes: bar, line, stroke" in notes.texts
+
+
 def test_folders_that_differ_only_by_case_are_named(place, tmp_path):
     notes = []
     reporter = Silent()
@@ -190,7 +212,7 @@ def test_folders_that_differ_only_by_case_are_named(place, tmp_path):
 
     train(place, tmp_path / "out", "torch_model", validation_data=None, **options)
 
-    found = [note for note in notes if "classes" in note]
+    found = [note for note in notes if "are 2 classes" in note]
     assert [note.partition(",")[0] for note in found] == ["'Line' and 'line' are 2 classes"]
 
 

@@ -40,8 +40,8 @@ def train(tmp_path):
 
     def train(data=DATA, **more):
         return elasticdl.train(
-            data=data, model_zoo=str(tmp_path), model_def="model", output=str(tmp_path / "out"),
-            num_epochs=2, **more,
+            data=data, model_zoo=str(tmp_path), output=str(tmp_path / "out"), num_epochs=2,
+            **{"model_def": "model", **more},
         )  # fmt: skip
 
     return train
@@ -111,6 +111,53 @@ def test_a_mistake_in_an_option_is_reported_before_data_is_stored(train, tmp_pat
     with pytest.raises(UsageError, match="num_epoch"):
         train(num_epoch=2)
     assert not (tmp_path / "out").exists()
+
+
+LOADER = """
+import torch
+
+def train_dataloader(data):
+    return torch.utils.data.DataLoader([(torch.zeros(4), 1)] * 8, 4)
+
+loss = torch.nn.CrossEntropyLoss()
+
+def custom_model():
+    return torch.nn.Linear(4, 3)
+
+def optimizer(parameters):
+    return torch.optim.SGD(parameters, lr=0.1)
+"""
+
+
+class Draws(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.randn(4), 1
+
+
+def test_a_misspelled_model_is_reported_before_data_is_stored(train, capsys):
+    with pytest.raises(UsageError, match="neither a folder nor a file 'modle'"):
+        train(model_def="modle")
+
+    assert "Storing" not in capsys.readouterr().err
+
+
+def test_data_in_memory_is_refused_by_a_model_with_its_own_loader(train, tmp_path, capsys):
+    (tmp_path / "own.py").write_text(LOADER)
+    for data in (DATA, Draws()):
+        with pytest.raises(UsageError, match="this model reads its data with its own code"):
+            train(data, model_def="own")
+    train("nothing", model_def="own")
+
+    model = str(tmp_path / "out")
+    for data in (DATA, Draws()):
+        with pytest.raises(UsageError, match="this model reads its data with its own code"):
+            elasticdl.predict(trained_model=model, data=data, output=str(tmp_path / "p.csv"))
+        with pytest.raises(UsageError, match=r"it with a predict_dataloader\(data\) or an"):
+            elasticdl.load(model).predict(data)
+    assert "Storing" not in capsys.readouterr().err
 
 
 def test_remote_workers_cannot_read_a_temporary_file():

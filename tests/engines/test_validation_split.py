@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -130,20 +131,72 @@ def test_the_sizes_of_both_sides_are_shown_at_the_start(train):
     assert "validation_split=0.2: 157 records to train on, 43 held out." in notes.texts
 
 
-@pytest.mark.parametrize(("share", "warnings"), [(0.1, 0), (0.2, 0), (0.3, 1)])
-def test_evaluating_on_training_records_gives_a_warning(train, tmp_path, share, warnings):
+@pytest.fixture
+def evaluate(tmp_path):
+    def evaluate(data=None, share=0.2):
+        notes = Notes()
+        elasticdl.evaluate(
+            trained_model=str(tmp_path / "out"), validation_split=share, reporter=notes,
+            data=str(tmp_path / "data") if data is None else data,
+        )  # fmt: skip
+        return notes.texts
+
+    return evaluate
+
+
+def test_a_smaller_share_evaluates_some_of_the_held_out_records(train, evaluate):
     train(max_steps=1)
-    notes = Notes()
 
-    elasticdl.evaluate(
-        trained_model=str(tmp_path / "out"), data=str(tmp_path / "data"),
-        validation_split=share, reporter=notes,
-    )  # fmt: skip
+    assert evaluate(share=0.1) == []
 
-    assert [note for note in notes.texts if "it held out only 0.2" in note] == (
-        notes.texts[:warnings]
-    )
-    assert len(notes.texts) == warnings
+
+@pytest.mark.parametrize(("split", "held_out"), [(0.2, "only 0.2 of the data"), (None, "nothing")])
+def test_evaluating_on_training_records_is_refused(train, evaluate, split, held_out):
+    train(max_steps=1, validation_split=split)
+
+    with pytest.raises(UsageError, match=f"validation_split=0.3: .* trained on .* {held_out}"):
+        evaluate(share=0.3)
+
+
+def test_data_in_another_folder_has_the_same_held_out_records(train, evaluate, tmp_path):
+    train(max_steps=1)
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+
+    assert evaluate(str(tmp_path / "copy")) == []
+
+
+def test_the_training_data_under_other_names_gives_a_warning(train, evaluate, tmp_path):
+    train(max_steps=1)
+    (tmp_path / "copy").mkdir()
+    for file in (tmp_path / "data").iterdir():
+        shutil.copy(file, tmp_path / "copy" / f"new-{file.name}")
+
+    [note] = evaluate(str(tmp_path / "copy"))
+
+    assert note.startswith("WARNING: the data is not the data of the training")
+    assert "its files have other names. So validation_split=0.2 does not hold out" in note
+    assert note.endswith("was trained on most of these.")
+
+
+def test_other_contents_under_the_same_names_give_a_warning(train, evaluate, tmp_path):
+    train(max_steps=1)
+    file = tmp_path / "data" / "part-0.csv"
+    header, *rows = file.read_text().splitlines()
+    file.write_text("\n".join([header, *rows[::-1]]) + "\n")
+
+    [note] = evaluate()
+
+    assert "may have been trained on most of these." in note
+
+
+def test_other_data_in_memory_gives_a_warning(train, evaluate):
+    x = np.arange(200, dtype=np.float32).reshape(-1, 1) / 100
+    data = {"x": x, "number": np.arange(200)}
+    train(data=data, max_steps=1)
+
+    assert evaluate(data) == []
+    [note] = evaluate({"number": np.arange(200), "x": x})
+    assert "(data in memory)" in note
 
 
 def test_in_memory_data_can_be_split(train, tmp_path):

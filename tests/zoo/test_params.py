@@ -41,6 +41,9 @@ def test_literals_are_read(text: str, values: dict) -> None:
     assert parse_params(text) == values
 
 
+EXPECTED = '  Expected a number, or a string in quotes: "relu"'
+
+
 def test_a_bare_word_is_pointed_at_with_advice_to_quote_it() -> None:
     lines = refused("units=3, activation=relu").splitlines()
 
@@ -48,7 +51,7 @@ def test_a_bare_word_is_pointed_at_with_advice_to_quote_it() -> None:
         "--params: relu is not a value of activation (at position 21).",
         "    units=3, activation=relu",
         "                        ^^^^",
-        '  Expected a number, or a string in quotes: "relu"',
+        EXPECTED + """, such as --params='units=3, activation="relu"'""",
     ]
 
 

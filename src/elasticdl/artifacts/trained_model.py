@@ -80,6 +80,8 @@ class Description:
         classes: Names of the classes in the order of the model's outputs; empty if unknown.
         record_fields_json: If there was no `data_schema()`: the fields of the first record of the
             training data, in the form of `data_schema_json`.
+        data_fingerprint_json: Fingerprint of the training data, as JSON, by which an evaluation
+            recognizes the data; see `engines/data_changes.py`. Empty if unknown.
         exports: Names of the files and folders for serving, such as `saved_model`, in the folder of
             the trained model; filled in by `save_trained_model`.
         params_filename: Name of the file with the tensors; filled in by `save_trained_model`.
@@ -107,6 +109,7 @@ class Description:
     step: int = 0
     classes: Sequence[str] = ()
     record_fields_json: str = ""
+    data_fingerprint_json: str = ""
     exports: Sequence[str] = ()
     params_filename: str = PARAMS_FILE
     params_sha256: str = ""

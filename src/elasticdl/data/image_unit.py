@@ -151,15 +151,16 @@ def _label(image: ImageUnit, field: Field) -> np.ndarray[Any, Any]:
     return np.array(label, field.dtype).reshape(field.shape)
 
 
-def no_class(uri: str, label: Field) -> MissingFieldError:
+def no_class(uri: str, label: Field, option: str = "--data") -> MissingFieldError:
     """Return the error for an image without a class, though the schema has a label.
 
     Args:
         uri: URI of the image.
         label: The label field of the schema.
+        option: The option that names the images.
     """
     return MissingFieldError(
         f"{uri} is in no class folder, so the field {label.name!r} is missing. Put the images into "
-        "a folder for each class, and pass the folder that contains these folders: --data=pictures "
-        "for pictures/cat/1.jpg."
+        "a folder for each class, and pass the folder that contains these folders: "
+        f"{option}=pictures for pictures/cat/1.jpg."
     )

@@ -150,6 +150,21 @@ class ImageSource:
         """Return the same images without labels."""
         return self._with_classes(())
 
+    def check_classified(self, schema: Schema, option: str = "--data") -> None:
+        """Check that each image has a class, if the schema has a label.
+
+        Args:
+            schema: The schema.
+            option: The option that names the images.
+
+        Raises:
+            MissingFieldError: An image is in no class folder.
+            SchemaError: The schema does not fit images.
+        """
+        label = roles_of(schema).label
+        if label is not None and not self._classes:
+            raise no_class(self.unclassified or self.files[0].uri, label, option)
+
     def check_labels(self, schema: Schema) -> None:
         """Check before training that the images have classes that a model can learn to distinguish.
 
@@ -162,8 +177,7 @@ class ImageSource:
         label = roles_of(schema).label
         if label is None:
             return
-        if not self._classes:
-            raise no_class(self.unclassified or self.files[0].uri, label)
+        self.check_classified(schema)
         names = listed(self._classes)
         first = self.files[0].uri
         if len(self._classes) == 1:
@@ -173,13 +187,26 @@ class ImageSource:
                 "--data=pictures for pictures/cat and pictures/dog. If the images have one class "
                 f"here and others elsewhere, list all of them in the model file: classes = [...]"
             )
-        if {name.lower() for name in self._classes} <= _PARTS:
+        if self._are_parts():
             raise DataError(
                 f"{first}: the folders {names} would be classes, but are named like parts of a "
                 "data set. Pass them separately, such as --data=pictures/train "
                 "--validation_data=pictures/val. If they are classes, list them in the model "
                 "file: classes = [...]"
             )
+
+    def _are_parts(self) -> bool:
+        """Return whether the class folders are named like parts of a data set, or contain parts.
+
+        The latter are at least two folders with the name of a part and folders of images in them.
+        """
+        parts = {name for name in self._classes if name.lower() in _PARTS}
+        if len(parts) == len(self._classes):
+            return True
+        pairs = zip(self._entries, self._class_of, strict=True)
+        return len(parts) > 1 and any(
+            name in parts and entry.uri.rsplit("/", 2)[-2] != name for entry, name in pairs
+        )
 
     def _with_classes(self, classes: Sequence[str]) -> ImageSource:
         other = copy.copy(self)

@@ -53,8 +53,14 @@ class _DefaultInput:
         names = list(records[0])
         labels = [name for name in names if name in LABELS]
         if len(labels) > 1 or (not labels and mode != Mode.PREDICTION):
-            many = f"{listed(labels)} could all be labels" if labels else "none of them is a label"
-            raise self._error(names, f"{many} (a label is called {_NAMES})")
+            if labels:
+                problem = f"{listed(labels)} could all be labels (a label is called {_NAMES})"
+                raise self._error(names, problem)
+            raise self._error(
+                names,
+                f"none of them is a label (a label is called {_NAMES})",
+                'Or call the label y; in data (x, y), a Series keeps its name: y.rename("y").',
+            )
         features = [name for name in names if name not in labels]
         if not features:
             raise self._error(names, "there are no features beside the label")
@@ -78,10 +84,11 @@ class _DefaultInput:
             raise self._error(list(records[0]), f"{name!r} is text, but a model needs numbers")
         return np.stack(arrays)
 
-    def _error(self, names: Sequence[str], problem: str) -> SchemaError:
+    def _error(self, names: Sequence[str], problem: str, way_out: str = "") -> SchemaError:
         return SchemaError(
             f"{self._file} has no input_fn(records), and the model's input cannot be derived from "
             f"the fields of the records, {listed(names)}: {problem}. Write "
             "input_fn(records), which returns features and labels."
+            + (f" {way_out}" if way_out else "")
             + (" Or give it one shape in data_schema()." if "varies in size" in problem else "")
         )

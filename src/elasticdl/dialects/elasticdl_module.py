@@ -38,6 +38,7 @@ from elasticdl.dialects.model_code import (
     CONTRACT_FUNCTIONS,
     DEFAULTS,
     INPUT_FUNCTIONS,
+    LOADER,
     ModelCode,
     Symbol,
     function_of,
@@ -66,8 +67,6 @@ NEEDS = "a model (model, custom_model), loss, optimizer, and mostly input_fn, fe
 
 MODELS = ("model", "custom_model", "CustomModel")
 _REQUIRED = ("loss", "optimizer")
-# This function returns a loader of batches; it is used for PyTorch files only.
-_LOADER = "train_dataloader"
 _OVERRIDES = ("input_fn", "loss", "optimizer")
 _OPTIONAL = (
     "data_schema",
@@ -143,7 +142,7 @@ def define(model_code: ModelCode) -> ModelDefinition:
     model_input: Input
     if input_function is None:
         model_input = default_input(model_code.symbol.file)
-    elif input_function.short_name == _LOADER:
+    elif input_function.short_name == LOADER:
         model_input = LoaderFunctions(
             input_function,
             newest.find("val_dataloader"),
@@ -202,7 +201,7 @@ def define(model_code: ModelCode) -> ModelDefinition:
         places=locations_of(
             model=model,
             input=input_function,
-            validation=newest.find("val_dataloader") if name == _LOADER else None,
+            validation=newest.find("val_dataloader") if name == LOADER else None,
             loss=newest.find("loss"),
             metrics=newest.find("eval_metrics_fn") or newest.find("weighted_metrics_fn"),
             optimizer=newest.find("optimizer"),
@@ -322,7 +321,7 @@ def _may_compute_loss(model_code: ModelCode) -> bool:
 
 
 def _has_loader(model_code: ModelCode) -> bool:
-    return model_code.find(_LOADER) is not None and _framework_there(model_code) == "torch"
+    return model_code.find(LOADER) is not None and _framework_there(model_code) == "torch"
 
 
 def _model(model_code: ModelCode, reading: DialectReader) -> Symbol:
@@ -420,7 +419,7 @@ def _input_name(model_code: ModelCode, reading: DialectReader) -> str | None:
         return "input_fn"
     there = [symbol for name in INPUT_FUNCTIONS if (symbol := model_code.find(name))]
     if not there:
-        return _LOADER if _has_loader(model_code) else None
+        return LOADER if _has_loader(model_code) else None
     if any(symbol.value is not there[0].value for symbol in there):
         raise reading.error(
             there[0],

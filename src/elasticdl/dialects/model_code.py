@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 INPUT_FUNCTIONS = ("input_fn", "feed", "dataset_fn")
+# This function returns a loader of batches; it is used for PyTorch files only.
+LOADER = "train_dataloader"
 """Names of the input functions, from all generations of the contract."""
 
 CONTRACT_FUNCTIONS = (*INPUT_FUNCTIONS, "loss", "optimizer")

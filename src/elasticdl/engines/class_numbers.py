@@ -41,6 +41,14 @@ class ClassFolders(RecordSource, HasClassNames, Protocol):
         """Return the same records without labels, to predict on classes unknown to the model."""
         ...
 
+    def check_classified(self, schema: Schema, option: str) -> None:
+        """Check before an evaluation that each record has a class, if the schema has a label.
+
+        Raises:
+            MissingFieldError: A record has no class; the error names the option of the data.
+        """
+        ...
+
     def check_labels(self, schema: Schema) -> None:
         """Check before training that the labels are usable: for example, there must be two classes.
 
@@ -83,6 +91,22 @@ def of_data(definition: ModelDefinition, source: RecordSource) -> ModelDefinitio
     if isinstance(definition.input, RecordInput) and definition.input.schema is not None:
         source.check_labels(definition.input.schema)
     return replace(definition, classes=source.classes)
+
+
+def require_classes(definition: ModelDefinition, source: RecordSource, option: str) -> None:
+    """Check that records to evaluate on have classes if the model's schema has a label.
+
+    Args:
+        definition: The model definition.
+        source: The records.
+        option: The option that names them.
+
+    Raises:
+        MissingFieldError: A record has no class.
+    """
+    schema = definition.input.schema if isinstance(definition.input, RecordInput) else None
+    if schema is not None and isinstance(source, ClassFolders):
+        source.check_classified(schema, option)
 
 
 def require_names(definition: ModelDefinition, classes: Sequence[str]) -> None:

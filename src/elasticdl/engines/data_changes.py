@@ -1,15 +1,18 @@
-"""Data changes: compares a job's training data with the data that its checkpoint was trained on.
+"""Data changes: compares data with the data that a checkpoint or a trained model was trained on.
 
 Training resumes on the same records only, because a checkpoint's ledger counts them by number. A
 checkpoint's metadata has the number of records and a content mark (a short fingerprint) of each
-file; see `data/content_marks.py`.
+file; see `data/content_marks.py`. A trained model has a fingerprint made of these, because it may
+be used without its checkpoints.
 
-Callers: `training_context.py`, `run.py`.
+Callers: `training_context.py`, `run.py`, `inference.py`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any, Literal
 
 from elasticdl.data.content_marks import changed_marks, content_marks
 from elasticdl.data.stored_file import local_path
@@ -35,6 +38,45 @@ def data_metadata(files: Sequence[tuple[str, int]]) -> dict[str, Any]:
     return {"files": [list(file) for file in files], "content_marks": marks}
 
 
+def fingerprint(files: Sequence[Sequence[Any]], marks: Sequence[str]) -> dict[str, Any]:
+    """Return a fingerprint of data: equal for a copy of the same files in another folder.
+
+    Args:
+        files: URI and number of records of each file.
+        marks: The `content_marks` of the files.
+    """
+    names = [[str(uri).rstrip("/").rpartition("/")[2], count] for uri, count in files]
+    # The marks of remote files are versions, which a copy does not have.
+    is_local = all(local_path(uri) is not None for uri, _ in files)
+    return {
+        "names_sha256": hashlib.sha256(json.dumps(names).encode()).hexdigest(),
+        "content_marks": list(marks) if is_local else [],
+    }
+
+
+def compared(
+    files: Sequence[Sequence[Any]], before: Mapping[str, Any]
+) -> Literal["same", "renamed", "other"]:
+    """Compare files with the fingerprint of earlier ones.
+
+    Args:
+        files: URI and number of records of each file.
+        before: The earlier `fingerprint`.
+
+    Returns:
+        "same" if names, numbers of records and contents are equal, "renamed" if only the contents
+        are, else "other". Contents that cannot be compared count as equal in files of equal names.
+    """
+    uris = [uri for uri, _ in files]
+    # Reading remote files would cost a request for each file.
+    is_local = all(local_path(uri) is not None for uri in uris)
+    now = fingerprint(files, content_marks(uris) if is_local else [])
+    marks, marks_before = now["content_marks"], before["content_marks"]
+    if now["names_sha256"] == before["names_sha256"]:
+        return "other" if changed_marks(marks, marks_before) else "same"
+    return "renamed" if marks and marks == marks_before and all(marks) else "other"
+
+
 def check_unchanged(now: Mapping[str, Any], checkpoint: Checkpoint) -> None:
     """Raise an error if the data differs from the data that a checkpoint was trained on.
 
@@ -47,7 +89,13 @@ def check_unchanged(now: Mapping[str, Any], checkpoint: Checkpoint) -> None:
         DataError: Files were added or removed, or their contents changed.
     """
     files, before = now["files"], checkpoint.metadata["files"]
-    if before != files:
+    if before != files and now["counted"] == "batches" and len(files) == len(before) == 1:
+        (_, num_now), (_, num_before) = files[0], before[0]
+        what = (
+            "the model's own code determines the number of batches in an epoch, which is "
+            f"{num_now:,} instead of {num_before:,} (another batch size, or other items)"
+        )
+    elif before != files:
         changed = changed_files(files, before)
         verbs = ("was", "has another") if len(changed) == 1 else ("were", "have another")
         what = (

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from elasticdl import zoo
 from elasticdl.artifacts.folder import OutputFolder
@@ -20,13 +20,16 @@ from elasticdl.artifacts.trained_model import TrainedModel, load_trained_model
 from elasticdl.data.batch import Batch, arrays_bytes, describe
 from elasticdl.data.record_source import RecordFile, TableSource
 from elasticdl.data.schema import NoValueError, Schema
-from elasticdl.data.split_source import split_records
+from elasticdl.data.split_source import split_records, whole
 from elasticdl.data.wording import did_you_mean, listed
 from elasticdl.definition import BatchesInput, Mode, ModelDefinition
+from elasticdl.engines import class_numbers
+from elasticdl.engines.data_changes import compared
 from elasticdl.engines.engine import Outcome, Reporter, context_of
 from elasticdl.engines.iterable_data import open_once
 from elasticdl.engines.prefetch import Prefetch
 from elasticdl.engines.record_data import batches_in_order, open_records
+from elasticdl.engines.stored_data import is_stored
 from elasticdl.errors import (
     CheckpointMismatchError,
     DataError,
@@ -147,15 +150,64 @@ class OpenedModel:
             ) from error
 
     def notes(self) -> list[str]:
-        """Return messages about the data for the user."""
+        """Return messages about the data for the user.
+
+        Raises:
+            UsageError: Some of the records of `--validation_split` are known to be training
+                records.
+        """
         share = self.job.validation_split
+        if share is None:
+            return []
         trained_by = Job.from_json(self.trained.description.job_json)
         before = trained_by.validation_split or 0
-        if share is None or share <= before or trained_by.data != self.job.data:
+        found = self._compared_with_training(trained_by)
+        if found == "same" or (found == "renamed" and not before):
+            self._check_share(share, before)
             return []
+        if found == "unknown" or not before:
+            return []
+        renamed = found == "renamed"
+        data = "data in memory" if is_stored(trained_by.data) else trained_by.data
+        differs = "names" if renamed else "names, contents or numbers of records"
+        warning = (
+            f"WARNING: the data is not the data of the training ({data}): its files have other "
+            f"{differs}. So --validation_split={share:g} does not hold out the same records: "
+            f"{self.job.trained_model} {'was' if renamed else 'may have been'} trained on most of "
+            "these."
+        )
+        return [warning]
+
+    def _compared_with_training(
+        self, trained_by: Job
+    ) -> Literal["same", "renamed", "other", "unknown"]:
+        """Compare the data with the training data; see `data_changes.compared`."""
+        fingerprint = self.trained.description.data_fingerprint_json
+        if not fingerprint:
+            return "same" if trained_by.data == self.job.data else "unknown"
+        files = [(file.uri, file.num_records) for file in whole(self.source).files]
+        return compared(files, json.loads(fingerprint))
+
+    def _check_share(self, share: float, before: float) -> None:
+        """Check that all records which a share of the training data holds out were held out then.
+
+        A smaller share holds out some of the records of a larger one.
+
+        Args:
+            share: The share to evaluate.
+            before: The share that the training held out; 0 if none.
+
+        Raises:
+            UsageError: The model was trained on some of the records.
+        """
+        if share <= before:
+            return
         held_out = f"only {before:g} of the data" if before else "nothing"
-        model = self.job.trained_model
-        return [f"WARNING: {model} was trained on some of these records; it held out {held_out}."]
+        instead = f"with --validation_split={before:g}, or " if before else "it "
+        raise UsageError(
+            f"--validation_split={share:g}: {self.job.trained_model} was trained on some of these "
+            f"records: its training held out {held_out}. Evaluate {instead}on other data."
+        )
 
     def other_fields(self) -> DataError | None:
         """Return an error if the records have other fields than the training data; else None.
@@ -245,6 +297,8 @@ def _opened(
     if isinstance(definition.input, BatchesInput):
         raise _own_batches_error(job, definition)
     source = open_records(definition, job.data, indexes, mode)
+    if mode is Mode.EVALUATION:
+        class_numbers.require_classes(definition, source, "--data")
     if job.validation_split is not None:
         source = split_records(source, job.validation_split).validation
     return OpenedModel(job, trained, definition, source, mode)

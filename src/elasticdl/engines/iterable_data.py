@@ -24,8 +24,8 @@ from elasticdl.data.batch import Batch, batch_bytes
 from elasticdl.definition import BatchesInput, Epochs, Mode, ModelDefinition
 from elasticdl.engines.feed import Resume, TrainingBatch, Validation, chained_digest
 from elasticdl.engines.randomness import Stream, forget_kernels, seeded
-from elasticdl.engines.stored_data import is_stored
-from elasticdl.errors import DataError, DefinitionError, UsageError
+from elasticdl.engines.stored_data import is_stored, not_for_own_code
+from elasticdl.errors import DataError, DefinitionError
 from elasticdl.sharding.epoch_order import ShardPlan
 from elasticdl.sharding.permutation import derive_seed
 
@@ -348,11 +348,7 @@ def open_once(
 
 def _opened(pipeline: BatchesInput, data: str, mode: Mode) -> Epochs:
     if is_stored(data):
-        raise UsageError(
-            "data is in memory, but this model reads its data with its own code, such as a "
-            "DataLoader, and would not see it. Pass the names of files that this code reads, or "
-            "train a model with an input_fn(records)."
-        )
+        raise not_for_own_code()
     return pipeline.open_epochs(data, mode)
 
 

@@ -132,7 +132,9 @@ def _of_own_batches(job: Job, trained: TrainedModel, definition: ModelDefinition
     if definition.framework == "torch":
         trainer.model.eval()
         if not hasattr(trainer.model, "predict"):
-            trainer.model.predict = _predict_with_own_loader
+            trainer.model.predict = (
+                _predict_with_own_loader if own.predicts else _predict_without_loader
+            )
     return trainer.model
 
 
@@ -142,7 +144,19 @@ def _predict_with_own_loader(*args: Any, **kwargs: Any) -> Any:
     del args, kwargs
     raise UsageError(
         "This model reads its data with its own loader, so predict() cannot make its inputs. Call "
-        "the model on a batch, model(inputs), or use elasticdl.predict."
+        "the model on a batch, model(inputs), or name files: elasticdl.predict(data=...) reads "
+        "them with its predict_dataloader(data) or val_dataloader(data)."
+    )
+
+
+@ends_at_caller
+def _predict_without_loader(*args: Any, **kwargs: Any) -> Any:
+    """The same for a model that has no `predict_dataloader` either."""
+    del args, kwargs
+    raise UsageError(
+        "This model reads its data with its own loader, so predict() cannot make its inputs. Call "
+        "the model on a batch, model(inputs). For elasticdl.predict, train it with a "
+        "predict_dataloader(data) or an input_fn(records) in its file."
     )
 
 

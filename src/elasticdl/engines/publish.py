@@ -46,6 +46,7 @@ def publish(
     *,
     classes: Sequence[str] = (),
     record_fields: Schema | None = None,
+    data_fingerprint: Mapping[str, Any] | None = None,
     folder: OutputFolder,
     code: Path,
     job_id: str | None = None,
@@ -59,6 +60,7 @@ def publish(
         metrics: The final metrics.
         classes: Names of the classes; empty if unknown.
         record_fields: Fields of a record of the training data; None if unknown.
+        data_fingerprint: `data_changes.fingerprint` of the training data; None if unknown.
         folder: The output folder, already claimed.
         code: The copy of the user's code from `copy_code`.
         job_id: Id of the job that the user started; None if `job` is that job.
@@ -90,6 +92,7 @@ def publish(
         step=trainer.step,
         classes=tuple(classes),
         record_fields_json=record_fields.to_json() if record_fields and not schema else "",
+        data_fingerprint_json=json.dumps(data_fingerprint) if data_fingerprint else "",
     )
 
     def copy_zoo(destination: Path) -> None:
@@ -112,16 +115,12 @@ def publish(
     )
 
 
-def copy_code(
-    job: Job, destination: Path, checkpoint: Checkpoint | None, reporter: Reporter
-) -> dict[str, str]:
+def copy_code(job: Job, destination: Path, reporter: Reporter) -> dict[str, str]:
     """Copy the user's code, which may be edited during training.
 
     Args:
         job: The job, which names the code.
         destination: The folder to copy it to.
-        checkpoint: The checkpoint to resume from; None for a new job. The user is notified if the
-            code has changed since then.
         reporter: Shows notes to the user.
 
     Returns:
@@ -136,15 +135,26 @@ def copy_code(
             f"Too large to copy into the trained model with the code: {_first_of(left_out)}"
             ". A model that reads these files cannot predict without them."
         )
-    files = zoo.code_files(job.model, destination)
-    if checkpoint is not None and (changed := _changed(checkpoint, files)):
+    return zoo.code_files(job.model, destination)
+
+
+def note_new_code(
+    zoo_name: str, checkpoint: Checkpoint, files: Mapping[str, str], reporter: Reporter
+) -> None:
+    """Notify the user of a resumed job if the code has changed since the checkpoint.
+
+    Args:
+        zoo_name: Name of the zoo that the code is in.
+        checkpoint: The checkpoint that training resumes from.
+        files: The hashes of the current code, from `copy_code`.
+        reporter: Shows notes to the user.
+    """
+    if changed := _changed(checkpoint, files):
         reporter.note(
-            f"The code in {opened.name} ({changed}) has changed since step "
-            f"{checkpoint.step:,}: training resumes with the new code, and with the "
-            "checkpoint's optimizer, including its learning rate. To start over with it, use "
-            "another --output."
+            f"The code in {zoo_name} ({changed}) has changed since step {checkpoint.step:,}: "
+            "training resumes with the new code, and with the checkpoint's optimizer, including "
+            "its learning rate. To start over with it, use another --output."
         )
-    return files
 
 
 def note_changed_code(
@@ -166,7 +176,8 @@ def note_changed_code(
         zoo.copy_model(job.model, opened, scratch)
         if changed := _changed(checkpoint, zoo.code_files(job.model, scratch)):
             to_continue = (
-                f"; to continue from this model with it, raise {goes_on_with}"
+                f"; if its layers are the same, raise {goes_on_with} to continue from this model "
+                "with it"
                 if goes_on_with
                 else ""
             )

@@ -240,6 +240,7 @@ class RecordData:
         source = self.held_out
         if source is None:
             source = open_records(self.definition, data, self.indexes)
+            class_numbers.require_classes(self.definition, source, "--validation_data")
         length = DEFAULT_MINIBATCHES_PER_SHARD
         if isinstance(self.definition.input, RecordInput):
             length = _MINIBATCHES_PER_VALIDATION_SHARD

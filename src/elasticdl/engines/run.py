@@ -20,11 +20,17 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.engines.attempt import attempt
-from elasticdl.engines.data_changes import note_changed_data
+from elasticdl.engines.data_changes import fingerprint, note_changed_data
 from elasticdl.engines.engine import Outcome, Reporter
 from elasticdl.engines.job_messages import without_recording
 from elasticdl.engines.loop import measured_state
-from elasticdl.engines.publish import copy_code, note_changed_code, publish, versions
+from elasticdl.engines.publish import (
+    copy_code,
+    note_changed_code,
+    note_new_code,
+    publish,
+    versions,
+)
 from elasticdl.engines.train_progress import TrainProgress
 from elasticdl.engines.training_context import TrainingContext, open_context
 from elasticdl.errors import CorruptCheckpointError, OutputError
@@ -76,6 +82,10 @@ class Run:
             left_out = TrainProgress.from_json(self.checkpoint.metadata["progress"]).ledger.left_out
         self.write_start(resumed_from_step, left_out)
         if self.checkpoint is not None:
+            # Only now, because the checkpoint may not match the new code.
+            files = self.metadata["code_files"]
+            name = self.context.definition.origin.zoo
+            note_new_code(name, self.checkpoint, files, self.reporter)
             without_recording(self.reporter).note(
                 f"Resuming from step {resumed_from_step:,} in {self.folder.uri}."
             )
@@ -200,7 +210,7 @@ def train(
             return Outcome(
                 folder.uri, checkpoint.step, published.metadata["metrics"], already_done=True
             )
-        code_files = copy_code(job, begun.scratch, checkpoint, reporter)
+        code_files = copy_code(job, begun.scratch, reporter)
         quiet_frameworks()
         context, metadata = open_context(job, checkpoint, definition=definition)
         for note in (*context.definition.notes(), *context.notes()):
@@ -232,6 +242,7 @@ def train(
             trained.metrics,
             classes=context.classes,
             record_fields=context.record_fields(),
+            data_fingerprint=fingerprint(metadata["files"], metadata["content_marks"]),
             folder=folder,
             code=begun.scratch,
             job_id=job.id,

@@ -16,9 +16,10 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elasticdl import scratch
+from elasticdl import scratch, zoo
 from elasticdl.artifacts.claim import IN_MEMORY_FOLDER, JOB_FILE
 from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.data.stored_file import filesystem, local_path
 from elasticdl.errors import (
     DataError,
@@ -28,10 +29,10 @@ from elasticdl.errors import (
     UsageError,
     UserCodeError,
 )
+from elasticdl.job import Job
 
 if TYPE_CHECKING:
     from elasticdl.engines.engine import Reporter
-    from elasticdl.job import Job
 
 # Prefix of the names of temporary folders for in-memory data.
 ASIDE = "data-"
@@ -56,6 +57,35 @@ def is_stored(location: str) -> bool:
     folder = Path(location).parent
     aside = folder.name.startswith(ASIDE) and folder.parent == scratch.folder()
     return aside or folder.name == IN_MEMORY_FOLDER
+
+
+def not_for_own_code() -> UsageError:
+    """Return the error for data in memory that the model's own code would not see."""
+    return UsageError(
+        "data is in memory, but this model reads its data with its own code, such as a "
+        "DataLoader, and would not see it. Pass the names of files that this code reads, or "
+        "train a model with an input_fn(records)."
+    )
+
+
+def _check_model(job: Job) -> None:
+    """Check, before data is stored, that the model exists and does not read its own data.
+
+    Only what is known without importing the model's code is checked.
+
+    Raises:
+        UsageError: There is no such model, or its file has a `train_dataloader`.
+        OutputError: There is no trained model.
+    """
+    model = job.model
+    if job.trained_model is not None:
+        trained = load_trained_model(job.trained_model)
+        by = Job.from_json(trained.description.job_json).model
+        if by is None or trained.folder.local_path() is None:
+            return
+        model = dataclasses.replace(by, zoo=str(trained.zoo))
+    if model is not None and zoo.reads_own_data(model):
+        raise not_for_own_code()
 
 
 @contextlib.contextmanager
@@ -90,6 +120,7 @@ def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Jo
             "data is in memory, but workers on other machines (ray_address) cannot read the "
             "temporary file for it. Write it to files that they can read, or leave out ray_address."
         )
+    _check_model(job)
     with tempfile.TemporaryDirectory(dir=scratch.folder(), prefix=ASIDE) as aside:
         folder = f"{job.output}/{IN_MEMORY_FOLDER}" if trains else aside
         names: dict[str, Any] = {}

@@ -49,6 +49,9 @@ if TYPE_CHECKING:
     from elasticdl.sharding.left_out import BatchId
     from elasticdl.training.trainer import Trainer
 
+# In a note.
+_MAX_CLASSES_NAMED = 20
+
 
 @dataclass(frozen=True, eq=False)
 class TrainingContext:
@@ -104,8 +107,14 @@ class TrainingContext:
         """Return messages about the data for the user."""
         if isinstance(self.definition.input, BatchesInput):
             return [*self._validated_on(), *self._without_effect()]
-        near = near_classes(self.classes) if self._has_class_folders else ""
-        return [*self._split_note(), *([near] if near else [])]
+        return [*self._split_note(), *(self._class_notes() if self._has_class_folders else [])]
+
+    def _class_notes(self) -> list[str]:
+        names = self.classes
+        more = ", ..." if len(names) > _MAX_CLASSES_NAMED else ""
+        classes = "class" if len(names) == 1 else "classes"
+        found = f"{len(names):,} {classes}: {', '.join(names[:_MAX_CLASSES_NAMED])}{more}"
+        return [found, *filter(None, [near_classes(names)])]
 
     @property
     def _has_class_folders(self) -> bool:

@@ -13,7 +13,7 @@ from elasticdl import dialects
 from elasticdl.dialects import preparation as _preparation
 from elasticdl.zoo.code_files import code_files
 from elasticdl.zoo.folder import PREBUILT, Zoo, open_zoo
-from elasticdl.zoo.load_model_code import OVERRIDES, load, load_symbol
+from elasticdl.zoo.load_model_code import OVERRIDES, load, load_symbol, reads_own_data
 from elasticdl.zoo.params import parse_params
 from elasticdl.zoo.snapshot import copy_model
 
@@ -34,6 +34,7 @@ __all__ = [
     "open_zoo",
     "parse_params",
     "preparation",
+    "reads_own_data",
 ]
 
 

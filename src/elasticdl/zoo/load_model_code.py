@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl.definition import Mode
 from elasticdl.dialects.component_classes import COMPONENTS, lines_in
-from elasticdl.dialects.model_code import ModelCode, Symbol, symbol_of
+from elasticdl.dialects.model_code import (
+    INPUT_FUNCTIONS,
+    LOADER,
+    ModelCode,
+    Symbol,
+    symbol_of,
+)
+from elasticdl.dialects.source_lines import names_imported, top_level_names
 from elasticdl.errors import UsageError
 from elasticdl.training.create import quiet_frameworks
 from elasticdl.zoo import imports, specs
@@ -23,6 +30,7 @@ from elasticdl.zoo.folder import (
     prebuilt_hint,
     public_names,
 )
+from elasticdl.zoo.git import is_git_url
 
 if TYPE_CHECKING:
     from elasticdl.job import ModelReference
@@ -57,6 +65,33 @@ def load(
         UserCodeError: A file raised while it was imported.
     """
     return _load(opened or open_zoo(model.zoo), model, {**CONTEXT, **(context or {})})
+
+
+def reads_own_data(model: ModelReference) -> bool:
+    """Check that a model's file exists; return whether it has a loader for the training data.
+
+    The file is not imported. A saved model, and a git repository, which would have to be fetched,
+    are not checked.
+
+    Args:
+        model: The reference to the model.
+
+    Returns:
+        True if the reference names a file with a `train_dataloader` and no input function. False
+        may be wrong: a class may have a loader as well.
+
+    Raises:
+        UsageError: The zoo or the file is missing.
+    """
+    if specs.is_spec(model.model_def) or (model.zoo is not None and is_git_url(model.zoo)):
+        return False
+    place = find(open_zoo(model.zoo), model.model_def, _flag(model, "model_def"))
+    if place.symbol is not None or "input_fn" in model.overrides:
+        return False
+    names, imported = top_level_names(place.file), names_imported(place.file)
+    # In a file for Keras, the name means nothing.
+    is_torch = "torch" in imported and not imported & {"keras", "tensorflow"}
+    return is_torch and LOADER in names and not any(name in names for name in INPUT_FUNCTIONS)
 
 
 def load_symbol(zoo: str | None, dotted: str) -> Symbol:

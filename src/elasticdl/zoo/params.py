@@ -167,11 +167,14 @@ def _bare_word(source: str) -> tuple[int, str] | None:
 
 def _unquoted(text: str, at: int, word: str, name: str) -> UsageError:
     literal = _WORDS.get(word.lower())
-    way_out = (
-        f"In Python this is {literal}."
-        if literal
-        else f'Expected a number, or a string in quotes: "{word}"'
-    )
+    if literal:
+        way_out = f"In Python this is {literal}."
+    else:
+        way_out = f'Expected a number, or a string in quotes: "{word}"'
+        quoted = f'{text[:at]}"{word}"{text[at + len(word) :]}'
+        # A shell has removed the user's quotes, unless they are within others.
+        if "'" not in text and len(quoted) <= _SHOWN_WIDTH:
+            way_out += f", such as --params='{quoted.strip()}'"
     return _refused(text, at, at + len(word), f"{word} is not a value of {name}", way_out)
 
 

@@ -1,5 +1,7 @@
 """What is exported says what the model predicts, and a model that cannot be says so at once."""
 
+import logging
+
 import numpy as np
 import pytest
 
@@ -208,6 +210,14 @@ def test_many_models_in_one_process_are_exported_without_a_warning(tmp_path, cap
         trainer_of(subclass).export(tmp_path / str(number))
 
     assert "retracing" not in caplog.text
+
+
+def test_an_export_does_not_configure_the_logging_of_the_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(logging.root, "handlers", [])
+
+    trainer_of(augmented).export(tmp_path)
+
+    assert logging.root.handlers == []
 
 
 def test_checking_whether_a_model_can_be_exported_changes_nothing():

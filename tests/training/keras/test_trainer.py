@@ -5,6 +5,7 @@ import logging
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from elasticdl.data.batch import Batch
 from elasticdl.definition import (
@@ -244,6 +245,33 @@ def test_an_error_about_the_shape_of_labels_has_advice(keras, loss, labels, advi
         # The loss is tried on the example when the trainer is created.
         trainer = trainer_of(definition_of(loss=lambda o, y: function(y, o)))
         trainer.train_steps([batch]) if phase == "training" else trainer.evaluate(batch)
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+def test_an_error_about_the_type_of_labels_has_advice(keras, run_eagerly):
+    batch = dataclasses.replace(batch_of(8), labels=np.ones((8, 3), np.int64))
+
+    def loss(o, y):
+        # A lookup, so that the loss does not accept float labels.
+        return keras.ops.mean((y - o) ** 2 + tf.gather(tf.zeros(3), y))
+
+    tf.config.run_functions_eagerly(run_eagerly)
+    try:
+        with pytest.raises(UserCodeError, match=r"labels are of type int64\. .*ops\.cast"):
+            # The loss is tried on the example when the trainer is created.
+            trainer_of(definition_of(loss=loss), batch).train_steps([batch])
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+
+def test_an_error_about_other_types_has_no_advice_on_labels(keras):
+    def loss(o, y):
+        return keras.ops.mean(keras.ops.arange(3) * tf.cast(o, "float64"))
+
+    with pytest.raises(UserCodeError) as refused:
+        trainer_of(definition_of(loss=loss)).train_steps([batch_of(8)])
+
+    assert "labels are of type" not in str(refused.value)
 
 
 def test_a_callback_that_monitors_an_unmeasured_metric_is_refused(keras):

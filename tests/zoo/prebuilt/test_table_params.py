@@ -47,6 +47,30 @@ def test_the_values_of_the_label_become_the_classes(label, classes) -> None:
     assert [type(value) for value in found] == [type(value) for value in classes]
 
 
+@pytest.mark.parametrize(
+    ("values", "note"),
+    [
+        (
+            [f"passenger {i}" for i in range(60)],
+            "a text of its own, so it looks like an identifier",
+        ),
+        (
+            [f"street {i % 60}" for i in range(600)],
+            "60 different values, and each becomes a class.",
+        ),
+        ([i % 60 for i in range(600)], "To predict a number, use a regressor."),
+    ],
+)
+def test_many_classes_have_a_note_that_fits_their_kind(values, note) -> None:
+    complete = classifier_completion({"label": "y"}, "classifier.DNN")
+    assert complete is not None
+
+    notes = complete(table(x=[0.5 * i for i in range(len(values))], y=values)).notes
+
+    assert [each for each in notes if each.endswith(note) or note in each]
+    assert ("regressor" in " ".join(notes)) == ("regressor" in note)
+
+
 def test_the_other_columns_become_features() -> None:
     assert completed(["a", "b", "a", "b"])["columns"] == [{"kind": "number", "column": "x"}]
 

@@ -31,7 +31,7 @@ from elasticdl.engines.federated.control.control_server import NoCommands
 from elasticdl.engines.federated.control.status import published_round
 from elasticdl.engines.federated.server.aggregator import Aggregator
 from elasticdl.engines.iterable_data import open_once
-from elasticdl.engines.publish import copy_code, publish, versions
+from elasticdl.engines.publish import copy_code, note_new_code, publish, versions
 from elasticdl.engines.record_data import batches_in_order, open_records
 from elasticdl.errors import OutputError
 from elasticdl.evaluation.metrics import add_states
@@ -94,8 +94,10 @@ def train(
             return Outcome(folder.uri, step, checkpoint.metadata["metrics"], already_done=True)
         verbs = AggregatorCommands(begun, followed, serves, address)
         with open_control(verbs.at_once) as verbs.orders:
-            code_files = copy_code(job, begun.scratch, checkpoint, begun.reporter)
+            code_files = copy_code(job, begun.scratch, begun.reporter)
             opened = zoo.open_zoo(job.model.zoo)
+            if checkpoint is not None:
+                note_new_code(opened.name, checkpoint, code_files, begun.reporter)
             with seeded_import(job.training.seed):
                 definition = zoo.define(job.model, context_of(job, Mode.TRAINING), opened)
             recorder = _Recorder(begun, job, definition)

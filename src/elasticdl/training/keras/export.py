@@ -294,7 +294,12 @@ def _quiet() -> Any:
         logger = logging.getLogger("tensorflow")
         level = logger.level
         logger.setLevel(max(level, logging.ERROR))
+        handlers = list(logging.root.handlers)
         try:
             yield
         finally:
             logger.setLevel(level)
+            # TensorFlow logs through absl, which then prints all later warnings of the process
+            # in its own format.
+            for added in [each for each in logging.root.handlers if each not in handlers]:
+                logging.root.removeHandler(added)

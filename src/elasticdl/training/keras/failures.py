@@ -51,6 +51,13 @@ _UNLIKE = re.compile(
     r"`target` and `output` must have the same (?:rank \(ndim\)|shape)\. "
     r"Received: target\.shape=\(([^)]*)\), output\.shape=\(([^)]*)\)"
 )
+# Messages of an operation on tensors of two types, compiled and not.
+_TWO_TYPES = (
+    re.compile(r"has type (\w+) that does not match type (\w+) of argument"),
+    re.compile(r"was expected to be an? (\w+) tensor but is an? (\w+) tensor"),
+    re.compile(r"has DataType (bool) not in list of allowed values"),
+)
+_AS_NUMPY = {"float": "float32", "double": "float64", "half": "float16"}
 _COMPARES = ("label value of", "sparse_categorical_crossentropy", "SparseSoftmaxCrossEntropy")
 _LOOKS_UP = ("layers/core/embedding.py", "Embedding.call()")
 _NOT_OF_THE_USER = (
@@ -126,7 +133,8 @@ def of_a_step(
         return _of_tensorflow(error, what, step, definition)
     return UserCodeError(
         f"{where_raised(error, definition, _PARTS)}: the model, its loss or its metrics raised in "
-        f"{phase(what)} on {_described(batches)}:\n{users_traceback(error)}{label_advice(error)}"
+        f"{phase(what)} on {_described(batches)}:\n{users_traceback(error)}"
+        f"{label_advice(error, batches[0].labels)}"
     )
 
 
@@ -171,15 +179,25 @@ def naming(
             raise mistake from error
         raise UserCodeError(
             f"{where_raised(error, definition, _PARTS)}: {what} raised on "
-            f"{describe(batch.features)}:\n{users_traceback(error)}{label_advice(error)}"
+            f"{describe(batch.features)}:\n{users_traceback(error)}"
+            f"{label_advice(error, batch.labels)}"
         ) from error
 
 
-def label_advice(error: Exception) -> str:
-    """Return advice, as a separate line, on an error of a loss about the shape of labels.
+def label_advice(error: Exception, labels: Arrays) -> str:
+    """Return advice, as a separate line, on an error of a loss about the type or shape of labels.
 
     The result is empty for other errors.
+
+    Args:
+        error: The exception of TensorFlow or Keras.
+        labels: The labels of the batch.
     """
+    if (dtype := _refused_type(str(error), labels)) is not None:
+        return (
+            f"\n  The labels are of type {dtype}. Convert them in the function: "
+            "labels = keras.ops.cast(labels, outputs.dtype), or store them as float32."
+        )
     if _ONE_HOT.search(str(error)):
         return (
             "\n  This loss needs class numbers as labels. For labels with one value per class "
@@ -197,6 +215,16 @@ def label_advice(error: Exception) -> str:
         "For class numbers, use SparseCategoricalCrossentropy; for BinaryCrossentropy, let the "
         'last layer have one unit, such as Dense(1, activation="sigmoid").'
     )
+
+
+def _refused_type(text: str, labels: Arrays) -> str | None:
+    """Return the type of the labels if an error is about this type beside another one."""
+    found = next(filter(None, (pattern.search(text) for pattern in _TWO_TYPES)), None)
+    if found is None:
+        return None
+    types = {_AS_NUMPY.get(name, name) for name in found.groups()}
+    dtypes = (str(leaf.dtype) for leaf in leaves(labels))
+    return next((dtype for dtype in dtypes if dtype in types and dtype != "float32"), None)
 
 
 def _of_tensorflow(

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from elasticdl.data.column_summary import ColumnSummary
 
 MANY_CLASSES = 50
+# Different texts per row from which a label is taken for an identifier.
+_IDENTIFIER_SHARE = 0.8
 """With more classes than this, the user probably wants to predict a number."""
 
 
@@ -100,9 +102,10 @@ def classes_of(label: ColumnSummary, model: str, advice: Advice) -> tuple[list[A
     """
     check_class_type(label.name, label.type, label.kind, advice)
     if label.values is None:
+        way_out = "" if label.kind == "text" else "Use a regressor, or "
         raise DataError(
-            f"{label.name!r} has too many distinct values to be classes. Use a regressor, or "
-            f"{advice.another}."
+            f"{label.name!r} has too many distinct values to be classes. "
+            f"{_begun(f'{way_out}{advice.another}')}."
         )
     values = sorted(value for value, _ in label.values)
     if label.is_wide and not (
@@ -121,12 +124,21 @@ def classes_of(label: ColumnSummary, model: str, advice: Advice) -> tuple[list[A
         )
     notes = [near] if (near := near_classes(values)) else []
     if len(values) > MANY_CLASSES:
-        notes.append(
-            f"{label.name} has {len(values):,} different values, and each becomes a class. To "
-            "predict a number, use a regressor."
-        )
+        notes.append(_many_classes_note(label, len(values)))
     # Whole numbers with gaps are floating-point numbers in many files.
     return [int(v) if isinstance(v, float) else v for v in values], " ".join(notes)
+
+
+def _many_classes_note(label: ColumnSummary, num_classes: int) -> str:
+    note = f"{label.name} has {num_classes:,} different values, and each becomes a class."
+    if label.kind != "text":
+        return f"{note} To predict a number, use a regressor."
+    if num_classes < _IDENTIFIER_SHARE * label.num_present:
+        return note
+    return (
+        f"WARNING: {note} Almost every row has a text of its own, so it looks like an identifier, "
+        "which cannot be predicted. Is it the label?"
+    )
 
 
 def scale_of(label: ColumnSummary, model: str, advice: Advice) -> dict[str, float]:

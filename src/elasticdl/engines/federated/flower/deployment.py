@@ -158,7 +158,7 @@ def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **o
                 stack.enter_context(CheckpointStore(folder)),
                 stack.enter_context(CheckpointStore(OutputFolder(state / GLOBAL_FOLDER))),
             )
-            copy_code(job, code, None, reporter)
+            copy_code(job, code, reporter)
             opened = zoo.open_zoo(job.model.zoo)
             with seeded_import(job.training.seed):
                 definition = zoo.define(job.model, context_of(job, Mode.TRAINING), opened)
