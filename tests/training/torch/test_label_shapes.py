@@ -15,6 +15,7 @@ from elasticdl.definition import (
     RecordInput,
 )
 from elasticdl.training.torch import TorchTrainer
+from elasticdl.training.torch.label_shapes import TorchLabelShape
 
 ORIGIN = Origin("elasticdl_module", "model.py", 1, "model", "zoo")
 NUM_EXAMPLES = 8
@@ -246,3 +247,23 @@ def test_a_loss_that_compares_labels_with_each_other_keeps_them():
     train(partial_likelihood, np.float32(np.arange(NUM_EXAMPLES))[:, None], kind=several)
 
     assert shapes[-1] == (NUM_EXAMPLES, 1)
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, outputs, labels):
+        self.count += 1
+        return nn.functional.mse_loss(outputs[0], labels)
+
+
+def test_the_state_of_a_loss_does_not_change_while_the_shape_is_found():
+    shape = TorchLabelShape("model.py:1", "the loss", may_reshape=True)
+    loss, outputs = Counting(), (torch.zeros(2), torch.zeros(2))
+
+    shape.find(loss, outputs, torch.zeros(2, 1))
+
+    assert shape.reshapes
+    assert loss.count == 0

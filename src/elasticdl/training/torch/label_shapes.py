@@ -9,7 +9,9 @@ Callers: `losses.py`, `metrics.py`, `inner_loss.py`, `trainer.py`.
 
 from __future__ import annotations
 
+import copy
 import warnings
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,11 +37,14 @@ class TorchLabelShape:
         where: `file:line` of the function, for the warning.
         what: What the function is, such as "the loss".
         may_reshape: Whether labels may be reshaped; otherwise there is only a warning.
+
+    Attributes:
+        reshapes: Whether labels are reshaped; False before `find`.
     """
 
     def __init__(self, where: str, what: str, *, may_reshape: bool) -> None:
         self._where, self._what, self._may_reshape = where, what, may_reshape
-        self._reshapes = False
+        self.reshapes = False
 
     def find(self, function: Callable[[Any, Any], Any], inputs: Any, labels: Any) -> None:
         """Determine from an example batch whether the function needs labels of the other shape.
@@ -52,6 +57,9 @@ class TorchLabelShape:
         """
         if not _may_differ(inputs, labels):
             return
+        # Its state must not change. Not every object can be copied.
+        with suppress(Exception):
+            function = copy.deepcopy(function)
         num_examples = len(labels)
         tensors = [t for t in leaves(as_plain_containers(inputs)) if isinstance(t, torch.Tensor)]
         lengths = {length for tensor in tensors for length in tensor.shape[1:]}
@@ -74,7 +82,7 @@ class TorchLabelShape:
                 made.append(makes_pairs(counts[1], given))
             return None if None in made else not all(made)
 
-        self._reshapes = needs_other_shape(
+        self.reshapes = needs_other_shape(
             is_per_example,
             labels.ndim,
             where=self._where,
@@ -84,7 +92,7 @@ class TorchLabelShape:
 
     def __call__(self, inputs: Any, labels: Any) -> Any:
         """Return labels in the shape that the function needs for these inputs."""
-        if self._reshapes and _may_differ(inputs, labels):
+        if self.reshapes and _may_differ(inputs, labels):
             return _of_other_rank(labels)
         return labels
 

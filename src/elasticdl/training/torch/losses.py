@@ -192,6 +192,11 @@ class TorchLoss:
             self.changes_arguments = True
         return computed
 
+    @property
+    def reshapes_labels(self) -> bool:
+        """Whether labels are given to the loss in another shape; see `find_label_shape`."""
+        return self._label_shape.reshapes
+
     def find_label_shape(self, outputs: Any, labels: Any) -> None:
         """Determine from an example batch which shape of labels the loss needs."""
         if self._definition.loss is not None:

@@ -207,8 +207,8 @@ class TorchTrainer:
         )
         # Two examples, because torch.export treats a size of one as a constant.
         self._example = _two(example.features, (0, example.num_examples - 1))
-        self._find_label_shapes(example)
         self._check_nothing_outside(example)
+        self._find_label_shapes(example)
         self._find_logged(example)
         self._part_check = PartCheck(
             definition.origin,
@@ -938,6 +938,9 @@ class TorchTrainer:
             if outputs is not None:
                 self.training_metrics.find_label_shapes(outputs, batch.labels)
                 self.evaluation_metrics.find_label_shapes(outputs, batch.labels)
+        if self._loss.reshapes_labels:
+            # With labels of the other shape, it may have raised before.
+            self._check_loss(example)
 
     def _check_nothing_outside(self, example: Batch) -> None:
         batch, last = self._batch_tensors(_pair(example)), example.num_examples - 1
@@ -951,10 +954,13 @@ class TorchTrainer:
             return run(model, others)
 
         check_no_untracked_state(self.model, run, run_others, self._definition.origin)
+        self._check_loss(example)
+
+    def _check_loss(self, example: Batch) -> None:
         loss = self._definition.loss
         if loss is None or example.labels is None:
             return
-
+        batch = self._batch_tensors(_pair(example))
         tried = trial_copy(self.model).eval()
 
         def compute() -> object:
