@@ -529,7 +529,7 @@ def test_missing_name_errors_of_each_database_are_understood(kind, request, tmp_
 
 
 def test_a_type_that_only_the_rows_determine_is_located_in_the_statement(tmp_path, capfd) -> None:
-    # SQLite does not know the type of an expression before it has read the rows.
+    # SQLite does not know the type of most expressions before it has read the rows.
     session = SqlSession(f"sqlite:///{tmp_path}/db.sqlite", str(tmp_path / "models"))
 
     def run_in_sqlite(program: str) -> None:
@@ -541,7 +541,8 @@ def test_a_type_that_only_the_rows_determine_is_located_in_the_statement(tmp_pat
         "SELECT char(97 + i % 3), date('2000-01-01', i || ' days'), i * 1.5, i FROM n;"
         f"SELECT * FROM t TO TRAIN regressor.DNN WITH {SHORT} LABEL y INTO m;"
     )
-    begin = "SELECT role, born, CAST(years AS TEXT) AS years"
+    # Some versions of SQLite know the type of a CAST.
+    begin = "SELECT role, born, years || '' AS years"
     for statement in (
         f"{begin} FROM t TO PREDICT p.y USING m",
         f"{begin}, y FROM t TO EVALUATE m",
@@ -552,9 +553,9 @@ def test_a_type_that_only_the_rows_determine_is_located_in_the_statement(tmp_pat
         with pytest.raises(ElasticDLError):
             run_in_sqlite(statement)
         error = (
-            "line 1, column 25: The column 'years' holds text, but m was trained on numbers. "
+            "line 1, column 20: The column 'years' holds text, but m was trained on numbers. "
             "Convert it: CAST(years AS DOUBLE PRECISION) AS years.\n"
-            f"  {statement}\n  {' ' * 24}^^^^^\n"
+            f"  {statement}\n  {' ' * 19}^^^^^\n"
         )
         assert error in capfd.readouterr().err
     with pytest.raises(ElasticDLError):
