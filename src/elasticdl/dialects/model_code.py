@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 INPUT_FUNCTIONS = ("input_fn", "feed", "dataset_fn")
-# This function returns a loader of batches; it is used for PyTorch files only.
-LOADER = "train_dataloader"
 """Names of the input functions, from all generations of the contract."""
+
+LOADER = "train_dataloader"
+"""Name of the function that returns a loader of batches, in PyTorch files."""
 
 CONTRACT_FUNCTIONS = (*INPUT_FUNCTIONS, "loss", "optimizer")
 """Names of the functions that identify a model file."""

@@ -40,7 +40,7 @@ class KerasMetrics:
         labels_as_numpy: Whether the user's functions treat labels as numpy arrays.
         where: The user's file, for errors.
         tracked: Metrics that the model updates itself.
-        may_reshape: Whether labels may be reshaped for a function; see `label_shapes.py`.
+        is_default: Whether ElasticDL chose the shape of the labels; see `label_shapes.py`.
 
     Attributes:
         variables: The states of the metrics that have variables.
@@ -57,7 +57,7 @@ class KerasMetrics:
         labels_as_numpy: bool,
         where: str,
         tracked: Sequence[keras.metrics.Metric] = (),
-        may_reshape: bool = False,
+        is_default: bool = False,
     ) -> None:
         self._functions = functions
         self._labels_as_numpy = labels_as_numpy
@@ -67,13 +67,13 @@ class KerasMetrics:
                 self._where,
                 f"the metric {named.name!r}",
                 labels_as_numpy=False,
-                is_default=may_reshape,
+                is_default=is_default,
             )
             for named in functions.named
             if not isinstance(named.metric, keras.metrics.Metric)
         }
         self._shape_of_all = KerasLabelShape(
-            self._where, "a metric", labels_as_numpy=labels_as_numpy, is_default=may_reshape
+            self._where, "a metric", labels_as_numpy=labels_as_numpy, is_default=is_default
         )
         check_names([named.name for named in functions.named], self._where)
         check_names([*(n.name for n in functions.named), *(m.name for m in tracked)], where)

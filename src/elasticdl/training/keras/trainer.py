@@ -815,7 +815,7 @@ class KerasTrainer:
             labels_as_numpy=definition.labels_as_numpy,
             where=str(definition.origin),
             tracked=tracked_metrics(self.model),
-            may_reshape=definition.has_default_input,
+            is_default=definition.has_default_input,
         )
 
     def _variables(self) -> dict[str, Any]:

@@ -79,6 +79,13 @@ class Stepped:
     logged: Mapping[str, StatefulMetric] = field(default_factory=dict)
     given: tuple[Any, Any] | None = None
 
+    def received(self, batch: Tensors) -> tuple[Any, Tensors]:
+        """Return the outputs and the batch with the labels as the loss received them."""
+        if self.given is None:
+            return self.outputs, batch
+        outputs, labels = self.given
+        return outputs, replace(batch, labels=labels)
+
 
 class Steps(Protocol):
     """Computes a model's outputs, loss and metrics for a batch.
@@ -316,11 +323,9 @@ class ForwardSteps:
     def check_splits(self, model: nn.Module, batch: Tensors, stepped: Stepped) -> None:
         """Check the losses of parts of the batch's outputs; see `Steps.check_splits`."""
         del model
-        outputs, whole = stepped.outputs, stepped.loss
+        whole = stepped.loss
         assert whole is not None  # noqa: S101 - a training step has one
-        if stepped.given is not None:
-            outputs, labels = stepped.given
-            batch = replace(batch, labels=labels)
+        outputs, batch = stepped.received(batch)
         if batch.num_examples == 1 and not whole.is_known:
             pair = self._pairs.joined(batch, outputs)
             if pair is None:
@@ -350,10 +355,7 @@ class ForwardSteps:
 
         An example's loss is that of a batch of this example alone.
         """
-        outputs = stepped.outputs
-        if stepped.given is not None:
-            outputs, labels = stepped.given
-            batch = replace(batch, labels=labels)
+        outputs, batch = stepped.received(batch)
         alone = []
         for number in range(batch.num_examples):
             row = slice(number, number + 1)

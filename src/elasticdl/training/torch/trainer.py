@@ -380,8 +380,7 @@ class TorchTrainer:
                 values = self.evaluation_metrics.values(outputs, tensors.labels)
                 if stepped.loss is not None:
                     values = {"loss": self._steps.per_example_loss(tensors, stepped), **values}
-                if stepped.given is not None:
-                    outputs, _ = stepped.given
+                outputs, _ = stepped.received(tensors)
             else:
                 outputs = self._steps.outputs(self.model, tensors.features)
         return PerExampleResults(
