@@ -8,6 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 from elasticdl.data import recordio
 from elasticdl.data.example import encode
@@ -139,6 +140,10 @@ def test_an_input_function_error_names_records_and_line():
         ),
         ((np.zeros(2), np.array([object(), object()])), "the first of them: object"),
         (iter([np.zeros(2)]), "from 2 records, a list_iterator; expected the arrays of one batch"),
+        (
+            (scipy.sparse.csr_matrix(np.eye(2)), np.zeros(2)),
+            r"a sparse matrix \(csr_matrix\), which is not .*: matrix\.toarray\(\)",
+        ),
         (({"x": np.zeros((2, 1))},) * 3, "sample weights that are a dict"),
         (({"x": np.zeros((2, 1))},) * 4, "or \\(features, labels, sample weights\\)"),
         ({"x": np.zeros((2, 1))}, "returned no labels"),

@@ -170,7 +170,8 @@ def of_likelihood(outputs, labels):
     # Times that are compared with each other on purpose.
     is_at_risk = tf.cast(labels >= tf.transpose(labels), tf.float32)
     risk = outputs[:, :1]
-    return tf.reduce_mean(tf.math.log(is_at_risk @ tf.exp(risk)) - risk)
+    at_risk = tf.reduce_sum(is_at_risk * tf.transpose(tf.exp(risk)), axis=1)
+    return tf.reduce_mean(tf.math.log(at_risk) - risk[:, 0])
 
 
 @pytest.mark.parametrize("labels_as_numpy", [False, True])
