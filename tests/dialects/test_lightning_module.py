@@ -579,11 +579,25 @@ def test_missing_data_are_reported_with_suggestions(tmp_path, data):
         train(tmp_path, data / "data.recordio", written(tmp_path, data=""))
 
 
-def test_functions_that_a_module_replaces_are_refused_beside_it(tmp_path, data):
-    more = INPUT + "\n\ndef eval_metrics_fn():\n    return {}\n"
+@pytest.mark.parametrize("name", ["eval_metrics_fn", "lr_scheduler"])
+def test_functions_that_a_module_replaces_are_refused_beside_it(tmp_path, data, name):
+    more = INPUT + f"\n\ndef {name}():\n    return {{}}\n"
 
-    with pytest.raises(DefinitionError, match="eval_metrics_fn would not be used"):
+    with pytest.raises(DefinitionError, match=f"{name} would be ignored: "):
         train(tmp_path, data / "data.recordio", written(tmp_path, data=more))
+
+
+def test_a_function_that_the_module_calls_is_not_refused(tmp_path, data):
+    more = INPUT + "\n\ndef class_weight():\n    return 1.0\n"
+    zoo = written(tmp_path, training="        loss = loss * class_weight()\n", data=more)
+
+    train(tmp_path, data / "data.recordio", zoo)
+
+
+def test_a_module_of_pytorch_beside_a_lightning_module_is_not_refused(tmp_path, data):
+    more = "from torch.optim import lr_scheduler\n\n" + INPUT
+
+    train(tmp_path, data / "data.recordio", written(tmp_path, data=more))
 
 
 def test_callbacks_of_the_file_are_called(tmp_path, data):

@@ -78,12 +78,14 @@ _SUPPORTED = {
     "parameters",
     "named_parameters",
 }
-# Functions of other model files that a LightningModule replaces by its own methods.
-_OF_MODEL_FILES = ("eval_metrics_fn", "weighted_metrics_fn", "lr_scheduler", "class_weight")
-# Other parts of model files; beside a LightningModule they have no effect.
+# Parts of other model files; beside a LightningModule they have no effect.
 _UNREAD = (
     "loss",
     "optimizer",
+    "eval_metrics_fn",
+    "weighted_metrics_fn",
+    "lr_scheduler",
+    "class_weight",
     "PredictionOutputsProcessor",
     "custom_data_reader",
     "train_dataloader",
@@ -150,13 +152,6 @@ def define(model_code: ModelCode) -> ModelDefinition:
             f"--{name} names another {name}, but {module.name} has its own.",
             f"Leave out --{name}, and change the module.",
         )
-    for name in _OF_MODEL_FILES:
-        if function := model_code.find(name):
-            raise reading.error(
-                function,
-                f"{name} would not be used: {module.name} has its own.",
-                f"Move it into {module.name}, or give it another name.",
-            )
     for name in _UNREAD:
         if (unread := model_code.find(name)) and not is_used(name, model_code):
             raise reading.error(
