@@ -96,7 +96,13 @@ class InProcessCommitter:
             num_examples=sum(batch.num_examples for batch in some),
         )
 
-    def commit_evaluation(self, states: MetricStates, row: LeaseUpdate | None) -> Commit | None:
+    def commit_evaluation(
+        self,
+        states: MetricStates,
+        row: LeaseUpdate | None,
+        *,
+        begins: bool,  # noqa: ARG002 - of the interface
+    ) -> Commit | None:
         """Return the metric states unchanged, because there are no other workers."""
         return Commit([row] if row is not None else [], (self.rank,), states)
 

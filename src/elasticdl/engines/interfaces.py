@@ -91,12 +91,15 @@ class Committer(Protocol):
         """
         ...
 
-    def commit_evaluation(self, states: MetricStates, row: LeaseUpdate | None) -> Commit | None:
+    def commit_evaluation(
+        self, states: MetricStates, row: LeaseUpdate | None, *, begins: bool
+    ) -> Commit | None:
         """Sum the metric states of all workers, each for its own shard of the validation data.
 
         Args:
             states: This process's states.
             row: Update of this process's lease of the validation data; None if it has none.
+            begins: Whether this is the first commit of the evaluation.
 
         Returns:
             The commit, or None if there was no agreement; in that case nothing has changed.

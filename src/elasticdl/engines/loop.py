@@ -649,7 +649,7 @@ class Loop:
                 found = self._evaluate(batch, {**now.states, **states})
                 states = add_states([states, found], metrics.ordered)
             row = LeaseUpdate(self.rank, 0, finished=True)
-        commit = self.committer.commit_evaluation(states, row)
+        commit = self.committer.commit_evaluation(states, row, begins=not now.states)
         if commit is None:
             return
         self.ranks = commit.ranks

@@ -110,16 +110,16 @@ class Fleet:
         )
         self.quorums[worker].receive = self.committers[worker].receive
 
-    def commit(self, *batches, stops=(), **fields):
+    def commit(self, *batches, stops=(), progress=PLACE, **fields):
         """Make a step; None stands for a worker without a batch. Returns results and errors."""
         feds = [
             [] if b is None else [replace(TrainingBatch(0, i, 0, b, finished=False), **fields)]
             for i, b in enumerate(batches)
         ]
-        return self._together(lambda i, c: c.commit(feds[i], PLACE, stop=i in stops))
+        return self._together(lambda i, c: c.commit(feds[i], progress, stop=i in stops))
 
-    def evaluate(self, *states_and_rows):
-        return self._together(lambda i, c: c.commit_evaluation(*states_and_rows[i]))
+    def evaluate(self, *states_and_rows, begins=True):
+        return self._together(lambda i, c: c.commit_evaluation(*states_and_rows[i], begins=begins))
 
     def _together(self, act):
         results = [None] * len(self.committers)
@@ -389,6 +389,38 @@ def test_different_weights_after_one_history_end_the_job():
     assert [type(r) for r in results] == [DriftError] * 3
     assert "The weights of ranks 1 differ from those of rank 0" in str(results[2])
     assert not any(t.step for t in fleet.trainers)
+
+
+def test_weights_are_compared_after_1_2_4_commits_and_when_an_epoch_or_an_evaluation_begins():
+    fleet, within = Fleet(2), replace(PLACE, epoch_examples=10)
+    committer, compared = fleet.committers[0], []
+    fingerprint = committer._fingerprint
+
+    def counted():
+        compared.append(fleet.histories[0].point.num_commits)
+        return fingerprint()
+
+    committer._fingerprint = counted
+    for number in range(10):
+        fleet.commit(batch_of(0), batch_of(1), progress=PLACE if number == 6 else within)
+    for begins in (True, False):
+        fleet.evaluate(({}, None), ({}, None), begins=begins)
+
+    assert compared == [0, 1, 2, 4, 6, 8, 10]
+
+
+def test_the_error_of_different_weights_names_the_step_at_which_they_were_equal():
+    fleet, within = Fleet(2), replace(PLACE, epoch_examples=10)
+    for _ in range(3):
+        fleet.commit(batch_of(0), batch_of(1), progress=within)
+    fleet.trainers[1].mean = np.float32(1e-3)
+
+    results = fleet.commit(batch_of(0), batch_of(1), progress=within)
+    assert not any(isinstance(each, DriftError) for each in results)
+    results = fleet.commit(batch_of(0), batch_of(1), progress=within)
+
+    assert [type(each) for each in results] == [DriftError] * 2
+    assert "The weights were equal at step 2; later checkpoints" in str(results[0])
 
 
 @pytest.mark.parametrize("label", [np.nan, np.inf, -np.inf, 3e38])

@@ -315,6 +315,44 @@ def test_callback_state_that_cannot_be_kept_is_named_once(keras, tmp_path, caplo
     assert [record.getMessage() for record in caplog.records] == said
 
 
+class Halving:
+    """Counts its calls, as schedules of learning rates may."""
+
+    def __init__(self):
+        self.num_calls = 0
+
+    def rate(self, epoch):
+        self.num_calls += 1
+        return 0.5**self.num_calls
+
+
+def halving():
+    num_calls = 0
+
+    def rate(epoch):
+        nonlocal num_calls
+        num_calls += 1
+        return 0.5**num_calls
+
+    return rate
+
+
+@pytest.mark.parametrize(
+    ("schedule", "kept"), [(halving, "int in num_calls"), (lambda: Halving().rate, "Halving in")]
+)
+def test_a_function_of_a_callback_that_counts_its_calls_is_named(keras, schedule, kept, caplog):
+    def create():
+        return [
+            keras.callbacks.LearningRateScheduler(schedule()),
+            keras.callbacks.LearningRateScheduler(lambda epoch: 0.1),
+        ]
+
+    Checkpointed(create).epoch(0, val_loss=1.0)
+    (said,) = [record.getMessage() for record in caplog.records]
+
+    assert f"the callback LearningRateScheduler.schedule keeps a {kept}" in said
+
+
 def test_a_callback_gets_the_direction_of_a_metric(keras):
     stopping = keras.callbacks.EarlyStopping("val_good", patience=1)
     metrics = MetricFunctions(

@@ -1,12 +1,14 @@
 """Every optimizer of PyTorch equals a plain loop: here, on workers and after a resume."""
 
 import collections
+import functools
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from tests.training.torch.conftest import batch_of, definition_of, same_bits, trainer_of
+from tests.training.torch.conftest import batch_of, definition_of, same_bits, sgd, trainer_of
 from tests.training.torch.plain import (
     assert_close,
     in_process,
@@ -17,6 +19,10 @@ from tests.training.torch.plain import (
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import lr_scheduler
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from elasticdl.data.batch import Batch
 from elasticdl.errors import CheckpointMismatchError, DefinitionError
@@ -258,8 +264,83 @@ def clipping(parameters):
     return made
 
 
+class Annealing:
+    """A hook that is an object, and counts in an attribute."""
+
+    def __init__(self):
+        self.num_steps = 0
+
+    def __call__(self, optimizer, *_):
+        self.num_steps += 1
+        optimizer.param_groups[0]["lr"] = 0.1 / self.num_steps
+
+
+def annealing(parameters, wrap=lambda hook: hook):
+    made = torch.optim.SGD(parameters, 0.1)
+    made.register_step_pre_hook(wrap(Annealing()))
+    return made
+
+
+class AnnealingModule(nn.Module):
+    """A hook that is a module, and counts in a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("num_steps", torch.zeros(()))
+
+    def forward(self, optimizer, *_):
+        self.num_steps += 1
+        optimizer.param_groups[0]["lr"] = 0.1 / float(self.num_steps)
+
+
+def counting_on_the_optimizer(parameters):
+    made = torch.optim.Adam(parameters, 0.1)
+    made.num_calls = 0
+
+    def anneal(optimizer, args, kwargs):
+        optimizer.num_calls += 1
+        optimizer.param_groups[0]["lr"] = 0.1 / optimizer.num_calls
+
+    made.register_step_post_hook(anneal)
+    return made
+
+
+def amplifying_by_id(parameters):
+    """Grokfast: the slow part of each gradient, kept by `id(parameter)`."""
+    made, slow = torch.optim.AdamW(parameters, 0.02), {}
+
+    def amplify(optimizer, args, kwargs):
+        for parameter in parameters:
+            before = slow.get(id(parameter), parameter.grad)
+            slow[id(parameter)] = 0.9 * before + 0.1 * parameter.grad
+            parameter.grad = parameter.grad + 2 * slow[id(parameter)]
+
+    made.register_step_pre_hook(amplify)
+    return made
+
+
+def with_another_step(parameters):
+    made, calls = torch.optim.SGD(parameters, 0.1), 0
+    step = made.step
+
+    def annealed_step(closure=None):
+        nonlocal calls
+        calls += 1
+        made.param_groups[0]["lr"] = 0.1 / calls
+        return step(closure)
+
+    made.step = annealed_step
+    return made
+
+
 HOOKS = {
     "all values of a group": moving_everything,
+    "an object": annealing,
+    "a partial of an object": functools.partial(annealing, wrap=functools.partial),
+    "a module": functools.partial(annealing, wrap=lambda _: AnnealingModule()),
+    "an attribute of the optimizer": counting_on_the_optimizer,
+    "ids of parameters": amplifying_by_id,
+    "another step": with_another_step,
     "a counter": counting,
     "a list": counting_in_a_list,
     "a deque of norms": remembering_norms,
@@ -276,6 +357,101 @@ def test_the_state_of_an_optimizer_and_its_hooks_is_kept(optimizer):
 
     for path, array in weights_of(resumed(definition, some, 3)).items():
         np.testing.assert_array_equal(array, weights[path], err_msg=path)
+
+
+class CountingFactor:
+    def __init__(self):
+        self.num_calls = 0
+
+    def factor(self, step):
+        self.num_calls += 1
+        return 1 / self.num_calls
+
+
+def counting_factor(scale=1.0):
+    calls = 0
+
+    def factor(step):
+        nonlocal calls
+        calls += 1
+        return scale / calls
+
+    return factor
+
+
+COUNTING_SCHEDULERS = {
+    "closure": lambda o: lr_scheduler.LambdaLR(o, counting_factor()),
+    "closures of groups": lambda o: lr_scheduler.LambdaLR(o, [counting_factor()]),
+    "method": lambda o: lr_scheduler.LambdaLR(o, CountingFactor().factor),
+    "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, counting_factor()),
+    "CyclicLR": lambda o: lr_scheduler.CyclicLR(
+        o, 0.01, 0.2, 2, cycle_momentum=False, scale_fn=counting_factor(), scale_mode="iterations"
+    ),
+    "within others": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.LinearLR(o), lr_scheduler.LambdaLR(o, counting_factor())], [1]
+    ),
+}
+
+
+@pytest.mark.parametrize("make", COUNTING_SCHEDULERS.values(), ids=COUNTING_SCHEDULERS)
+def test_the_state_of_functions_that_a_scheduler_calls_is_kept(make):
+    definition = replace(
+        definition_of(optimizer=sgd),
+        create_lr_schedulers=lambda optimizer: {"scheduler": make(optimizer), "interval": "step"},
+    )
+    trained, again = trainer_of(definition), trainer_of(definition)
+    trained.train_steps(batches(3))
+    again.load_state(trained.state())
+    for trainer in (trained, again):
+        trainer.train_steps(batches(6)[3:])
+
+    assert same_bits(again.state(), trained.state())
+
+
+def test_settings_of_a_schedulers_function_are_those_of_the_file_after_a_resume():
+    def definition(scale):
+        return replace(
+            definition_of(optimizer=sgd),
+            create_lr_schedulers=lambda optimizer: lr_scheduler.LambdaLR(
+                optimizer, counting_factor(scale)
+            ),
+        )
+
+    trained, again = trainer_of(definition(1.0)), trainer_of(definition(2.0))
+    trained.train_steps(batches(3))
+    again.load_state(trained.state())
+    again.train_steps(batches(1))
+    again.hooks.epoch_end(0, {})
+
+    assert again.optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * 2 / 2)
+
+
+def test_a_schedulers_function_that_draws_is_refused():
+    ticks = itertools.cycle([1.0, 0.5])
+    definition = replace(
+        definition_of(optimizer=sgd),
+        create_lr_schedulers=lambda o: lr_scheduler.LambdaLR(o, lambda _: next(ticks)),
+    )
+
+    with pytest.raises(DefinitionError, match="LambdaLR keeps a itertools.cycle"):
+        trainer_of(definition)
+
+
+@pytest.mark.parametrize(
+    "register", [register_optimizer_step_pre_hook, register_optimizer_step_post_hook]
+)
+def test_a_hook_of_all_optimizers_is_refused(register):
+    def optimizer(parameters):
+        handles.append(register(Annealing()))
+        return torch.optim.SGD(parameters, 0.1)
+
+    handles = []
+    try:
+        with pytest.raises(DefinitionError, match="Annealing is registered as a hook of all opti"):
+            trainer_of(definition_of(optimizer=optimizer))
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def test_param_groups_are_restored_completely():

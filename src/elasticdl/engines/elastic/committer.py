@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from elasticdl.sharding.ledger import LeaseUpdate
     from elasticdl.training.trainer import MetricStates, StepResult, Trainer
 
+# Commits between two comparisons of weights; at first, each doubling of the number of commits.
 _FINGERPRINT_INTERVAL = 256
 
 
@@ -177,6 +178,8 @@ class ElasticCommitter:
         # A joining worker skips computation until it has received a peer's state.
         self._joins, self._has_quorum = True, False
         self._received: bytes | None = None
+        # Step of the last comparison of weights with the other workers.
+        self._equal_at_step: int | None = None
         # Gradients of the current weights; dropped when the weights change.
         self._computed: tuple[TrainingBatch, Contribution, StepResult] | None = None
         self._model_in_use = threading.Lock()
@@ -291,7 +294,7 @@ class ElasticCommitter:
             # The computation belongs to a state that was replaced. The quorum is still valid: the
             # loop's next iteration takes part in it, with the state of the others.
             return None
-        decision = self._agree(vote)
+        decision = self._agree(vote, begins=not progress.epoch_examples)
         if decision is None:
             return None
         metrics: MetricStates = {}
@@ -302,19 +305,22 @@ class ElasticCommitter:
         self._apply(decision, progress)
         return self._entered(decision, metrics)
 
-    def commit_evaluation(self, states: MetricStates, row: LeaseUpdate | None) -> Commit | None:
+    def commit_evaluation(
+        self, states: MetricStates, row: LeaseUpdate | None, *, begins: bool
+    ) -> Commit | None:
         """Sum the metric states of all workers; see `interfaces.Committer`.
 
         Args:
             states: This worker's states.
             row: Update of this worker's lease of the validation data; None if it has no lease.
+            begins: Whether this is the first commit of the evaluation.
 
         Returns:
             The commit, with the summed states; None if the step is not committed.
         """
         self._buffer[:] = 0
         self._evaluation.write(states, self._measured)
-        decision = self._agree(Vote(self._incarnation, finished=row is not None))
+        decision = self._agree(Vote(self._incarnation, finished=row is not None), begins=begins)
         if decision is None:
             return None
         return self._entered(decision, self._evaluation.read(self._measured))
@@ -372,8 +378,15 @@ class ElasticCommitter:
 
     # --- the agreement ------------------------------------------------------------------------
 
-    def _agree(self, vote: Vote) -> Decision | None:
+    def _agree(self, vote: Vote, *, begins: bool) -> Decision | None:
+        """Exchange votes with all workers and return the decision; None if it is not a commit.
+
+        Args:
+            vote: This worker's vote.
+            begins: Whether an epoch or an evaluation begins; then the weights are compared.
+        """
         point = self._history.point
+        compares = begins or _is_due(point.num_commits)
         bad = self._bad[0] if self._bad else None
         vote = replace(
             vote,
@@ -383,7 +396,7 @@ class ElasticCommitter:
             bad_epoch=bad[0] + 1 if bad else 0,
             bad_shard=bad[1] if bad else 0,
             bad_batch=bad[2] if bad else 0,
-            fingerprint=self._fingerprint() if self._fingerprint_is_due() else 0,
+            fingerprint=self._fingerprint() if compares else 0,
         )
         encode(vote, self._rank, self._table)
         self._busy("in the allreduce")
@@ -403,14 +416,15 @@ class ElasticCommitter:
                 f"The weights of ranks {drifted} differ from those of "
                 f"rank {decision.ranks[0]} after the same {point.num_commits:,} commits. Callbacks "
                 "that change weights must do the same on every worker, and all machines must "
-                "compute the same results. The job stopped; its last checkpoint was written before "
-                "the weights diverged."
+                f"compute the same results. The job stopped. {self._last_compared()}"
             )
         if decision is not None and decision.heal:
             self._quorum.give_up_state()
             self._joins = True
         if decision is None or not committed:
             return None
+        if compares:
+            self._equal_at_step = self._trainer.step
         self._ranks = decision.ranks
         if self._lost and self._lost[0] in {*decision.lost, *decision.ranks}:
             self._lost.pop(0)
@@ -436,8 +450,14 @@ class ElasticCommitter:
             num_examples=decision.num_examples,
         )
 
-    def _fingerprint_is_due(self) -> bool:
-        return self._history.point.num_commits % _FINGERPRINT_INTERVAL == 0
+    def _last_compared(self) -> str:
+        """Return which checkpoints may contain weights that had diverged, for the user."""
+        if self._equal_at_step is None:
+            return "Mend the cause, and train again with another --output."
+        return (
+            f"The weights were equal at step {self._equal_at_step:,}; later checkpoints contain "
+            "those of one worker. Mend the cause, and train again with another --output."
+        )
 
     def _fingerprint(self) -> int:
         digest = hashlib.blake2b(digest_size=8)
@@ -448,3 +468,10 @@ class ElasticCommitter:
 
     def _busy(self, doing: str) -> None:
         self.doing, self.doing_since_s = doing, time.monotonic()
+
+
+def _is_due(num_commits: int) -> bool:
+    """Return whether weights are compared: after 1, 2, 4, ... commits, and in fixed intervals."""
+    if num_commits < _FINGERPRINT_INTERVAL:
+        return num_commits & (num_commits - 1) == 0
+    return num_commits % _FINGERPRINT_INTERVAL == 0

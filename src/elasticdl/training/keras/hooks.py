@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dis
 import inspect
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -453,11 +454,19 @@ class KerasHooks:
 
     def _warn_of_closures(self, callback: keras.callbacks.Callback) -> None:
         for moment, function in {**vars(type(callback)), **vars(callback)}.items():
+            where = f"{type(callback).__name__}.{moment}"
             if inspect.isfunction(function):
+                instructions = dis.get_instructions(function)
+                assigned = {i.argval for i in instructions if i.opname == "STORE_DEREF"}
                 for name, value in inspect.getclosurevars(function).nonlocals.items():
-                    if isinstance(value, (list, dict, set, np.ndarray)):
-                        where = f"{type(callback).__name__}.{moment}"
+                    if name in assigned or isinstance(value, (list, dict, set, np.ndarray)):
                         self._warn(where, name, type(value).__name__)
+            elif inspect.ismethod(function):
+                owner = function.__self__
+                is_kept = isinstance(owner, (keras.callbacks.Callback, keras.layers.Layer))
+                has_attributes = bool(getattr(owner, "__dict__", None))
+                if has_attributes and not is_kept and not callback_state.is_code(owner):
+                    self._warn(where, function.__name__, type(owner).__name__)
 
     def _is_left_out(self, callback: keras.callbacks.Callback) -> bool:
         if not isinstance(callback, keras.callbacks.BackupAndRestore):

@@ -1,9 +1,10 @@
-"""State of an optimizer's hooks: schedules, counters, averages of weights.
+"""State of an optimizer's hooks and other functions: schedules, counters, averages of weights.
 
-A hook (`optimizer.register_step_post_hook`) is a user's function, and the values that it changes
-are outside the optimizer's state: in variables of the enclosing function, in global variables, in
-attributes of an object, in a scheduler. All of these are found from the function and stored in a
-checkpoint; a value that cannot be stored is rejected when the trainer is created.
+A hook (`optimizer.register_step_post_hook`), a function that replaces `optimizer.step` and one that
+a LambdaLR calls are a user's functions, and the values that they change are outside the optimizer's
+state: in variables of the enclosing function, in global variables, in attributes of an object, in a
+scheduler. All of these are found from the function and stored in a checkpoint; a value that cannot
+be stored is rejected when the trainer is created.
 
     a variable of the enclosing function, a global one that it assigns   the value
     a list, dict, deque or tensor in one                                 its contents, in place
@@ -26,14 +27,22 @@ import json
 import random
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, MutableSequence
-from dataclasses import dataclass
+from collections.abc import (
+    Callable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    MutableSequence,
+    Sequence,
+)
+from dataclasses import dataclass, replace
 from io import IOBase
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from elasticdl.errors import DefinitionError
 from elasticdl.training.torch.tensors import here, put, to_array, to_tensor
@@ -59,27 +68,86 @@ class UnkeepableValueError(Exception):
 
 @dataclass(frozen=True)
 class _Place:
-    """A variable or attribute that a hook can change: its name, and functions to get and set it."""
+    """A variable or attribute that a hook can change: its name, and functions to get and set it.
+
+    Attributes:
+        is_read_only: Whether the function that uses the variable does not assign it; another one
+            may.
+    """
 
     name: str
     get: Callable[[], Any]
     put: Callable[[Any], None]
+    is_read_only: bool = False
+
+
+class FunctionMemory:
+    """Reads the state of functions for a checkpoint, and restores it.
+
+    Args:
+        functions: Name -> function, method, partial or other callable; names are for errors.
+        codec: Converts the state to arrays.
+        known: Objects whose state is stored elsewhere, such as the optimizer.
+    """
+
+    def __init__(
+        self, functions: Mapping[str, Any], codec: Codec, *, known: Sequence[Any] = ()
+    ) -> None:
+        self._functions, self._codec, self._known = dict(functions), codec, list(known)
+
+    def state(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return the functions' state as arrays; empty if there is none.
+
+        Settings, which no function changes, are left out: numbers that are only read, and values
+        that cannot be stored.
+
+        Raises:
+            UnkeepableValueError: A function draws from a generator or an iterator, which changes.
+        """
+        values = {}
+        for place in self._places():
+            value = place.get()
+            if place.is_read_only and isinstance(value, (*_NUMBERS, np.generic)):
+                continue
+            try:
+                self._codec.to_arrays(_read(value))
+            except UnkeepableValueError:
+                if isinstance(value, _DRAWS):
+                    raise
+                continue
+            values[place.name] = _read(value)
+        return self._codec.to_arrays(values) if values else {}
+
+    def load(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """Restore a state that `state` returned."""
+        saved = self._codec.to_values(arrays) if arrays else {}
+        for place in self._places():
+            if place.name in saved:
+                _write(place, saved[place.name])
+
+    def _places(self) -> list[_Place]:
+        seen = {id(each) for each in self._known}
+        return [
+            place
+            for name, function in self._functions.items()
+            for place in _of_function(function, name, seen)
+        ]
 
 
 class HookMemory:
     """Reads the state of an optimizer's hooks for a checkpoint, and restores it.
 
     Args:
-        optimizer: The optimizer that has the hooks; its attributes are state too if its class is
-            the user's.
+        optimizer: The optimizer that has the hooks; attributes that the user's code sets are state
+            too.
         parameters: The model's parameters, by name.
         origin: Prefix of errors.
         may_be_scheduled: Whether the optimizer may have learning rate schedulers that no hook
             refers to, because the trainer steps them.
 
     Raises:
-        DefinitionError: A hook has state that cannot be stored, or there is a scheduler that no
-            hook refers to and that must not be there.
+        DefinitionError: A hook has state that cannot be stored, a hook is registered for all
+            optimizers, or there is a scheduler that no hook refers to and that must not be there.
     """
 
     def __init__(
@@ -92,6 +160,7 @@ class HookMemory:
     ) -> None:
         self._optimizer, self._origin = optimizer, origin
         self._codec = Codec(parameters)
+        _check_global_hooks(origin)
         self.state()
         is_scheduled = hasattr(optimizer.step, "_wrapped_by_lr_sched") and not may_be_scheduled
         if is_scheduled and not any(_is_scheduler(place.get()) for place in self._places()):
@@ -148,9 +217,12 @@ class HookMemory:
         )
         for number, hook in enumerate(hooks):
             places += _of_function(hook, f"hook {number}", seen)
-        if not is_of_library(type(self._optimizer)):
-            theirs = vars(self._optimizer).keys() - _OF_EVERY_OPTIMIZER
-            places += _of_object(self._optimizer, "optimizer", sorted(theirs), seen)
+        attributes = vars(self._optimizer)
+        if "step" in attributes:
+            places += _of_function(attributes["step"], "step", seen)
+        kind: Any = type(self._optimizer)
+        theirs = attributes.keys() - _OF_EVERY_OPTIMIZER - _set_by_library(kind)
+        places += _of_object(self._optimizer, "optimizer", sorted(theirs), seen)
         return places
 
     def _refused(self, place: _Place, error: UnkeepableValueError) -> DefinitionError:
@@ -206,12 +278,21 @@ class Codec:
         if kind is None:
             raise UnkeepableValueError(f"a {type(value).__module__}.{type(value).__name__}")
         if isinstance(value, Mapping):
-            items = [[self._encoded(x, arrays) for x in item] for item in value.items()]
+            items = [
+                [self._key(key, arrays), self._encoded(inner, arrays)]
+                for key, inner in value.items()
+            ]
         else:
             items = [self._encoded(item, arrays) for item in value]
         if kind == "deque":
             return {kind: items, "maxlen": value.maxlen}
         return {kind: items}
+
+    def _key(self, key: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
+        """Encode a key of a dict; `id(parameter)`, which each process has another of, by name."""
+        if type(key) is int and key in self._names:
+            return {"id of": self._names[key]}
+        return self._encoded(key, arrays)
 
     def _decoded(self, made: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
         if not isinstance(made, dict):
@@ -219,6 +300,8 @@ class Codec:
         (kind, inner), *more = made.items()
         if kind == "parameter":
             return self._parameters[inner]
+        if kind == "id of":
+            return id(self._parameters[inner])
         if kind == "tensor":
             return to_tensor(arrays[inner]).to(here(made["device"]))
         if kind == "array":
@@ -255,6 +338,10 @@ def _of_function(function: Any, name: str, seen: set[int]) -> Iterator[_Place]:
         name: Its name, for errors; the prefix of the yielded names.
         seen: Ids of the objects that were searched already; receives those searched now.
     """
+    callables = (types.FunctionType, types.MethodType, functools.partial)
+    if not isinstance(function, callables):
+        yield from _of_value(_constant(name, function), seen)
+        return
     if id(function) in seen:
         return
     seen.add(id(function))
@@ -267,14 +354,21 @@ def _of_function(function: Any, name: str, seen: set[int]) -> Iterator[_Place]:
         yield from _of_value(_constant(name, function.__self__), seen)
         yield from _of_function(function.__func__, name, seen)
         return
-    if not isinstance(function, types.FunctionType):
-        yield from _of_value(_constant(name, function), seen)
-        return
+    is_users = not _is_of_libraries(function.__globals__.get("__name__", ""))
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    instructions = dis.get_instructions(function)
+    assigned = {i.argval for i in instructions if i.opname == "STORE_DEREF"}
     for variable, cell in cells:
-        if id(cell) not in seen:
+        # The wrapper of a library, such as that of a scheduler around `step`, may call a function
+        # of the user.
+        if id(cell) not in seen and (is_users or isinstance(_content(cell), callables)):
             seen.add(id(cell))
-            yield from _of_value(_in_cell(f"{name}, {variable}", cell), seen)
+            place = replace(
+                _in_cell(f"{name}, {variable}", cell), is_read_only=variable not in assigned
+            )
+            yield from _of_value(place, seen)
+    if not is_users:
+        return
     yield from _of_globals(function, name, seen)
     for i, value in enumerate(function.__defaults__ or ()):
         yield from _of_value(_constant(f"{name}, default {i}", value), seen)
@@ -337,6 +431,14 @@ def _in_cell(name: str, cell: types.CellType) -> _Place:
     return _Place(
         name, lambda: cell.cell_contents, lambda value: setattr(cell, "cell_contents", value)
     )
+
+
+def _content(cell: types.CellType) -> Any:
+    """Return the value of a variable; None if it has none yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
 
 
 def _in_dict(name: str, values: dict[str, Any], key: str) -> _Place:
@@ -404,4 +506,46 @@ def _is_constant(value: Any) -> bool:
 
 def is_of_library(kind: type[Any]) -> bool:
     """Return whether a class belongs to a known library rather than to the user."""
-    return kind.__module__.partition(".")[0] in _LIBRARIES
+    return _is_of_libraries(kind.__module__)
+
+
+def _is_of_libraries(module: str) -> bool:
+    return module.partition(".")[0] in _LIBRARIES
+
+
+@functools.cache
+def _set_by_library(kind: type[Any]) -> frozenset[str]:
+    """Return the attributes that an optimizer's methods set; none if its class is the user's."""
+    if not is_of_library(kind):
+        return frozenset()
+    methods = (
+        inspect.unwrap(method)
+        for base in kind.__mro__
+        for method in vars(base).values()
+        if isinstance(method, types.FunctionType)
+    )
+    return frozenset(
+        instruction.argval
+        for method in methods
+        for instruction in dis.get_instructions(method)
+        if instruction.opname == "STORE_ATTR"
+    )
+
+
+def _check_global_hooks(origin: Origin) -> None:
+    """Check that no function of a user is a hook of all optimizers of the process.
+
+    It would also be called in later trainings of the same process, and twice once its file is
+    imported again.
+    """
+    hooks = (*_global_optimizer_pre_hooks.values(), *_global_optimizer_post_hooks.values())
+    for hook in hooks:
+        if not is_of_library(type(hook)) or not _is_of_libraries(getattr(hook, "__module__", "")):
+            name = getattr(hook, "__qualname__", type(hook).__qualname__)
+            raise DefinitionError(
+                f"{origin}: {name} is registered as a hook of all optimizers of the process "
+                "(register_optimizer_step_pre_hook or register_optimizer_step_post_hook), which "
+                "would also change other trainings. Register it for this optimizer: "
+                "optimizer.register_step_pre_hook(hook) or "
+                "optimizer.register_step_post_hook(hook)."
+            )

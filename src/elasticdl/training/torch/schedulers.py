@@ -16,8 +16,10 @@ each worker.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
+import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -32,14 +34,14 @@ from elasticdl.errors import (
     raised_at,
     users_traceback,
 )
-from elasticdl.training.torch.hook_memory import Codec, UnkeepableValueError
+from elasticdl.training.torch.hook_memory import Codec, FunctionMemory, UnkeepableValueError
 
 if TYPE_CHECKING:
     from torch import nn
 
     from elasticdl.definition import ModelDefinition
 
-_CLASS = "class"
+_CLASS, _FUNCTIONS = "class", "functions/"
 _log = logging.getLogger("elasticdl")
 
 _KEYS = ("scheduler", "interval", "frequency", "monitor")
@@ -88,6 +90,10 @@ class Schedulers:
         self._codec = Codec(parameters)
         made = definition.create_lr_schedulers
         self._schedules = [] if made is None else self._read(made(optimizer))
+        self._memories = [
+            FunctionMemory(_functions_of(each.scheduler), self._codec, known=[optimizer])
+            for each in self._schedules
+        ]
         self._loaded = False
         self.state()
         self._note_idle_epoch()
@@ -189,12 +195,14 @@ class Schedulers:
         for number, schedule in enumerate(self._schedules):
             try:
                 kept = self._codec.to_arrays(dict(schedule.scheduler.state_dict()))
+                of_functions = self._memories[number].state()
             except UnkeepableValueError as error:
                 raise DefinitionError(
                     f"{self._where}: {type(schedule.scheduler).__name__} keeps {error}, which no "
                     "checkpoint can store, so a resumed training would continue differently. Give "
                     "it functions without state, and otherwise numbers, strings and tensors."
                 ) from error
+            kept |= {f"{_FUNCTIONS}{name}": array for name, array in of_functions.items()}
             arrays |= {f"{number}/{name}": array for name, array in kept.items()}
             arrays[f"{number}/{_CLASS}"] = np.frombuffer(_class_of(schedule).encode(), np.uint8)
         return arrays
@@ -209,14 +217,24 @@ class Schedulers:
             return [f"{len(by_number)} in the checkpoint, {len(self._schedules)} in the model file"]
         problems = []
         for number, schedule in enumerate(self._schedules):
-            saved, mine = by_number[number].pop(_CLASS).tobytes().decode(), _class_of(schedule)
-            if saved != mine:
-                problems.append(f"{number}: {saved} in the checkpoint, {mine} in the model file")
+            kind, mine = by_number[number].pop(_CLASS).tobytes().decode(), _class_of(schedule)
+            if kind != mine:
+                problems.append(f"{number}: {kind} in the checkpoint, {mine} in the model file")
         if problems:
             return problems
         for number, schedule in enumerate(self._schedules):
-            schedule.scheduler.load_state_dict(self._codec.to_values(by_number[number]))
+            saved = by_number[number]
+            of_functions = {
+                path.removeprefix(_FUNCTIONS): saved.pop(path)
+                for path in list(saved)
+                if path.startswith(_FUNCTIONS)
+            }
+            schedule.scheduler.load_state_dict(self._codec.to_values(saved))
+            self._memories[number].load(of_functions)
         self._loaded = True
+        # A scheduler whose first step is the first action of a resumed job, at the end of an epoch,
+        # would warn that the optimizer has made no step.
+        self._optimizer._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001
         return []
 
     def _step(self, scheduler: Any, *monitored: float) -> None:
@@ -309,6 +327,22 @@ def _all(scheduler: Any) -> Iterator[Any]:
     if isinstance(scheduler, (lr_scheduler.SequentialLR, lr_scheduler.ChainedScheduler)):
         for each in scheduler._schedulers:  # noqa: SLF001 - no public name
             yield from _all(each)
+
+
+def _functions_of(scheduler: Any) -> dict[str, Any]:
+    """Return the user's functions that a scheduler calls and that its state does not contain.
+
+    Of a callable object, `state_dict()` of a scheduler contains the attributes.
+    """
+    functions: dict[str, Any] = {}
+    for each in _all(scheduler):
+        lambdas = getattr(each, "lr_lambdas", None) or [getattr(each, "_scale_fn_custom", None)]
+        functions |= {
+            f"function {len(functions) + number}": function
+            for number, function in enumerate(lambdas)
+            if isinstance(function, (types.FunctionType, types.MethodType, functools.partial))
+        }
+    return functions
 
 
 def _required(step: Callable[..., Any]) -> str:
