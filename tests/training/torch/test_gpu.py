@@ -12,7 +12,7 @@ from tests.training.torch.conftest import batch_of, definition_of, same_bits, to
 from torch import nn
 
 from elasticdl.training.torch import failures
-from elasticdl.training.torch.hook_memory import Codec
+from elasticdl.training.torch.value_codec import Codec
 
 needs_gpu = pytest.mark.skipif(
     not (os.environ.get("ELASTICDL_TEST_GPU") and torch.cuda.is_available()), reason="needs a GPU"

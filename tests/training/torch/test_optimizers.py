@@ -426,6 +426,18 @@ def test_settings_of_a_schedulers_function_are_those_of_the_file_after_a_resume(
     assert again.optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * 2 / 2)
 
 
+def test_a_model_that_a_schedulers_function_uses_is_stored_once():
+    model = nn.Linear(4, 3)
+    definition = replace(
+        definition_of(lambda: model, optimizer=sgd),
+        create_lr_schedulers=lambda o: lr_scheduler.LambdaLR(o, lambda _: float(model.training)),
+    )
+
+    state = trainer_of(definition).state()
+
+    assert not [path for path in state if "functions/" in path]
+
+
 def test_a_schedulers_function_that_draws_is_refused():
     ticks = itertools.cycle([1.0, 0.5])
     definition = replace(

@@ -42,7 +42,7 @@ from elasticdl.training.callback_state import (
     arguments_of,
     name_of,
 )
-from elasticdl.training.torch.hook_memory import has_state, is_of_library
+from elasticdl.training.torch.function_memory import has_state, is_of_library
 from elasticdl.training.torch.tensors import here, to_array, to_tensor
 from elasticdl.training.trainer import CALLBACKS
 

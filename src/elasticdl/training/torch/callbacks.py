@@ -37,7 +37,7 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.training import missing_logs
-from elasticdl.training.torch.hook_memory import has_state, is_of_library
+from elasticdl.training.torch.function_memory import has_state, is_of_library
 
 if TYPE_CHECKING:
     from torch import nn

@@ -2,7 +2,7 @@
 
     optimizer/class                          the name of its class
     optimizer/param_groups/0/lr              a number or tensor of a group; its other values,
-    optimizer/param_groups/0/betas/values    such as a pair of numbers, as encoded by `memory.Codec`
+    optimizer/param_groups/0/betas/values    such as a pair of numbers, encoded by `value_codec`
     optimizer/param_groups/1/params/values   the parameters' names, of a group that a hook added
     optimizer/NAME/exp_avg                   a *slot*: state of the parameter NAME
     optimizer/NAME/step:number               a slot that is a plain number
@@ -34,9 +34,10 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.training.torch.failures import device_advice
-from elasticdl.training.torch.hook_memory import Codec, HookMemory, UnkeepableValueError
+from elasticdl.training.torch.hook_memory import HookMemory
 from elasticdl.training.torch.tensors import to_array, to_tensor
 from elasticdl.training.torch.untracked_state import digest
+from elasticdl.training.torch.value_codec import Codec, UnkeepableValueError
 
 if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition

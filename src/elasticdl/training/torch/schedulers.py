@@ -34,7 +34,8 @@ from elasticdl.errors import (
     raised_at,
     users_traceback,
 )
-from elasticdl.training.torch.hook_memory import Codec, FunctionMemory, UnkeepableValueError
+from elasticdl.training.torch.function_memory import FunctionMemory
+from elasticdl.training.torch.value_codec import Codec, UnkeepableValueError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -72,6 +73,7 @@ class Schedulers:
         optimizer: The optimizer whose learning rates they set. No checkpoint may have been loaded
             into it yet.
         parameters: The model's parameters, by name.
+        model: The model.
 
     Raises:
         DefinitionError: A created object is not a scheduler of that optimizer, or has state that
@@ -84,14 +86,16 @@ class Schedulers:
         definition: ModelDefinition,
         optimizer: Optimizer,
         parameters: Mapping[str, nn.Parameter],
+        model: nn.Module,
     ) -> None:
         self._where = definition.where("lr_scheduler")
         self._optimizer = optimizer
         self._codec = Codec(parameters)
         made = definition.create_lr_schedulers
         self._schedules = [] if made is None else self._read(made(optimizer))
+        known = [optimizer, *model.modules()]
         self._memories = [
-            FunctionMemory(_functions_of(each.scheduler), self._codec, known=[optimizer])
+            FunctionMemory(_functions_of(each.scheduler), self._codec, known=known)
             for each in self._schedules
         ]
         self._loaded = False

@@ -171,7 +171,7 @@ class TorchTrainer:
             self._optimizer = OptimizerState(definition, self._parameters, given, self.model)
             self.optimizer = self._optimizer.optimizer
             self._averages = Averages(definition, self.model)
-            self._schedulers = Schedulers(definition, self.optimizer, self._parameters)
+            self._schedulers = Schedulers(definition, self.optimizer, self._parameters, self.model)
             callbacks = Callbacks(definition.create_callbacks(), definition.where("callbacks"))
         self._clip, self._given = clipping_of(definition, callbacks.objects), given
         trained = {id(parameter) for parameter in given}

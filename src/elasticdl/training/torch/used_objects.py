@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from elasticdl.tracebacks import is_of_the_user
-from elasticdl.training.torch.hook_memory import is_of_library
+from elasticdl.training.torch.function_memory import is_of_library
 from elasticdl.training.torch.untracked_state import digest, names_read_by
 
 # Deep enough for a loss, which is wrapped in functions of ElasticDL that order its arguments.

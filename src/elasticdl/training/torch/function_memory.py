@@ -1,0 +1,314 @@
+"""Finds, stores and restores what a user's function remembers from one call to the next.
+
+    a variable of the enclosing function, a global one that it assigns   the value
+    a list, dict, deque or tensor in one                                 its contents, in place
+    a scheduler, or anything with state_dict() and load_state_dict()     its state
+    an object of a user's class                                          its attributes, likewise
+
+These values are outside the state of any module or optimizer.
+
+Callers: `hook_memory.py` for the hooks of an optimizer, `schedulers.py` for the functions that a
+scheduler calls; `callbacks.py` and others for what belongs to a library.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dis
+import functools
+import inspect
+import random
+import sys
+import types
+from collections.abc import (
+    Callable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    MutableSequence,
+    Sequence,
+)
+from dataclasses import dataclass, replace
+from io import IOBase
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from elasticdl.training.torch.tensors import put, to_array
+from elasticdl.training.torch.value_codec import (
+    CONTAINERS,
+    NUMBERS,
+    Codec,
+    UnkeepableValueError,
+)
+
+_LIBRARIES = {"torch", "numpy", "elasticdl", "tensorflow", "keras", *sys.stdlib_module_names}
+_DRAWS = (
+    random.Random,
+    np.random.Generator,
+    np.random.RandomState,
+    torch.Generator,
+    collections.abc.Iterator,
+)
+
+
+@dataclass(frozen=True)
+class RememberedValue:
+    """A variable or attribute that a hook can change: its name, and functions to get and set it.
+
+    Attributes:
+        is_read_only: Whether the function that uses the variable does not assign it; another one
+            may.
+    """
+
+    name: str
+    get: Callable[[], Any]
+    put: Callable[[Any], None]
+    is_read_only: bool = False
+
+    def read(self) -> Any:
+        """Return the value as one that `Codec` can convert.
+
+        Raises:
+            UnkeepableValueError: It is an object of another kind.
+        """
+        value = self.get()
+        if isinstance(value, torch.optim.Optimizer):
+            raise UnkeepableValueError(f"another optimizer, {type(value).__name__},")
+        if has_state(value):
+            return dict(value.state_dict())
+        if isinstance(value, (*NUMBERS, np.generic, torch.Tensor, np.ndarray)):
+            return value
+        if isinstance(value, tuple(CONTAINERS.values())):
+            return value
+        raise UnkeepableValueError(f"a {type(value).__module__}.{type(value).__name__}")
+
+    def write(self, saved: Any) -> None:
+        """Restore a value that `read` returned."""
+        value = self.get()
+        if has_state(value):
+            value.load_state_dict(saved)
+        elif isinstance(value, torch.Tensor) and value.shape == getattr(saved, "shape", None):
+            with torch.no_grad():
+                put(value, to_array(saved))
+        elif type(value) is not type(saved):
+            self.put(saved)
+        elif isinstance(value, MutableSequence):
+            # In place, because other objects may refer to the same object.
+            value.clear()
+            value.extend(saved)
+        elif isinstance(value, (MutableMapping, set)):
+            value.clear()
+            value.update(saved)
+        else:
+            self.put(saved)
+
+
+class FunctionMemory:
+    """Reads the state of functions for a checkpoint, and restores it.
+
+    Args:
+        functions: Name -> function, method, partial or other callable; names are for errors.
+        codec: Converts the state to arrays.
+        known: Objects whose state is stored elsewhere, such as the optimizer.
+    """
+
+    def __init__(
+        self, functions: Mapping[str, Any], codec: Codec, *, known: Sequence[Any] = ()
+    ) -> None:
+        self._functions, self._codec, self._known = dict(functions), codec, list(known)
+
+    def state(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return the functions' state as arrays; empty if there is none.
+
+        Settings, which no function changes, are left out: numbers that are only read, and values
+        that cannot be stored.
+
+        Raises:
+            UnkeepableValueError: A function draws from a generator or an iterator, which changes.
+        """
+        values = {}
+        for place in self._places():
+            value = place.get()
+            if place.is_read_only and isinstance(value, (*NUMBERS, np.generic)):
+                continue
+            try:
+                self._codec.to_arrays(place.read())
+            except UnkeepableValueError:
+                if isinstance(value, _DRAWS):
+                    raise
+                continue
+            values[place.name] = place.read()
+        return self._codec.to_arrays(values) if values else {}
+
+    def load(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """Restore a state that `state` returned."""
+        saved = self._codec.to_values(arrays) if arrays else {}
+        for place in self._places():
+            if place.name in saved:
+                place.write(saved[place.name])
+
+    def _places(self) -> list[RememberedValue]:
+        seen = {id(each) for each in self._known}
+        return [
+            place
+            for name, function in self._functions.items()
+            for place in remembered_by_function(function, name, seen)
+        ]
+
+
+def remembered_by_function(function: Any, name: str, seen: set[int]) -> Iterator[RememberedValue]:
+    """Yield the variables and attributes that a function can change and that outlive a call.
+
+    Args:
+        function: A function, method, partial or other callable.
+        name: Its name, for errors; the prefix of the yielded names.
+        seen: Ids of the objects that were searched already; receives those searched now.
+    """
+    callables = (types.FunctionType, types.MethodType, functools.partial)
+    if not isinstance(function, callables):
+        yield from _of_value(_constant(name, function), seen)
+        return
+    if id(function) in seen:
+        return
+    seen.add(id(function))
+    if isinstance(function, functools.partial):
+        yield from remembered_by_function(function.func, name, seen)
+        for i, argument in enumerate([*function.args, *function.keywords.values()]):
+            yield from _of_value(_constant(f"{name}, argument {i}", argument), seen)
+        return
+    if inspect.ismethod(function):
+        yield from _of_value(_constant(name, function.__self__), seen)
+        yield from remembered_by_function(function.__func__, name, seen)
+        return
+    is_users = not is_library(function.__globals__.get("__name__", ""))
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    instructions = dis.get_instructions(function)
+    assigned = {i.argval for i in instructions if i.opname == "STORE_DEREF"}
+    for variable, cell in cells:
+        # The wrapper of a library, such as that of a scheduler around `step`, may call a function
+        # of the user.
+        if id(cell) not in seen and (is_users or isinstance(_content(cell), callables)):
+            seen.add(id(cell))
+            place = replace(
+                _in_cell(f"{name}, {variable}", cell), is_read_only=variable not in assigned
+            )
+            yield from _of_value(place, seen)
+    if not is_users:
+        return
+    yield from _of_globals(function, name, seen)
+    for i, value in enumerate(function.__defaults__ or ()):
+        yield from _of_value(_constant(f"{name}, default {i}", value), seen)
+
+
+def _of_globals(
+    function: types.FunctionType, name: str, seen: set[int]
+) -> Iterator[RememberedValue]:
+    instructions = list(dis.get_instructions(function))
+    assigned = {i.argval for i in instructions if i.opname == "STORE_GLOBAL"}
+    used = {i.argval for i in instructions if i.opname == "LOAD_GLOBAL"}
+    values = function.__globals__
+    for variable in sorted(assigned | used):
+        value = values.get(variable)
+        keeps = isinstance(value, (MutableSequence, MutableMapping, torch.Tensor, set))
+        if variable in assigned or keeps or has_state(value):
+            yield from _of_value(_in_dict(f"{name}, {variable}", values, variable), seen)
+        elif isinstance(value, types.FunctionType) and value.__globals__ is values:
+            yield from remembered_by_function(value, f"{name}, {variable}", seen)
+
+
+def _of_value(place: RememberedValue, seen: set[int]) -> Iterator[RememberedValue]:
+    try:
+        value = place.get()
+    except ValueError:
+        # A variable that has no value yet.
+        return
+    if isinstance(value, (*NUMBERS, np.generic)):
+        yield place
+        return
+    if id(value) in seen:
+        return
+    if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
+        yield from remembered_by_function(value, place.name, seen)
+        return
+    seen.add(id(value))
+    if isinstance(value, nn.Parameter) or _is_constant(value):
+        return
+    if has_state(value) or isinstance(value, (torch.Tensor, np.ndarray, *CONTAINERS.values())):
+        yield place
+        return
+    if hasattr(value, "__dict__") and not is_of_library(type(value)):
+        yield from remembered_by_object(value, place.name, sorted(vars(value)), seen)
+        return
+    # A value of another kind: `RememberedValue.read` reports that it cannot be stored.
+    yield place
+
+
+def remembered_by_object(
+    value: Any, name: str, attributes: list[str], seen: set[int]
+) -> Iterator[RememberedValue]:
+    """Yield what an object remembers in some of its attributes, and in `__call__`."""
+    for attribute in attributes:
+        yield from _of_value(_in_dict(f"{name}.{attribute}", vars(value), attribute), seen)
+    if callable(value):
+        yield from remembered_by_function(type(value).__call__, name, seen)
+
+
+def _constant(name: str, value: Any) -> RememberedValue:
+    """Describe an object that no hook replaces, although a hook may change its contents."""
+    return RememberedValue(name, lambda: value, lambda _: None)
+
+
+def _in_cell(name: str, cell: types.CellType) -> RememberedValue:
+    return RememberedValue(
+        name, lambda: cell.cell_contents, lambda value: setattr(cell, "cell_contents", value)
+    )
+
+
+def _content(cell: types.CellType) -> Any:
+    """Return the value of a variable; None if it has none yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _in_dict(name: str, values: dict[str, Any], key: str) -> RememberedValue:
+    return RememberedValue(
+        name, lambda: values.get(key), lambda value: values.__setitem__(key, value)
+    )
+
+
+def has_state(value: Any) -> bool:
+    """Return whether an object has state_dict() and load_state_dict()."""
+    return (
+        not isinstance(value, type)
+        and callable(getattr(value, "state_dict", None))
+        and callable(getattr(value, "load_state_dict", None))
+    )
+
+
+def _is_constant(value: Any) -> bool:
+    """Return whether a value is treated as immutable: modules, classes, builtins, files."""
+    plain = (types.ModuleType, type, types.BuiltinFunctionType, torch.dtype, torch.device, IOBase)
+    if isinstance(value, plain):
+        return True
+    draws = isinstance(value, _DRAWS)
+    return (
+        is_of_library(type(value))
+        and not draws
+        and not has_state(value)
+        and (not isinstance(value, (torch.Tensor, np.ndarray, *CONTAINERS.values())))
+    )
+
+
+def is_of_library(kind: type[Any]) -> bool:
+    """Return whether a class belongs to a known library rather than to the user."""
+    return is_library(kind.__module__)
+
+
+def is_library(module: str) -> bool:
+    """Return whether a module belongs to a known library."""
+    return module.partition(".")[0] in _LIBRARIES

@@ -1,0 +1,121 @@
+"""Converts values that a user's functions keep to arrays that a checkpoint can store, and back.
+
+    {"calls": 3, "norms": deque([0.5, tensor(0.2)])}    JSON as an array of bytes, and one array for
+                                                        each tensor in it
+
+Parameters are stored by name, not copied; so is `id(parameter)` as a key of a dict.
+
+Callers: `function_memory.py`, `hook_memory.py`, `optimizer.py` and `schedulers.py`.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from elasticdl.training.torch.tensors import here, to_array, to_tensor
+
+_JSON = "values"
+NUMBERS = (bool, int, float, str, type(None))
+
+
+class UnkeepableValueError(Exception):
+    """Raised for a value that cannot be stored in a checkpoint; the message describes the value."""
+
+
+class Codec:
+    """Converts values to arrays that a checkpoint can store, and back.
+
+    It accepts numbers, strings, tensors, arrays, and standard containers of them.
+
+    Args:
+        parameters: The model's parameters, which are stored by name and not copied.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        self._parameters = dict(parameters)
+        self._names = {id(p): name for name, p in parameters.items()}
+
+    def to_arrays(self, value: Any) -> dict[str, np.ndarray[Any, Any]]:
+        """Convert a value to named arrays: JSON as an array of bytes, and each array in the value.
+
+        Raises:
+            UnkeepableValueError: The value contains an object of another kind.
+        """
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        text = json.dumps(self._encoded(value, arrays))
+        return {_JSON: np.frombuffer(text.encode(), np.uint8).copy(), **arrays}
+
+    def to_values(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
+        """Restore the value that was passed to `to_arrays`."""
+        return self._decoded(json.loads(arrays[_JSON].tobytes().decode()), arrays)
+
+    def _encoded(self, value: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
+        if type(value) in NUMBERS:
+            return value
+        if isinstance(value, np.generic):
+            return self._encoded(value.item(), arrays)
+        if id(value) in self._names:
+            return {"parameter": self._names[id(value)]}
+        if isinstance(value, (torch.Tensor, np.ndarray)):
+            name = str(len(arrays))
+            if isinstance(value, torch.Tensor):
+                arrays[name] = to_array(value)
+                return {"tensor": name, "device": value.device.type}
+            arrays[name] = value.copy()
+            return {"array": name}
+        kind = next((k for k, t in CONTAINERS.items() if type(value) is t), None)
+        if kind is None:
+            raise UnkeepableValueError(f"a {type(value).__module__}.{type(value).__name__}")
+        if isinstance(value, Mapping):
+            items = [
+                [self._key(key, arrays), self._encoded(inner, arrays)]
+                for key, inner in value.items()
+            ]
+        else:
+            items = [self._encoded(item, arrays) for item in value]
+        if kind == "deque":
+            return {kind: items, "maxlen": value.maxlen}
+        return {kind: items}
+
+    def _key(self, key: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
+        """Encode a key of a dict; `id(parameter)`, which each process has another of, by name."""
+        if type(key) is int and key in self._names:
+            return {"id of": self._names[key]}
+        return self._encoded(key, arrays)
+
+    def _decoded(self, made: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
+        if not isinstance(made, dict):
+            return made
+        (kind, inner), *more = made.items()
+        if kind == "parameter":
+            return self._parameters[inner]
+        if kind == "id of":
+            return id(self._parameters[inner])
+        if kind == "tensor":
+            return to_tensor(arrays[inner]).to(here(made["device"]))
+        if kind == "array":
+            return np.array(arrays[inner])
+        container: Any = CONTAINERS[kind]
+        if issubclass(container, Mapping):
+            pairs = [[self._decoded(x, arrays) for x in item] for item in inner]
+            return container(dict(pairs))
+        items = [self._decoded(item, arrays) for item in inner]
+        return container(items, *(value for _, value in more))
+
+
+CONTAINERS: Mapping[str, type[Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "set": set,
+    "deque": collections.deque,
+    "dict": dict,
+    "ordered": collections.OrderedDict,
+    "counter": collections.Counter,
+}
