@@ -9,6 +9,7 @@
                                   called, before an epoch and after an evaluation, as in a plain
                                   loop
     parameters and modules        that are replaced or added: rejected
+    shapes and dtypes             of parameters and buffers, as in weight.data = larger: rejected
 
 The mode of the model depends on the event: training mode from `on_train_begin` to the end of an
 epoch's batches, else evaluation mode.
@@ -26,6 +27,8 @@ from torch import nn
 
 from elasticdl.errors import DefinitionError
 from elasticdl.training.callback_state import CannotKeepError
+from elasticdl.training.torch.buffers import is_kept
+from elasticdl.training.torch.refusals import KEEP_THE_SHAPE, changed_shape, shapes_of
 from elasticdl.training.torch.untracked_state import digest
 from elasticdl.training.torch.used_objects import (
     OF_MODULES,
@@ -160,6 +163,7 @@ class CallbackChanges:
             self._values_of_attributes(),
             self._variables(),
         )
+        shapes = shapes_of(self._tensors_kept())
         yield
         changed = [
             what
@@ -171,6 +175,10 @@ class CallbackChanges:
                 f"{self._where}: a callback changed the {changed[0]} of the trained model in "
                 f"{moment}(). No checkpoint stores that, so a resumed training would continue "
                 f"differently. {_WAYS_OUT[changed[0]]}"
+            )
+        if (found := changed_shape(shapes, self._tensors_kept())) is not None:
+            raise DefinitionError(
+                f"{self._where}: a callback changed {found} in {moment}(). {KEEP_THE_SHAPE}"
             )
         for variable, seen in self._variables().items():
             if seen != variables.get(variable, seen):
@@ -260,6 +268,15 @@ class CallbackChanges:
                 for m in modules.values()
             ],
         }
+
+    def _tensors_kept(self) -> dict[str, torch.Tensor]:
+        """Return the parameters and persistent buffers that the model has now, by name."""
+        tensors: dict[str, torch.Tensor] = dict(nn.Module.named_parameters(self._model))
+        for prefix, module in self._model.named_modules():
+            for leaf, buffer in module._buffers.items():  # noqa: SLF001 - see `is_kept`
+                if buffer is not None and is_kept(module, leaf):
+                    tensors[f"{prefix}.{leaf}".lstrip(".")] = buffer
+        return tensors
 
     def _described(self, prefix: str, name: str) -> str:
         if prefix in self._of_loss:
