@@ -690,6 +690,35 @@ def test_a_buffer_that_is_not_kept_may_change_its_shape_in_a_callback():
     assert trainer.model.mask.shape == (5,)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: nn.utils.parametrize.remove_parametrizations(model.first, "weight"),
+        lambda model: setattr(model.first.bias, "data", larger(model.first.bias)),
+        lambda model: model.register_forward_hook(lambda *_: None),
+    ],
+)
+def test_a_change_of_layers_at_the_end_is_answered_with_how_to_get_the_trained_model(change):
+    class Simplifies:
+        def on_train_end(self):
+            change(self.model)
+
+    def create():
+        model = Two()
+        nn.utils.parametrizations.weight_norm(model.first)
+        return model
+
+    trainer = begin(trained_with(Simplifies(), create_model=create))
+
+    with pytest.raises(
+        DefinitionError, match=r"in on_train_end\(\)\. .*could not be loaded"
+    ) as raised:
+        trainer.hooks.train_end({})
+    assert "after elasticdl.load(" in str(raised.value)
+    assert "the same command resumes" in str(raised.value)
+    assert "resumed training would continue differently" not in str(raised.value)
+
+
 @pytest.mark.parametrize("name", ["model", "optimizer"])
 def test_another_model_or_optimizer_in_a_callback_is_refused(name):
     class Replaces:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 _PLAIN = (bool, int, float, str, type(None))
 # Not state of the model: the training loop reads this attribute.
 _STOPS = ("", "stop_training")
+_END = "on_train_end"
 # Prefix of the names of loss objects; the names of modules contain no slash.
 _LOSS = "loss"
 
@@ -171,14 +172,15 @@ class CallbackChanges:
             if ids != parts[what] and not (what == "forward hooks" and moment == "on_train_begin")
         ]
         if changed:
+            is_end = moment == _END
             raise DefinitionError(
                 f"{self._where}: a callback changed the {changed[0]} of the trained model in "
-                f"{moment}(). No checkpoint stores that, so a resumed training would continue "
-                f"differently. {_WAYS_OUT[changed[0]]}"
+                f"{moment}(). {_AT_THE_END if is_end else _NOT_STORED + _WAYS_OUT[changed[0]]}"
             )
         if (found := changed_shape(shapes, self._tensors_kept())) is not None:
             raise DefinitionError(
-                f"{self._where}: a callback changed {found} in {moment}(). {KEEP_THE_SHAPE}"
+                f"{self._where}: a callback changed {found} in {moment}(). "
+                f"{_AT_THE_END if moment == _END else KEEP_THE_SHAPE}"
             )
         for variable, seen in self._variables().items():
             if seen != variables.get(variable, seen):
@@ -316,6 +318,14 @@ class CallbackChanges:
         }
 
 
+_NOT_STORED = "No checkpoint stores that, so a resumed training would continue differently. "
+_AT_THE_END = (
+    "The trained model would not have this change, or could not be loaded, because loading creates "
+    "the model from the model file and calls no callbacks. Remove it from the callback, and make "
+    "it after elasticdl.load(...), or where you export the model. What was trained is kept in "
+    "checkpoints, and the same command resumes from the last one: in one process that of the end, "
+    "so nothing is trained again; on workers it may be earlier."
+)
 _WAYS_OUT = {
     "modules": "Create all modules in custom_model(), and choose in forward which are used.",
     "parameters": "Change their numbers in place, under torch.no_grad().",
