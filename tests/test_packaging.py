@@ -153,3 +153,16 @@ def test_the_first_training_runs_from_the_wheel(dist, tmp_path):
         if command.startswith("python"):
             assert done.stdout.strip() == str(packages / "elasticdl" / "__init__.py")
     assert (folder / "predicted.recordio").is_file()
+
+
+def test_the_package_runs_as_the_command_does():
+    shown = subprocess.run(
+        [sys.executable, "-m", "elasticdl", "--help"],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ).stdout
+
+    assert shown.startswith("Usage: elasticdl [OPTIONS]")

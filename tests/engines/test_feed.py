@@ -491,3 +491,23 @@ def test_skipped_records_are_not_decoded(tmp_path):
     assert values([next(singly), next(singly)]) == [[0, 1], [2, 3]]
     rest = shard_batches(definition, reader, plan, 0, ShardLease(0), left_out=[BatchId(0, 0, 2)])
     assert [fed.batch is None for fed in rest] == [False, False, True, False]
+
+
+def one_record(records):
+    (record,) = records
+    return stack_fields([record])
+
+
+def test_an_input_function_for_one_record_trains_with_minibatches_of_one():
+    data = RecordData(definition_of(RecordInput(one_record, SCHEMA)), source_of(6))
+
+    assert data.example(ShardPlan(6, 1, 3)).num_examples == 1
+
+    with pytest.raises(UserCodeError, match="too many values to unpack"):
+        data.example(ShardPlan(6, 2, 3))
+
+
+def test_an_example_has_two_records_even_if_minibatches_have_one():
+    data = RecordData(definition_of(RecordInput(stack_fields, SCHEMA)), source_of(6))
+
+    assert data.example(ShardPlan(6, 1, 3)).num_examples == 2

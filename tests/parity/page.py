@@ -64,9 +64,12 @@ _DIFFERENCES = """
   training. Choose a minibatch that is large enough, or another normalization.
 - The scripts here read the records in their stored order (`shuffle=False`), because each framework
   shuffles in its own way.
-- A weight without effect (the bias of the keys in attention) has a gradient of rounding errors
-  only. Adam turns it into steps, which depend on the order of a sum. Losses and all other weights
-  are equal.
+- A weight without effect (the bias of the keys in attention, the bias of a layer before BatchNorm)
+  has a gradient of rounding errors only. Adam turns it into steps, which depend on the order of a
+  sum. Training losses and all other weights are equal. Before BatchNorm, the running mean follows
+  the bias and lags behind it, so validation losses, too, may differ on workers (1.3197 instead of
+  1.3208 in a case with Adam's learning rate 0.01). `Linear(..., bias=False)` before BatchNorm
+  avoids it.
 """
 
 

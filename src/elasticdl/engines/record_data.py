@@ -222,11 +222,13 @@ class RecordData:
             if isinstance(self.definition.input, RecordInput):
                 # Two records show the shapes and are faster to read than a whole shard. One is not
                 # enough: some layers cannot compute statistics of a single example.
-                few = min(2, self.source.num_records)
-                in_order = batches_in_order(
-                    self.definition, self.source, few, Mode.TRAINING, stop=few
-                )
-                return next(in_order)[1]
+                try:
+                    return self._first_batch(min(2, self.source.num_records))
+                except UserCodeError:
+                    if plan.minibatch_size > 1:
+                        raise
+                # The function may accept only one record, as many as each minibatch has.
+                return self._first_batch(1)
             for fed in self.shard_batches(plan, 0, ShardLease(shard)):
                 if fed.batch is not None:
                     return fed.batch
@@ -234,6 +236,10 @@ class RecordData:
             f"{self.definition.where('input')}: the data pipeline yields no examples from "
             f"{self.source.num_records} records."
         )
+
+    def _first_batch(self, size: int) -> Batch:
+        in_order = batches_in_order(self.definition, self.source, size, Mode.TRAINING, stop=size)
+        return next(in_order)[1]
 
     def validation(self, data: str, plan: ShardPlan) -> Validation:
         """Open other records for evaluation, or use those that are held out."""

@@ -635,6 +635,90 @@ def test_a_change_that_cannot_be_stored_is_refused_with_its_hook(change, what):
         trainer.hooks.epoch_begin(0)
 
 
+def larger(tensor):
+    return torch.cat([tensor.detach(), tensor.detach()])
+
+
+class Counting(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 3)
+        self.register_buffer("seen", torch.zeros(2))
+        self.register_buffer("mask", torch.ones(2), persistent=False)
+
+
+@pytest.mark.parametrize("moment", ["on_train_begin", "on_epoch_begin", "on_train_batch_end"])
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (
+            lambda model: setattr(model.weight, "data", larger(model.weight)),
+            "parameter weight from float32[3, 4] to float32[6, 4]",
+        ),
+        (
+            lambda model: setattr(model, "seen", larger(model.seen)),
+            "buffer seen from float32[2] to float32[4]",
+        ),
+        (
+            lambda model: model.seen.resize_(3),
+            "buffer seen from float32[2] to float32[3]",
+        ),
+        (lambda model: model.double(), "parameter weight from float32[3, 4] to float64[3, 4]"),
+    ],
+)
+def test_a_callback_that_changes_a_shape_or_dtype_is_refused(change, what, moment):
+    def call(self, *_, **__):
+        change(self.model)
+
+    trainer = trained_with(type("Grows", (), {moment: call})(), create_model=Counting)
+
+    with pytest.raises(DefinitionError, match="largest shape") as raised:
+        begin(trainer)
+        trainer.hooks.epoch_begin(0)
+        trainer.hooks.batch_end(0, {})
+    assert f"a callback changed the model's {what} in {moment}()" in str(raised.value)
+
+
+def test_a_buffer_that_is_not_kept_may_change_its_shape_in_a_callback():
+    class Grows:
+        def on_epoch_begin(self, epoch):
+            self.model.mask = torch.ones(5)
+
+    trainer = begin(trained_with(Grows(), create_model=Counting))
+
+    trainer.hooks.epoch_begin(0)
+
+    assert trainer.model.mask.shape == (5,)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: nn.utils.parametrize.remove_parametrizations(model.first, "weight"),
+        lambda model: setattr(model.first.bias, "data", larger(model.first.bias)),
+        lambda model: model.register_forward_hook(lambda *_: None),
+    ],
+)
+def test_a_change_of_layers_at_the_end_is_answered_with_how_to_get_the_trained_model(change):
+    class Simplifies:
+        def on_train_end(self):
+            change(self.model)
+
+    def create():
+        model = Two()
+        nn.utils.parametrizations.weight_norm(model.first)
+        return model
+
+    trainer = begin(trained_with(Simplifies(), create_model=create))
+
+    with pytest.raises(
+        DefinitionError, match=r"in on_train_end\(\)\. .*could not be loaded"
+    ) as raised:
+        trainer.hooks.train_end({})
+    assert "after elasticdl.load(" in str(raised.value)
+    assert "the same command resumes" in str(raised.value)
+    assert "resumed training would continue differently" not in str(raised.value)
+
+
 @pytest.mark.parametrize("name", ["model", "optimizer"])
 def test_another_model_or_optimizer_in_a_callback_is_refused(name):
     class Replaces:

@@ -156,7 +156,11 @@ ALONE = {
     "a mean over a mask": (masked_mean, "divided by something other than their number"),
     "a sum": (
         lambda out, y: functional.cross_entropy(out, y, reduction="sum"),
-        "It is a sum. Sums over workers need a loss that is a mean over the batch",
+        r"It is a sum.* Sums over workers need a loss that is a mean over the batch.*'mean'",
+    ),
+    "sums of several terms over a constant": (
+        lambda out, y: (functional.cross_entropy(out, y, reduction="sum") + out.abs().sum()) / 8,
+        r"divided by a constant.* divide the sum by the number of examples, len\(labels\)",
     ),
     "ignored targets and another term": (two_terms, r"the loss has cross_entropy\(\) in it"),
 }

@@ -510,6 +510,52 @@ def test_a_parameter_written_in_forward_is_refused_on_workers(model, name):
         trainer_of(definition_of(model)).gradients(batch_of(8))
 
 
+class CountsInFloat(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 3)
+        self.register_buffer("count", torch.tensor(0))
+
+    def forward(self, x):
+        if self.training:
+            self.count = self.count + 0.5
+        return super().forward(x)
+
+
+def growing_optimizer(parameters):
+    optimizer = sgd(parameters)
+
+    def grow(optimizer, *_):
+        (weight, bias) = optimizer.param_groups[0]["params"]
+        weight.data, bias.data = torch.zeros(6, 4), torch.zeros(6)
+
+    optimizer.register_step_post_hook(grow)
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        (
+            {"create_model": CountsInFloat},
+            r"`forward` or the loss\) changed the model's buffer count from int64\[\] to float32",
+        ),
+        (
+            {"optimizer": growing_optimizer},
+            r"hooks, changed the model's parameter weight from float32\[3, 4\] to float32\[6, 4\]",
+        ),
+    ],
+)
+@pytest.mark.parametrize("on_workers", [False, True])
+def test_a_step_that_changes_a_shape_or_dtype_is_refused(more, what, on_workers):
+    trainer = trainer_of(definition_of(**more))
+
+    with pytest.raises(DefinitionError, match=what):
+        if on_workers:
+            trainer.apply(trainer.gradients(batch_of(8))[0])
+        else:
+            trainer.train_steps([batch_of(8)])
+
+
 def test_freezing_a_parameter_during_training_is_refused():
     class Freezes(nn.Linear):
         def forward(self, x):

@@ -9,6 +9,7 @@
                                   called, before an epoch and after an evaluation, as in a plain
                                   loop
     parameters and modules        that are replaced or added: rejected
+    shapes and dtypes             of parameters and buffers, as in weight.data = larger: rejected
 
 The mode of the model depends on the event: training mode from `on_train_begin` to the end of an
 epoch's batches, else evaluation mode.
@@ -26,6 +27,8 @@ from torch import nn
 
 from elasticdl.errors import DefinitionError
 from elasticdl.training.callback_state import CannotKeepError
+from elasticdl.training.torch.buffers import is_kept
+from elasticdl.training.torch.refusals import KEEP_THE_SHAPE, changed_shape, shapes_of
 from elasticdl.training.torch.untracked_state import digest
 from elasticdl.training.torch.used_objects import (
     OF_MODULES,
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
 _PLAIN = (bool, int, float, str, type(None))
 # Not state of the model: the training loop reads this attribute.
 _STOPS = ("", "stop_training")
+_END = "on_train_end"
 # Prefix of the names of loss objects; the names of modules contain no slash.
 _LOSS = "loss"
 
@@ -160,6 +164,7 @@ class CallbackChanges:
             self._values_of_attributes(),
             self._variables(),
         )
+        shapes = shapes_of(self._tensors_kept())
         yield
         changed = [
             what
@@ -167,10 +172,15 @@ class CallbackChanges:
             if ids != parts[what] and not (what == "forward hooks" and moment == "on_train_begin")
         ]
         if changed:
+            is_end = moment == _END
             raise DefinitionError(
                 f"{self._where}: a callback changed the {changed[0]} of the trained model in "
-                f"{moment}(). No checkpoint stores that, so a resumed training would continue "
-                f"differently. {_WAYS_OUT[changed[0]]}"
+                f"{moment}(). {_AT_THE_END if is_end else _NOT_STORED + _WAYS_OUT[changed[0]]}"
+            )
+        if (found := changed_shape(shapes, self._tensors_kept())) is not None:
+            raise DefinitionError(
+                f"{self._where}: a callback changed {found} in {moment}(). "
+                f"{_AT_THE_END if moment == _END else KEEP_THE_SHAPE}"
             )
         for variable, seen in self._variables().items():
             if seen != variables.get(variable, seen):
@@ -261,6 +271,15 @@ class CallbackChanges:
             ],
         }
 
+    def _tensors_kept(self) -> dict[str, torch.Tensor]:
+        """Return the parameters and persistent buffers that the model has now, by name."""
+        tensors: dict[str, torch.Tensor] = dict(nn.Module.named_parameters(self._model))
+        for prefix, module in self._model.named_modules():
+            for leaf, buffer in module._buffers.items():  # noqa: SLF001 - see `is_kept`
+                if buffer is not None and is_kept(module, leaf):
+                    tensors[f"{prefix}.{leaf}".lstrip(".")] = buffer
+        return tensors
+
     def _described(self, prefix: str, name: str) -> str:
         if prefix in self._of_loss:
             return f"{name} of a {type(self._of_loss[prefix]).__name__} that the loss uses"
@@ -299,6 +318,14 @@ class CallbackChanges:
         }
 
 
+_NOT_STORED = "No checkpoint stores that, so a resumed training would continue differently. "
+_AT_THE_END = (
+    "The trained model would not have this change, or could not be loaded, because loading creates "
+    "the model from the model file and calls no callbacks. Remove it from the callback, and make "
+    "it after elasticdl.load(...), or where you export the model. What was trained is kept in "
+    "checkpoints, and the same command resumes from the last one: in one process that of the end, "
+    "so nothing is trained again; on workers it may be earlier."
+)
 _WAYS_OUT = {
     "modules": "Create all modules in custom_model(), and choose in forward which are used.",
     "parameters": "Change their numbers in place, under torch.no_grad().",

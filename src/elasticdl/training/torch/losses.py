@@ -327,8 +327,10 @@ class TorchLoss:
         )
         if math.isclose(once, sum(parts), rel_tol=precision, abs_tol=1e-6):
             raise DefinitionError(
-                f"{what} It is a sum. Sums over workers need a loss that is a mean over the batch: "
-                "use reduction='mean' instead of 'sum'."
+                f"{what} It is a sum, possibly divided by a constant. Sums over workers need a "
+                "loss that is a mean over the batch: divide the sum by the number of examples, "
+                "len(labels). If the sum is the whole loss and has one term for each example, "
+                "reduction='mean' instead of 'sum' does the same."
             )
         raise DefinitionError(
             f"{what} So it is not a mean over examples: it depends on which of them share a batch "

@@ -7,8 +7,10 @@
     check_unmoved          if gradients are summed: parameters that forward changes
     check_unchanged        in evaluation: parameters and buffers that forward changes
     check_still_trainable  in a step: parameters that were frozen or unfrozen
+    check_shapes           in a step: parameters and buffers whose shape or dtype has changed
+    changed_shape          the same, for others that check it, with `KEEP_THE_SHAPE`
 
-Callers: `trainer.py`.
+Callers: `trainer.py`; `callback_changes.py`.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
@@ -25,6 +28,8 @@ from elasticdl.errors import DefinitionError
 
 if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition, Origin
+
+    Shapes = Mapping[str, tuple[torch.Size, torch.dtype]]
 
 _log = logging.getLogger("elasticdl")
 # Methods that train a LightningModule; they would not be called here.
@@ -54,6 +59,14 @@ _STEPS = (
 )
 # A row of these is scaled to max_norm before each use, whether or not it was before.
 _SCALED_WHEN_USED = (nn.Embedding, nn.EmbeddingBag)
+KEEP_THE_SHAPE = (
+    "Checkpoints and the trained model are loaded into the model as the model file creates it, so "
+    "shapes and dtypes must stay the same. Create the tensor with its final dtype, and with its "
+    "largest shape, of which only a part is used at first (weight[:n]); or train a second model, "
+    "of the larger shape, that starts from the weights of the first."
+)
+"""Ends the errors for a tensor that changes its shape or dtype: why not, and what to do instead."""
+
 _ALONE = "Such a model can only be trained in a single process and without --global_batch_size."
 
 
@@ -145,13 +158,20 @@ class Refusals:
         model: The model, as created.
         parameters: All parameters of the model, by name.
         origin: Prefix of errors.
+        kept: The parameters and buffers that checkpoints contain, by name.
     """
 
     def __init__(
-        self, model: nn.Module, parameters: Mapping[str, nn.Parameter], origin: Origin
+        self,
+        model: nn.Module,
+        parameters: Mapping[str, nn.Parameter],
+        origin: Origin,
+        *,
+        kept: Mapping[str, torch.Tensor],
     ) -> None:
         self._model, self._origin = model, origin
         self._trainable = [p.requires_grad for p in parameters.values()]
+        self._shapes = shapes_of(kept)
 
     def check_sums(self, parameters: Mapping[str, nn.Parameter]) -> None:
         """Check that no hook or embedding prevents gradients of batches from adding up.
@@ -281,6 +301,46 @@ class Refusals:
             "No checkpoint stores that, so a resumed training would continue differently. Set it "
             "when the model is created, or in a callback (callbacks()), where it is stored."
         )
+
+    def check_shapes(self, tensors: Mapping[str, torch.Tensor], where: str) -> None:
+        """Check that parameters and buffers still have the shapes and dtypes of the created model.
+
+        Args:
+            tensors: The parameters and buffers that checkpoints contain, by name.
+            where: What may have changed them, such as "a step of the optimizer".
+
+        Raises:
+            DefinitionError: One of them has another shape or dtype.
+        """
+        if (found := changed_shape(self._shapes, tensors)) is not None:
+            raise DefinitionError(f"{self._origin}: {where} changed {found}. {KEEP_THE_SHAPE}")
+
+
+def shapes_of(tensors: Mapping[str, torch.Tensor]) -> Shapes:
+    """Return the shape and dtype of each tensor by name, to compare with later."""
+    return {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
+
+
+def changed_shape(before: Shapes, tensors: Mapping[str, torch.Tensor]) -> str | None:
+    """Return a description of the first tensor whose shape or dtype is not the one of before.
+
+    Args:
+        before: Shapes and dtypes, as returned by `shapes_of`.
+        tensors: The tensors by name. Those that are not in `before` are not compared.
+    """
+    for name, tensor in tensors.items():
+        shape, dtype = before.get(name, (tensor.shape, tensor.dtype))
+        if (tensor.shape, tensor.dtype) != (shape, dtype):
+            kind = "parameter" if isinstance(tensor, nn.Parameter) else "buffer"
+            return (
+                f"the model's {kind} {name} from {_typed(dtype, shape)} to "
+                f"{_typed(tensor.dtype, tensor.shape)}"
+            )
+    return None
+
+
+def _typed(dtype: torch.dtype, shape: torch.Size) -> str:
+    return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
 
 
 def _place(function: Any, origin: Origin) -> str:

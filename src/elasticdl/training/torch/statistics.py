@@ -327,13 +327,6 @@ class TorchStatistics:
         return total
 
     def _change(self, name: str, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor | None:
-        if before.shape != after.shape or before.dtype != after.dtype:
-            raise DefinitionError(
-                f"{self._origin}: the model's buffer {name} became "
-                f"{after.dtype}{list(after.shape)} in training, from "
-                f"{before.dtype}{list(before.shape)}. A buffer must keep its shape and dtype: "
-                "otherwise a checkpoint could not be restored."
-            )
         change = change_of(before, after)
         if change is None:
             return None

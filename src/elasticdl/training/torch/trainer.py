@@ -182,7 +182,9 @@ class TorchTrainer:
             if id(parameter) in trained and (parameter.requires_grad or callbacks)
         ]
         self._trainable = [p for _, p in self._named_trainable]
-        self._refusals = Refusals(self.model, self._parameters, definition.origin)
+        self._refusals = Refusals(
+            self.model, self._parameters, definition.origin, kept=self._tensors_kept()
+        )
         where = str(definition.origin)
         self.training_metrics = TorchMetrics(
             definition.create_metrics(Mode.TRAINING),
@@ -619,6 +621,7 @@ class TorchTrainer:
             self._precision.unscale(self._gradients())
             self._add_pull()
         self._refusals.check_still_trainable(self._parameters)
+        self._refusals.check_shapes(self._tensors_kept(), "a step (`forward` or the loss)")
         with torch.no_grad():
             states = self.training_metrics.logged(stepped.logged)
             if is_summed:
@@ -724,6 +727,9 @@ class TorchTrainer:
                 if self._clip is not None:
                     self._clip(self._given)
                 self._optimizer.step()
+                self._refusals.check_shapes(
+                    self._tensors_kept(), "the optimizer, or one of its hooks,"
+                )
         # Gradients are kept until the next forward pass, as in a plain loop: callbacks read them.
         self._averages.update()
         self.step += 1
