@@ -249,7 +249,12 @@ def changes_of_losses():
     held = Focal()
     held.settings = Settings()
     (closing, closed), (wrapping, wrapped) = of_closure(), of_wrapper()
+    inner, inside = of_closure()
     return {
+        "scale of settings of .*<locals>.loss .": (
+            keras.metrics.MeanMetricWrapper(inner),
+            lambda: setattr(inside, "scale", 2.0),
+        ),
         "gamma of focal": (own, lambda: setattr(own, "gamma", 0.5)),
         "fn_kwargs of categorical_gen": (power, lambda: power._fn_kwargs.update(q=0.2)),
         "fn of categorical_gen": (
@@ -451,3 +456,29 @@ def test_a_counter_that_steps_change_is_not_compiled_into_evaluations(made):
     assert not attributes.begin_evaluation()
     with attributes.as_in_file(in_evaluation=True):
         assert model.layers[0].factor == 1.0
+
+
+class Anneal(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.weight, self.count = 0.0, 0
+
+
+annealing = Anneal()
+
+
+def of_callback(labels, outputs):
+    return annealing.weight * (labels - outputs)
+
+
+def test_of_a_callback_only_what_the_loss_reads_may_not_change():
+    model = keras.Sequential([keras.Input((2,))])
+    attributes = attributes_of(model, keras.optimizers.SGD(), of_callback)
+
+    with attributes.watched("on_epoch_begin()", "Do not."):
+        annealing.count += 1
+    with (
+        pytest.raises(DefinitionError, match=r"changes weight of annealing of of_callback"),
+        attributes.watched("on_epoch_begin()", "Do not."),
+    ):
+        annealing.weight += 0.1

@@ -24,7 +24,7 @@ import contextlib
 import functools
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +69,7 @@ _LEARNING_RATE = "_learning_rate"
 _LIBRARIES = ("keras", "tensorflow", "numpy", "tf_keras", "elasticdl")
 _DEPTH_OF_OBJECTS = 2
 _FUNCTIONS = (types.FunctionType, types.MethodType)
+_CALLERS = (*_FUNCTIONS, functools.partial, keras.losses.Loss, keras.metrics.Metric)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +95,7 @@ class _Tracked:
         made: Its attributes as the user's file set them.
         is_of_step: Whether it belongs to the loss or the metrics. Steps that run uncompiled may
             change its attributes, and keep them.
+        only: Names of the attributes that a step may read; None: any.
     """
 
     owner: Any
@@ -101,6 +103,12 @@ class _Tracked:
     key: str
     made: dict[str, Any]
     is_of_step: bool
+    only: frozenset[str] | None = None
+
+    def values(self) -> dict[str, Any]:
+        """Return the present attributes."""
+        values = _values(self.owner)
+        return values if self.only is None else _only(values, self.only)
 
 
 class Attributes:
@@ -147,11 +155,17 @@ class Attributes:
         """Track losses or metrics, which are objects or functions, and the objects in them."""
         for owner in owners:
             name = _name(owner)
-            for called, each in ((name, owner), *_held(owner, name, _DEPTH_OF_OBJECTS + 1)):
+            found = [(name, owner), *_held(owner, name, _DEPTH_OF_OBJECTS + 1)]
+            others = [each for _, each in found if not isinstance(each, keras.callbacks.Callback)]
+            read = frozenset[str]().union(*map(_names_in, others))
+            for called, each in found:
                 if hasattr(each, "__dict__") and id(each) not in self._tracked:
                     key = f"of_step{self._num_of_step}"
                     self._num_of_step += 1
-                    self._tracked[id(each)] = _Tracked(each, called, key, _values(each), True)
+                    # A callback has a state of its own beside what a loss may read of it.
+                    only = read if isinstance(each, keras.callbacks.Callback) else None
+                    values = _values(each) if only is None else _only(_values(each), only)
+                    self._tracked[id(each)] = _Tracked(each, called, key, values, True, only)
 
     @property
     def of_step(self) -> list[Any]:
@@ -176,25 +190,25 @@ class Attributes:
         read = [each for each in self._tracked.values() if not (runs and each.is_of_step)]
         for each in read:
             vars_ = vars(each.owner)
-            for name in _changes(each.owner, each.made, _values(each.owner), with_new=True):
+            for name in _changes(each.owner, each.made, each.values(), with_new=True):
                 wanted = each.made.get(name, _MISSING)
                 moved.append((each, name, vars_.get(name, _MISSING), wanted))
                 _put(each.owner, name, wanted)
             for name, value in _of(each.key, seen).items():
                 moved.append((each, name, vars_.get(name, _MISSING), value))
                 _put(each.owner, name, value)
-        values = [_values(each.owner) for each in read]
+        values = [each.values() for each in read]
         try:
             yield
         finally:
             for each, before in zip(read, values, strict=True):
-                for name, value in _changes(each.owner, before, _values(each.owner)).items():
+                for name, value in _changes(each.owner, before, each.values()).items():
                     self._of_steps.add(f"{each.key}/{name}")
                     if isinstance(value, _Identity):
                         # A step that is compiled after a resume creates it again.
                         each.made[name] = value
             for each, name, value, put in reversed(moved):
-                if _same(_values(each.owner).get(name, _MISSING), put):
+                if _same(each.values().get(name, _MISSING), put):
                     if value is _MISSING:
                         vars(each.owner).pop(name, None)
                     else:
@@ -238,9 +252,7 @@ class Attributes:
         return {
             f"{each.key}/{name}": value
             for each in self._tracked.values()
-            for name, value in _changes(
-                each.owner, each.made, _values(each.owner), with_new=True
-            ).items()
+            for name, value in _changes(each.owner, each.made, each.values(), with_new=True).items()
         }
 
     def name_of(self, key: str) -> str:
@@ -281,12 +293,15 @@ class Attributes:
         Raises:
             DefinitionError: An attribute has another value at the end.
         """
-        read = _values_within if within else _values
+
+        def read(each: _Tracked) -> dict[str, Any]:
+            return _values_within(each.owner) if within and each.only is None else each.values()
+
         tracked = list(self._tracked.values())
-        before = [read(each.owner) for each in tracked]
+        before = [read(each) for each in tracked]
         yield
         for each, values in zip(tracked, before, strict=True):
-            found = _changes(each.owner, values, read(each.owner))
+            found = _changes(each.owner, values, read(each))
             # Public names first: Keras keeps some values twice.
             for name in sorted(found, key=lambda name: name.startswith("_")):
                 raise DefinitionError(
@@ -299,6 +314,10 @@ def _of(key: str, changed: Mapping[str, Any]) -> dict[str, Any]:
     """Return name -> value of the attributes in `changed` whose key has this prefix."""
     split = ((name.partition("/"), value) for name, value in changed.items())
     return {name: value for (owner, _, name), value in split if owner == key}
+
+
+def _only(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name in names}
 
 
 def _values(owner: Any) -> dict[str, Any]:
@@ -369,9 +388,9 @@ def _held(owner: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
     for attribute, value in attributes.items():
         if attribute.startswith("_") and attribute not in (_LEARNING_RATE, *_PRIVATE):
             continue
-        # Functions are followed only from a function, such as a loss that calls another one.
-        of_function = isinstance(owner, _FUNCTIONS) and isinstance(value, _FUNCTIONS)
-        followed = of_function and not _is_of_library(value.__module__)
+        # Functions are followed only from a loss, a metric, or a function that may call them.
+        of_caller = isinstance(owner, _CALLERS) and isinstance(value, _FUNCTIONS)
+        followed = of_caller and not _is_of_library(value.__module__)
         for each in [value] if followed else _objects_in(value, _DEPTH):
             called = value.__qualname__ if followed else f"{attribute.removeprefix('_')} of {name}"
             yield called, each
@@ -395,6 +414,19 @@ def _used_by(function: Any) -> dict[str, Any]:
             return used
         case _:
             return {}
+
+
+def _names_in(value: Any) -> set[str]:
+    """Return the names of variables and attributes in the code of a function or an object."""
+    functions = [value, *vars(type(value)).values()]
+    codes = [getattr(each, "__code__", None) for each in functions]
+    names: set[str] = set()
+    while codes:
+        code = codes.pop()
+        if isinstance(code, types.CodeType):
+            names.update(code.co_names)
+            codes += code.co_consts
+    return names
 
 
 def _objects_in(value: Any, depth: int) -> Iterator[Any]:
