@@ -89,7 +89,7 @@ def by_name(symbol: Symbol, reading: DialectReader) -> OutputsAndLabels:
     def ordered(the_outputs: Any, the_labels: Any) -> Any:
         values = {outputs.name: the_outputs, labels.name: the_labels}
         first = [values.pop(name) for name in by_place]
-        return symbol.value(*first, **values, **given)
+        return function(*first, **values, **given)
 
     return ordered
 

@@ -61,11 +61,14 @@ class FileVariables:
     Attributes:
         kept: Objects that are not checked, because checkpoints contain their attributes: the
             callbacks.
+        stored: Objects whose values are not compared, because checkpoints contain them. Generators
+            and iterators in them are checked.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
         self.kept: Sequence[Any] = ()
+        self.stored: Sequence[Any] = ()
         self._generators: list[tuple[str, str, Any, Any]] | None = None
         self._values: dict[tuple[str, str], _Value] = {}
         self._warned: set[tuple[str, str]] = set()
@@ -135,7 +138,7 @@ class FileVariables:
             key = file, name
             if key in self._warned or _progress_of(value) is not None:
                 continue
-            if any(value is each for each in self.kept):
+            if any(value is each for each in (*self.kept, *self.stored)):
                 continue
             seen = _summary(value, module, _DEPTH)
             before = self._values.get(key)

@@ -272,7 +272,7 @@ class Loop:
             # After train_begin, because callbacks reset their state there.
             self._load_hooks(*self._hooks_state)
             self._hooks_state = None
-        self.file_variables.kept = hooks.callbacks
+        self.file_variables.kept, self.file_variables.stored = hooks.callbacks, hooks.stored
         self.file_variables.check()
         try:
             self._assign(self.ranks)

@@ -125,6 +125,11 @@ class Hooks(Protocol):
     callbacks: Sequence[Any]
 
     @property
+    def stored(self) -> Sequence[Any]:
+        """Other objects whose attributes checkpoints contain, such as a loss that they change."""
+        ...
+
+    @property
     def stop_requested(self) -> bool:
         """Whether a callback has requested the end of training."""
         ...

@@ -11,6 +11,7 @@ class Hooks:
 
     observes_batches = observes_test_batches = False
     callbacks = ()
+    stored = ()
     stop_requested = False
 
     def __getattr__(self, name):

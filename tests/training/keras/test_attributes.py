@@ -18,11 +18,18 @@ class Scale(keras.layers.Layer):
     factor = 1.0
 
 
+def attributes_of(model, optimizer, *losses):
+    attributes = Attributes(ORIGIN)
+    attributes.track_of_step(losses)
+    attributes.track_model(model, optimizer)
+    return attributes
+
+
 @pytest.fixture
 def made():
     model = keras.Sequential([keras.Input((2,)), Scale(), keras.layers.Dropout(0.5)])
     optimizer = keras.optimizers.AdamW(weight_decay=0.1)
-    return model, optimizer, Attributes(model, optimizer, ORIGIN)
+    return model, optimizer, attributes_of(model, optimizer)
 
 
 def test_a_step_is_compiled_with_attributes_of_the_model_file(made):
@@ -82,7 +89,7 @@ def test_a_change_within_an_attribute_is_refused_in_eager_steps(name):
     model = keras.Sequential([keras.Input((2,)), Scale()])
     attribute = name.partition("[")[0]
     setattr(model.layers[0], attribute, make())
-    attributes = Attributes(model, keras.optimizers.SGD(), ORIGIN)
+    attributes = attributes_of(model, keras.optimizers.SGD())
 
     with attributes.watched("the model", "Do not.", within=True):
         pass
@@ -118,7 +125,7 @@ def holding():
     model = keras.Sequential([keras.Input((2,)), layer, dense])
     schedule = keras.optimizers.schedules.CosineDecay(1.0, 10)
     optimizer = keras.optimizers.SGD(schedule)
-    return layer, dense, schedule, Attributes(model, optimizer, ORIGIN)
+    return layer, dense, schedule, attributes_of(model, optimizer)
 
 
 def changes_of(layer, dense, schedule):
@@ -199,3 +206,279 @@ def test_a_step_is_compiled_without_attributes_added_by_callbacks(made):
 
     assert not seen
     assert model.layers[0].rounds == 3
+
+
+class Focal(keras.losses.Loss):
+    def __init__(self):
+        super().__init__(name="focal")
+        self.gamma = 2.0
+
+    def call(self, y_true, y_pred):
+        return self.gamma * (y_true - y_pred)
+
+
+weighting = Settings()
+focal = Focal()
+
+
+def of_globals(labels, outputs):
+    return weighting.scale * focal(labels, outputs)
+
+
+def of_closure():
+    settings = Settings()
+
+    def loss(labels, outputs):
+        return settings.scale * (labels - outputs)
+
+    return loss, settings
+
+
+def of_wrapper():
+    loss, settings = of_closure()
+
+    def ordered(outputs, labels):
+        return loss(labels, outputs)
+
+    return ordered, settings
+
+
+def changes_of_losses():
+    """Return name of the changed attribute -> a loss and a change of what it reads."""
+    own, power = Focal(), keras.losses.CategoricalGeneralizedCrossEntropy(q=0.7)
+    held = Focal()
+    held.settings = Settings()
+    (closing, closed), (wrapping, wrapped) = of_closure(), of_wrapper()
+    inner, inside = of_closure()
+    return {
+        "scale of settings of .*<locals>.loss .": (
+            keras.metrics.MeanMetricWrapper(inner),
+            lambda: setattr(inside, "scale", 2.0),
+        ),
+        "gamma of focal": (own, lambda: setattr(own, "gamma", 0.5)),
+        "fn_kwargs of categorical_gen": (power, lambda: power._fn_kwargs.update(q=0.2)),
+        "fn of categorical_gen": (
+            power,
+            lambda: setattr(power, "fn", keras.losses.mean_squared_error),
+        ),
+        "scale of settings of focal": (held, lambda: setattr(held.settings, "scale", 2.0)),
+        "scale of weighting of of_globals": (
+            of_globals,
+            lambda: setattr(weighting, "scale", weighting.scale + 1),
+        ),
+        "gamma of focal of of_globals": (
+            of_globals,
+            lambda: setattr(focal, "gamma", focal.gamma + 1),
+        ),
+        "scale of settings of .*loss": (closing, lambda: setattr(closed, "scale", 2.0)),
+        "scale of settings of .*<locals>.loss": (wrapping, lambda: setattr(wrapped, "scale", 2.0)),
+    }
+
+
+@pytest.mark.parametrize("change", changes_of_losses())
+def test_a_change_of_what_a_loss_reads_is_refused(change):
+    loss, apply = changes_of_losses()[change]
+    attributes = attributes_of(keras.Sequential([keras.Input((2,))]), keras.optimizers.SGD(), loss)
+
+    with (
+        pytest.raises(DefinitionError, match=rf"on_train_begin\(\) changes {change}"),
+        attributes.watched("on_train_begin()", "Do not."),
+    ):
+        apply()
+
+
+@pytest.mark.parametrize("change", changes_of_losses())
+def test_a_change_of_what_a_loss_reads_is_undone_for_compilation_and_stored(change):
+    loss, apply = changes_of_losses()[change]
+    attributes = attributes_of(keras.Sequential([keras.Input((2,))]), keras.optimizers.SGD(), loss)
+    apply()
+    changed = attributes.changed()
+
+    with attributes.as_in_file():
+        seen = attributes.changed()
+
+    assert (len(changed), seen) == (1, {})
+    assert attributes.changed() == changed
+
+
+def test_an_uncompiled_step_keeps_what_it_changes_in_a_loss():
+    loss = Focal()
+    attributes = attributes_of(keras.Sequential([keras.Input((2,))]), keras.optimizers.SGD(), loss)
+    for _ in range(2):
+        with attributes.as_in_file(runs=True):
+            loss.gamma += 1.0
+
+    assert loss.gamma == 4.0
+
+
+def test_losses_and_metrics_of_a_compiled_model_are_tracked():
+    loss, metric = (
+        Focal(),
+        keras.metrics.MeanMetricWrapper(keras.losses.mean_squared_error, name="error"),
+    )
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", loss)
+    attributes = Attributes(ORIGIN)
+    attributes.track_model(model, model.optimizer)
+    attributes.track_of_step([metric])
+    loss.gamma, metric._fn = 1.0, keras.losses.mean_absolute_error
+
+    with attributes.as_in_file():
+        assert (loss.gamma, metric._fn) == (2.0, keras.losses.mean_squared_error)
+    assert (loss.gamma, metric._fn) == (1.0, keras.losses.mean_absolute_error)
+
+
+@pytest.fixture
+def calling():
+    """A model whose layers call functions and hold objects, and changes of these."""
+    layers = [
+        keras.layers.Dense(2, "relu", name="first"),
+        keras.layers.Lambda(lambda x: x),
+        Scale(name="scale"),
+    ]
+    layers[2].object, layers[2].function = Settings(), None
+    layers[2].functions = [keras.ops.relu, keras.ops.tanh]
+    optimizer = keras.optimizers.SGD(0.1)
+    model = keras.Sequential([keras.Input((2,)), *layers])
+    changes = {
+        "activation of .*first": lambda: setattr(layers[0], "activation", keras.ops.tanh),
+        "function of .*lambda": lambda: setattr(layers[1], "function", lambda x: x * 2),
+        "regularizer of .*first/kernel": lambda: setattr(
+            layers[0].kernel, "regularizer", keras.regularizers.L2(0.1)
+        ),
+        "constraint of .*first/kernel": lambda: setattr(
+            layers[0].kernel, "constraint", keras.constraints.NonNeg()
+        ),
+        "object of .*scale": lambda: setattr(layers[2], "object", Settings()),
+        "function of .*scale": lambda: setattr(layers[2], "function", keras.ops.relu),
+        "functions of .*scale": layers[2].functions.reverse,
+        "call of .*scale": lambda: setattr(layers[2], "call", keras.ops.relu),
+    }
+    return changes, attributes_of(model, optimizer)
+
+
+NAMES_OF_FUNCTIONS = (
+    "activation of .*first",
+    "function of .*lambda",
+    "regularizer of .*first/kernel",
+    "constraint of .*first/kernel",
+    "object of .*scale",
+    "function of .*scale",
+    "functions of .*scale",
+    "call of .*scale",
+)
+
+
+@pytest.mark.parametrize("name", NAMES_OF_FUNCTIONS)
+def test_a_replaced_function_or_object_is_refused(calling, name):
+    changes, attributes = calling
+
+    with (
+        pytest.raises(DefinitionError, match=rf"on_train_begin\(\) changes {name}"),
+        attributes.watched("on_train_begin()", "Do not."),
+    ):
+        changes[name]()
+
+
+@pytest.mark.parametrize("name", NAMES_OF_FUNCTIONS)
+def test_a_step_is_compiled_with_the_functions_and_objects_of_the_model_file(calling, name):
+    changes, attributes = calling
+    changes[name]()
+    changed = attributes.changed()
+
+    with attributes.as_in_file():
+        seen = attributes.changed()
+
+    assert (len(changed), seen) == (1, {})
+    assert attributes.changed() == changed
+
+
+def test_an_object_that_a_step_creates_while_it_is_compiled_stays(made):
+    model, _, attributes = made
+    model.layers[0].object = None
+    attributes = attributes_of(model, keras.optimizers.SGD())
+    with attributes.as_in_file():
+        model.layers[0].object = created = Settings()
+
+    with attributes.as_in_file():
+        assert model.layers[0].object is created
+    assert attributes.changed() == {}
+
+
+def test_a_callback_may_add_itself_and_other_objects_to_the_model(made):
+    model, _, attributes = made
+    model.observer = None
+    attributes = attributes_of(model, keras.optimizers.SGD())
+
+    with attributes.watched("on_train_begin()", "Do not."):
+        model.observer = keras.callbacks.Callback()
+        model.settings = Settings()
+
+    assert attributes.changed() == {}
+
+
+def test_an_evaluation_is_compiled_with_what_changed_before_the_first_one(made):
+    model, _, attributes = made
+    model.layers[0].factor = 2.0
+
+    assert attributes.begin_evaluation()
+    model.layers[0].factor = 3.0
+    assert not attributes.begin_evaluation()
+
+    with attributes.as_in_file(in_evaluation=True):
+        assert model.layers[0].factor == 2.0
+    with attributes.as_in_file():
+        assert model.layers[0].factor == 1.0
+    assert model.layers[0].factor == 3.0
+
+
+def test_a_resumed_evaluation_is_compiled_as_the_first_one(made):
+    model, _, attributes = made
+    model.layers[0].factor = 2.0
+    attributes.begin_evaluation()
+    in_evaluation = attributes.changed_in_evaluation()
+    model.layers[0].factor = 3.0
+    changed = attributes.changed()
+    model.layers[0].factor = 1.0
+
+    attributes.restore(changed, in_evaluation)
+
+    assert model.layers[0].factor == 3.0
+    with attributes.as_in_file(in_evaluation=True):
+        assert model.layers[0].factor == 2.0
+
+
+def test_a_counter_that_steps_change_is_not_compiled_into_evaluations(made):
+    model, _, attributes = made
+    with attributes.as_in_file():
+        model.layers[0].factor += 1.0
+
+    assert not attributes.begin_evaluation()
+    with attributes.as_in_file(in_evaluation=True):
+        assert model.layers[0].factor == 1.0
+
+
+class Anneal(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.weight, self.count = 0.0, 0
+
+
+annealing = Anneal()
+
+
+def of_callback(labels, outputs):
+    return annealing.weight * (labels - outputs)
+
+
+def test_of_a_callback_only_what_the_loss_reads_may_not_change():
+    model = keras.Sequential([keras.Input((2,))])
+    attributes = attributes_of(model, keras.optimizers.SGD(), of_callback)
+
+    with attributes.watched("on_epoch_begin()", "Do not."):
+        annealing.count += 1
+    with (
+        pytest.raises(DefinitionError, match=r"changes weight of annealing of of_callback"),
+        attributes.watched("on_epoch_begin()", "Do not."),
+    ):
+        annealing.weight += 0.1

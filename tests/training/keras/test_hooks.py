@@ -13,6 +13,7 @@ import pytest
 from tests.training.keras.test_trainer import batch_of, definition_of, trainer_of
 
 from elasticdl.definition import MetricFunctions, NamedMetric
+from elasticdl.dialects.losses import KerasLoss
 from elasticdl.errors import DefinitionError, UserCodeError
 
 
@@ -471,3 +472,62 @@ def test_the_direction_of_a_named_metric_is_known(keras):
         hooks.epoch_end(epoch, {"val_close": value})
 
     assert not hooks.stop_requested
+
+
+@pytest.fixture
+def replacing(keras):
+    """A training whose callback replaces parts of the layer."""
+
+    class Replaces(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 1:
+                (layer,) = self.model.layers
+                layer.activation = keras.activations.tanh
+                layer.kernel.regularizer = keras.regularizers.L2(0.25)
+                layer.bias.constraint = lambda bias: bias * 0.5
+
+    return Checkpointed(lambda: [Replaces()])
+
+
+def test_replaced_parts_that_keras_can_name_are_restored_after_a_resume(keras, replacing, caplog):
+    replacing.epoch(0, val_loss=1.0)
+    replacing.epoch(1, val_loss=1.0)
+
+    replacing.resume()
+
+    (layer,) = replacing.trainer.model.layers
+    assert layer.activation is keras.activations.tanh
+    assert float(layer.kernel.regularizer.l2) == 0.25
+    assert layer.bias.constraint is None
+    (warning,) = {each for each in caplog.messages if "cannot store" in each}
+    assert f"a callback sets constraint of {layer.bias.path} to a function" in warning
+
+
+def test_a_loss_that_a_callback_changes_is_stored_and_restored(keras):
+    class Focal(keras.losses.Loss):
+        gamma = 2.0
+
+        def call(self, y_true, y_pred):
+            return self.gamma * keras.losses.sparse_categorical_crossentropy(y_true, y_pred)
+
+    class Anneals(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            focal.gamma = 0.5
+
+    focal = Focal()
+    definition = definition_of(
+        create_callbacks=lambda: [Anneals()],
+        loss=KerasLoss(lambda: focal),
+    )
+    first = trainer_of(definition)
+    first.hooks.train_begin(num_epochs=2, num_steps=1, resumes=False)
+    first.train_steps([batch_of(8)])
+    first.hooks.epoch_end(0, {})
+    state = json.loads(json.dumps(first.hooks.state()))
+    del focal.gamma
+    resumed = trainer_of(definition)
+
+    resumed.hooks.load_state(state, {})
+
+    assert focal.gamma == 0.5
+    assert focal in resumed.hooks.stored

@@ -1,15 +1,16 @@
-"""Python attributes (numbers, arrays, switches) that a step reads when it is compiled.
+"""Python attributes (numbers, arrays, switches, functions) that a step reads when it is compiled.
 
-A step reads `optimizer.weight_decay`, `layer.rate` or `layer.trainable` when it is compiled, and
-never again. The same holds for attributes of the objects in them, such as a regularizer, a
-constraint, a learning rate schedule or an object of the user's. `fit` compiles it at the first
-batch, after the first calls of callbacks; a resumed run compiles it in the middle, and workers
-compile it before training begins:
+A step reads `optimizer.weight_decay`, `layer.rate`, `layer.activation`, `loss.gamma` or
+`layer.trainable` when it is compiled, and never again. The same holds for attributes of the objects
+in them, such as a regularizer, a constraint, a learning rate schedule or an object of the user's.
+`fit` compiles it at the first batch, after the first calls of callbacks, and the evaluation at the
+first validation; a resumed run compiles them in the middle, and workers before training begins:
 
-    set by the model file           as_in_file(): every step is compiled with these
-    changed before the first step   rejected: only `fit` would see it, once
-    changed later                   not seen, as in `fit`; but callbacks may read them again, so
-                                    checkpoints keep what has `changed`
+    set by the model file               as_in_file(): every step is compiled with these
+    changed before the first step       rejected: only `fit` would see it, once
+    changed before the first validation evaluations are compiled with it, as in `fit`
+    changed later                       not seen, as in `fit`; but callbacks may read them again, so
+                                        checkpoints keep what has `changed`
 
 A model that requests to run eagerly may change attributes in each step, and also numbers in lists
 and positions of iterators. Such a change is rejected when a step is compiled.
@@ -20,8 +21,11 @@ Callers: `trainer.py`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
-from collections.abc import Iterator, Mapping
+import types
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -38,37 +42,101 @@ _PLAIN = (type(None), bool, int, float, str)
 # Maximum depth of lists, dicts and iterators within each other.
 _DEPTH = 4
 _TRAINABLE = "_trainable"
-_OF_KERAS = {"built", "compiled", "stop_training"}
+# Private attributes of Keras that a step reads: of variables, of losses and of metrics.
+_PRIVATE = {_TRAINABLE, "_regularizer", "_constraint", "_fn", "_fn_kwargs"}
+_OF_KERAS = {
+    "built",
+    "compiled",
+    "stop_training",
+    "train_function",
+    "test_function",
+    "predict_function",
+}
 _MISSING = object()
 # Larger arrays are not copied, so a change of them is not noticed.
 _MAX_BYTES = 16 << 20
-# Objects of Keras whose attributes a step reads, among those that layers and optimizers hold.
+# Objects of Keras whose attributes a step reads, among those that models and losses hold.
 _READ = (
     keras.regularizers.Regularizer,
     keras.constraints.Constraint,
     keras.optimizers.schedules.LearningRateSchedule,
+    keras.losses.Loss,
+    keras.metrics.Metric,
 )
+# Objects that are never compared by identity: Keras or the user's callbacks replace them freely.
+_NOT_COMPARED = (type, keras.Variable, keras.Optimizer, keras.callbacks.Callback)
 _LEARNING_RATE = "_learning_rate"
 _LIBRARIES = ("keras", "tensorflow", "numpy", "tf_keras", "elasticdl")
 _DEPTH_OF_OBJECTS = 2
+_FUNCTIONS = (types.FunctionType, types.MethodType)
+_CALLERS = (*_FUNCTIONS, functools.partial, keras.losses.Loss, keras.metrics.Metric)
+
+
+@dataclass(frozen=True, eq=False)
+class _Identity:
+    """A function or object as the value of an attribute. It equals no other one."""
+
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self.value is other.value
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, eq=False)
+class _Tracked:
+    """An object with attributes that a compiled step reads.
+
+    Attributes:
+        owner: The object.
+        name: How messages name it.
+        key: Prefix of the keys of its attributes in checkpoints.
+        made: Its attributes as the user's file set them.
+        is_of_step: Whether it belongs to the loss or the metrics. Steps that run uncompiled may
+            change its attributes, and keep them.
+        only: Names of the attributes that a step may read; None: any.
+    """
+
+    owner: Any
+    name: str
+    key: str
+    made: dict[str, Any]
+    is_of_step: bool
+    only: frozenset[str] | None = None
+
+    def values(self) -> dict[str, Any]:
+        """Return the present attributes."""
+        values = _values(self.owner)
+        return values if self.only is None else _only(values, self.only)
 
 
 class Attributes:
     """Tracks the plain Python attributes that a compiled step reads only once.
 
-    These are the attributes of a model, its layers, weights and optimizer, and of the objects
-    stored in them.
+    These are the attributes of a model, its layers, weights and optimizer, of the loss and the
+    metrics, and of the objects stored in them. Functions and objects are compared by identity.
 
     Args:
-        model: The model, as the user's file created it.
-        optimizer: Its optimizer, as the user's file created it.
         origin: Prefix of error messages.
     """
 
-    def __init__(
-        self, model: keras.Model, optimizer: keras.optimizers.Optimizer, origin: Origin
-    ) -> None:
+    def __init__(self, origin: Origin) -> None:
         self._origin = origin
+        self._tracked: dict[int, _Tracked] = {}
+        self._num_of_step = 0
+        # The changes that evaluations are compiled with, by key. None before the first evaluation.
+        self._in_evaluation: dict[str, Any] | None = None
+        # Keys of attributes that a step has changed while it was compiled, such as a counter.
+        self._of_steps: set[str] = set()
+
+    def track_model(self, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
+        """Track a model, its layers, its weights and its optimizer.
+
+        Args:
+            model: The model, as the user's file created it.
+            optimizer: Its optimizer, as the user's file created it.
+        """
         # Keras has no public name for the list of all layers, including nested ones.
         layers = [model, *model._flatten_layers(include_self=False)]  # noqa: SLF001
         owners = (*layers, *_optimizers(optimizer), *model.variables)
@@ -76,28 +144,90 @@ class Attributes:
         for owner in owners:
             for name, each in _held(owner, _name(owner), _DEPTH_OF_OBJECTS):
                 found.setdefault(id(each), (each, name))
-        self._owners = [owner for owner, _ in found.values()]
-        self._names = [name for _, name in found.values()]
-        self._made = [_values(owner) for owner in self._owners]
+        for number, (owner, name) in enumerate(found.values()):
+            known = self._tracked.get(id(owner))
+            # The loss of a compiled model may be known already, with the attributes it had earlier.
+            made = _values(owner) if known is None else known.made
+            is_of_step = known is not None and known.is_of_step
+            self._tracked[id(owner)] = _Tracked(owner, name, str(number), made, is_of_step)
+
+    def track_of_step(self, owners: Iterable[Any]) -> None:
+        """Track losses or metrics, which are objects or functions, and the objects in them."""
+        for owner in owners:
+            name = _name(owner)
+            found = [(name, owner), *_held(owner, name, _DEPTH_OF_OBJECTS + 1)]
+            others = [each for _, each in found if not isinstance(each, keras.callbacks.Callback)]
+            read = frozenset[str]().union(*map(_names_in, others))
+            for called, each in found:
+                if hasattr(each, "__dict__") and id(each) not in self._tracked:
+                    key = f"of_step{self._num_of_step}"
+                    self._num_of_step += 1
+                    # A callback has a state of its own beside what a loss may read of it.
+                    only = read if isinstance(each, keras.callbacks.Callback) else None
+                    values = _values(each) if only is None else _only(_values(each), only)
+                    self._tracked[id(each)] = _Tracked(each, called, key, values, True, only)
+
+    @property
+    def of_step(self) -> list[Any]:
+        """The losses and metrics, and objects in them, whose attributes `changed` returns."""
+        return [each.owner for each in self._tracked.values() if each.is_of_step]
 
     @contextlib.contextmanager
-    def as_in_file(self) -> Iterator[None]:
+    def as_in_file(self, *, in_evaluation: bool = False, runs: bool = False) -> Iterator[None]:
         """Reset attributes to the values they had when the user's Python file created the model.
 
         A context manager, for compiling a step. On exit the previous values are restored; an
         attribute changed inside the block keeps its new value.
+
+        Args:
+            in_evaluation: Whether an evaluation is compiled, which sees what callbacks changed
+                before the first one.
+            runs: Whether the step runs uncompiled in the block; then attributes of the loss and the
+                metrics are not reset.
         """
+        seen = (self._in_evaluation or {}) if in_evaluation else {}
         moved = []
-        for owner, made in zip(self._owners, self._made, strict=True):
-            for name, value in _changes(owner, made, _values(owner), with_new=True).items():
-                moved.append((owner, name, value, made.get(name, _MISSING)))
-                _put(owner, name, made.get(name, _MISSING))
+        read = [each for each in self._tracked.values() if not (runs and each.is_of_step)]
+        for each in read:
+            vars_ = vars(each.owner)
+            for name in _changes(each.owner, each.made, each.values(), with_new=True):
+                wanted = each.made.get(name, _MISSING)
+                moved.append((each, name, vars_.get(name, _MISSING), wanted))
+                _put(each.owner, name, wanted)
+            for name, value in _of(each.key, seen).items():
+                moved.append((each, name, vars_.get(name, _MISSING), value))
+                _put(each.owner, name, value)
+        values = [each.values() for each in read]
         try:
             yield
         finally:
-            for owner, name, value, before in moved:
-                if _same(vars(owner).get(name, _MISSING), before):
-                    _put(owner, name, value)
+            for each, before in zip(read, values, strict=True):
+                for name, value in _changes(each.owner, before, each.values()).items():
+                    self._of_steps.add(f"{each.key}/{name}")
+                    if isinstance(value, _Identity):
+                        # A step that is compiled after a resume creates it again.
+                        each.made[name] = value
+            for each, name, value, put in reversed(moved):
+                if _same(each.values().get(name, _MISSING), put):
+                    if value is _MISSING:
+                        vars(each.owner).pop(name, None)
+                    else:
+                        vars(each.owner)[name] = value
+
+    def begin_evaluation(self) -> bool:
+        """Note what callbacks have changed so far: evaluations are compiled with it, as in `fit`.
+
+        Only the first call has effects.
+
+        Returns:
+            Whether they differ from those of the file, so that an evaluation which was compiled
+            earlier must be compiled again.
+        """
+        if self._in_evaluation is not None:
+            return False
+        changed = self._changed()
+        self._in_evaluation = {key: changed[key] for key in changed.keys() - self._of_steps}
+        return bool(self._in_evaluation)
 
     def changed(self) -> dict[str, Any]:
         """Return the attributes that differ from those that the user's file set, for `restore`.
@@ -106,17 +236,49 @@ class Attributes:
             Key such as "3/rate" -> a copy of the value. The number identifies the object that has
             the attribute, such as a layer.
         """
+        return {key: _raw(value) for key, value in self._changed().items()}
+
+    def changed_in_evaluation(self) -> dict[str, Any] | None:
+        """Return what evaluations are compiled with, as far as it differs from the user's file.
+
+        Returns:
+            As from `changed`; None before the first evaluation.
+        """
+        if self._in_evaluation is None:
+            return None
+        return {key: _raw(value) for key, value in self._in_evaluation.items()}
+
+    def _changed(self) -> dict[str, Any]:
         return {
-            f"{number}/{name}": value
-            for number, (owner, made) in enumerate(zip(self._owners, self._made, strict=True))
-            for name, value in _changes(owner, made, _values(owner), with_new=True).items()
+            f"{each.key}/{name}": value
+            for each in self._tracked.values()
+            for name, value in _changes(each.owner, each.made, each.values(), with_new=True).items()
         }
 
-    def restore(self, changed: Mapping[str, Any]) -> None:
-        """Set attributes to the values that `changed` returned in an earlier process."""
+    def name_of(self, key: str) -> str:
+        """Return how messages name an attribute, by its key from `changed`."""
+        owner, _, name = key.partition("/")
+        names = {each.key: each.name for each in self._tracked.values()}
+        return f"{name.removeprefix('_')} of {names[owner]}"
+
+    def restore(
+        self, changed: Mapping[str, Any], in_evaluation: Mapping[str, Any] | None = None
+    ) -> None:
+        """Set attributes to the values that `changed` returned in an earlier process.
+
+        Args:
+            changed: What `changed` returned.
+            in_evaluation: What `changed_in_evaluation` returned.
+        """
+        owners = {each.key: each.owner for each in self._tracked.values()}
         for key, value in changed.items():
-            number, _, name = key.partition("/")
-            _put(self._owners[int(number)], name, value)
+            owner, _, name = key.partition("/")
+            _put(owners[owner], name, value)
+        self._in_evaluation = None
+        if in_evaluation is not None:
+            self._in_evaluation = {
+                key: _copied(value, _DEPTH) for key, value in in_evaluation.items()
+            }
 
     @contextlib.contextmanager
     def watched(self, who: str, advice: str, *, within: bool = False) -> Iterator[None]:
@@ -131,32 +293,53 @@ class Attributes:
         Raises:
             DefinitionError: An attribute has another value at the end.
         """
-        read = _values_within if within else _values
-        before = [read(owner) for owner in self._owners]
+
+        def read(each: _Tracked) -> dict[str, Any]:
+            return _values_within(each.owner) if within and each.only is None else each.values()
+
+        tracked = list(self._tracked.values())
+        before = [read(each) for each in tracked]
         yield
-        for owner, called, values in zip(self._owners, self._names, before, strict=True):
-            for name in _changes(owner, values, read(owner)):
+        for each, values in zip(tracked, before, strict=True):
+            found = _changes(each.owner, values, read(each))
+            # Public names first: Keras keeps some values twice.
+            for name in sorted(found, key=lambda name: name.startswith("_")):
                 raise DefinitionError(
                     f"{self._origin}: {who} changes {name.removeprefix('_')} of "
-                    f"{called} ({type(owner).__name__}). {advice}"
+                    f"{each.name} ({type(each.owner).__name__}). {advice}"
                 )
+
+
+def _of(key: str, changed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return name -> value of the attributes in `changed` whose key has this prefix."""
+    split = ((name.partition("/"), value) for name, value in changed.items())
+    return {name: value for (owner, _, name), value in split if owner == key}
+
+
+def _only(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name in names}
 
 
 def _values(owner: Any) -> dict[str, Any]:
     plain = {
         name: _number(value)
         for name, value in vars(owner).items()
-        if name == _TRAINABLE or not (name.startswith("_") or name in _OF_KERAS)
+        if name in _PRIVATE or not (name.startswith("_") or name in _OF_KERAS)
     }
     copies = {name: _copied(value, _DEPTH) for name, value in plain.items()}
     return {name: value for name, value in copies.items() if value is not _MISSING}
 
 
 def _copied(value: Any, depth: int) -> Any:
-    """Copy a plain value, a small array, or a list or dict of these; `_MISSING` for others."""
+    """Copy a plain value, a small array, or a list or dict of these; `_MISSING` for others.
+
+    Functions, and objects that a step may call or read, are not copied but wrapped in `_Identity`.
+    """
     value = _number(value)
     if type(value) in _PLAIN:
         return value
+    if _is_compared(value):
+        return _Identity(value)
     if isinstance(value, np.ndarray):
         return value.copy() if value.nbytes <= _MAX_BYTES and value.dtype != object else _MISSING
     if depth == 0 or not isinstance(value, (list, tuple, Mapping)):
@@ -170,28 +353,80 @@ def _copied(value: Any, depth: int) -> Any:
     return tuple(copies.values()) if isinstance(value, tuple) else list(copies.values())
 
 
+def _is_compared(value: Any) -> bool:
+    """Return whether a value is a function, or an object that a step may call or read."""
+    return not isinstance(value, _NOT_COMPARED) and (callable(value) or _is_of_user(value))
+
+
+def _raw(value: Any) -> Any:
+    """Return a value without `_Identity` in it."""
+    if isinstance(value, _Identity):
+        return value.value
+    if isinstance(value, dict):
+        return {key: _raw(each) for key, each in value.items()}
+    return type(value)(map(_raw, value)) if isinstance(value, (list, tuple)) else value
+
+
 def _name(owner: Any) -> str:
-    return str(getattr(owner, "path", None) or getattr(owner, "name", owner))
+    names = (getattr(owner, name, None) for name in ("path", "name", "__qualname__"))
+    return str(next(filter(None, names), type(owner).__name__))
 
 
 def _held(owner: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
     """Yield (name, object) for each object stored in `owner` whose attributes a step may read.
 
-    Such objects are regularizers, constraints, learning rate schedules and the user's own.
+    Such objects are regularizers, constraints, learning rate schedules, losses, metrics and the
+    user's own.
 
     Args:
-        owner: A model, layer, weight, optimizer, or an object found in one of these.
+        owner: A model, layer, weight, optimizer, loss or metric, or an object found in one of
+            these; a loss may be a function.
         name: How messages name `owner`.
         depth: How many levels of objects within objects to search.
     """
-    for attribute, value in list(vars(owner).items()):
-        if attribute.startswith("_") and attribute != _LEARNING_RATE:
+    attributes = {**getattr(owner, "__dict__", {}), **_used_by(owner)}
+    for attribute, value in attributes.items():
+        if attribute.startswith("_") and attribute not in (_LEARNING_RATE, *_PRIVATE):
             continue
-        for each in _objects_in(value, _DEPTH):
-            called = f"{attribute.removeprefix('_')} of {name}"
+        # Functions are followed only from a loss, a metric, or a function that may call them.
+        of_caller = isinstance(owner, _CALLERS) and isinstance(value, _FUNCTIONS)
+        followed = of_caller and not _is_of_library(value.__module__)
+        for each in [value] if followed else _objects_in(value, _DEPTH):
+            called = value.__qualname__ if followed else f"{attribute.removeprefix('_')} of {name}"
             yield called, each
             if depth > 1:
                 yield from _held(each, called, depth - 1)
+
+
+def _used_by(function: Any) -> dict[str, Any]:
+    """Return name -> value of the variables outside a function that it uses; empty for others."""
+    match function:
+        case functools.partial():
+            return {"func": function.func, "args": function.args, **function.keywords}
+        case types.MethodType():
+            return {"self": function.__self__}
+        case types.FunctionType():
+            code, names = function.__code__, function.__globals__
+            used = {name: names[name] for name in code.co_names if name in names}
+            for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+                with contextlib.suppress(ValueError):  # The cell is empty.
+                    used[name] = cell.cell_contents
+            return used
+        case _:
+            return {}
+
+
+def _names_in(value: Any) -> set[str]:
+    """Return the names of variables and attributes in the code of a function or an object."""
+    functions = [value, *vars(type(value)).values()]
+    codes = [getattr(each, "__code__", None) for each in functions]
+    names: set[str] = set()
+    while codes:
+        code = codes.pop()
+        if isinstance(code, types.CodeType):
+            names.update(code.co_names)
+            codes += code.co_consts
+    return names
 
 
 def _objects_in(value: Any, depth: int) -> Iterator[Any]:
@@ -209,8 +444,12 @@ def _is_of_user(value: Any) -> bool:
         hasattr(value, "__dict__")
         and not isinstance(value, (type, keras.layers.Layer, keras.Variable, keras.Optimizer))
         and not callable(getattr(value, "__get__", None))
-        and kind.__module__.partition(".")[0] not in (*_LIBRARIES, *sys.stdlib_module_names)
+        and not _is_of_library(kind.__module__)
     )
+
+
+def _is_of_library(module: str | None) -> bool:
+    return str(module).partition(".")[0] in (*_LIBRARIES, *sys.stdlib_module_names)
 
 
 def _values_within(owner: Any) -> dict[str, Any]:
@@ -255,12 +494,17 @@ def _changes(
     """Return name -> new value for the attributes in `now` that differ from those in `before`.
 
     An attribute missing from `before` is compared with the default in the class of `owner`; if the
-    class has none, it is left out unless `with_new`.
+    class has none, it is left out unless `with_new`. A function or an object is left out in any
+    case, because it belongs to the callback that added it.
     """
     return {
         name: value
         for name, value in now.items()
-        if (with_new or name in before or hasattr(type(owner), name))
+        if (
+            (with_new and not isinstance(value, _Identity))
+            or name in before
+            or hasattr(type(owner), name)
+        )
         and not _same(value, before.get(name, getattr(type(owner), name, _MISSING)))
     }
 
@@ -280,7 +524,7 @@ def _put(owner: Any, name: str, value: Any) -> None:
     if value is _MISSING:
         vars(owner).pop(name, None)
     else:
-        vars(owner)[name] = value
+        vars(owner)[name] = _raw(value)
 
 
 def _optimizers(optimizer: Any) -> list[Any]:

@@ -1,7 +1,7 @@
 """State of Keras callbacks: converts it to JSON values and arrays, and back.
 
-Extends `training/callback_state.py` with variables, tensors, metrics, seed generators, and
-callbacks within callbacks.
+Extends `training/callback_state.py` with variables, tensors, metrics, seed generators, callbacks
+within callbacks, and activations, regularizers, constraints and schedules of Keras.
 
 Callers: `hooks.py`.
 """
@@ -9,7 +9,9 @@ Callers: `hooks.py`.
 from __future__ import annotations
 
 import inspect
+import json
 import re
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +26,7 @@ from elasticdl.training.callback_state import (
     arguments_of,
     pack_array,
 )
+from elasticdl.training.keras import overrides
 
 __all__ = [
     "CannotKeepError", "arguments_of", "attributes_of", "decode", "digest", "encode", "is_code",
@@ -47,6 +50,12 @@ _REMADE: dict[str, set[str]] = {
     "MonitorCallback": {"min_delta", "monitor_op"},
 }
 _OF_KERAS = {"_model", "params"}
+# Objects of Keras without variables, which their config describes.
+_CONFIGURED = (
+    keras.regularizers.Regularizer,
+    keras.constraints.Constraint,
+    keras.optimizers.schedules.LearningRateSchedule,
+)
 
 
 def attributes_of(callback: keras.callbacks.Callback) -> dict[str, Any]:
@@ -73,7 +82,9 @@ def is_code(value: Any) -> bool:
 class KerasValues(CallbackValues):
     """Converts plain values, and variables, tensors, metrics and callbacks of Keras."""
 
-    def encode_other(self, value: Any, path: str, arrays: Arrays) -> Any:
+    def encode_other(  # noqa: PLR0911 - one line a type
+        self, value: Any, path: str, arrays: Arrays
+    ) -> Any:
         """Convert an object of Keras or TensorFlow to JSON; see `CallbackValues.encode`."""
         match value:
             case keras.metrics.Metric():
@@ -94,10 +105,14 @@ class KerasValues(CallbackValues):
                 return pack_array("$seeds", value.state.value, path, arrays)
             case tf.Tensor():
                 return pack_array("$tensor", value, path, arrays)
+            case types.FunctionType() if _is_activation(value):
+                return {"$activation": value.__name__}
+            case _ if isinstance(value, _CONFIGURED) and overrides.is_of_keras(value):
+                return {"$configured": json.dumps(keras.saving.serialize_keras_object(value))}
             case _:
                 return super().encode_other(value, path, arrays)
 
-    def decode_other(
+    def decode_other(  # noqa: C901 - one line a type
         self, tag: str, content: Any, current: Any, arrays: Mapping[str, np.ndarray[Any, Any]]
     ) -> Any:
         """Restore a tensor, or change a Keras object in place and return it.
@@ -107,6 +122,10 @@ class KerasValues(CallbackValues):
         match tag:
             case "$tensor":
                 return tf.constant(np.array(arrays[content]))
+            case "$activation":
+                return keras.activations.get(content)
+            case "$configured":
+                return keras.saving.deserialize_keras_object(json.loads(content))
             case "$variable":
                 array = np.array(arrays[content])
                 if not isinstance(current, (tf.Variable, keras.Variable)):
@@ -124,6 +143,11 @@ class KerasValues(CallbackValues):
                 for name, each in content:
                     vars(current)[name] = self.decode(each, vars(current).get(name), arrays)
         return current
+
+
+def _is_activation(function: Any) -> bool:
+    name = function.__name__
+    return getattr(keras.activations, name, None) is function
 
 
 _VALUES = KerasValues()

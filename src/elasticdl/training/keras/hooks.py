@@ -48,6 +48,8 @@ _ROWS = "$rows"
 _STOPS = "stop_training"
 # Key of the attributes of the model and the optimizer that have changed.
 _ATTRIBUTES = "$attributes"
+# Key of those of them that evaluations are compiled with.
+_IN_EVALUATION = "$attributes_in_evaluation"
 # Key of the weights of a model that a callback holds in addition to the trained one.
 _WEIGHTS = "$weights"
 
@@ -71,8 +73,9 @@ class KerasHooks:
     Attributes:
         are_of_users: Whether there is a callback with user code.
         epoch: The current epoch, from 0.
-        attributes: Tracks Python attributes of the model and the optimizer that the user's
-            callbacks change, to store them in checkpoints. None: store none.
+        attributes: Tracks Python attributes of the model, the optimizer and the loss that the
+            user's callbacks change, to store them in checkpoints. None: store none.
+        evaluation_changed: Called when evaluations must be compiled with other attributes.
     """
 
     def __init__(
@@ -106,6 +109,7 @@ class KerasHooks:
                 each.mode = direction(each.monitor.removeprefix("val_")) or "auto"
         self._direction = direction
         self.attributes: Attributes | None = None
+        self.evaluation_changed: Callable[[], None] = lambda: None
         # Includes the history callback that `fit` adds.
         self._callbacks = list(self._list.callbacks)
         self.callbacks: Sequence[Any] = self._callbacks
@@ -128,6 +132,11 @@ class KerasHooks:
     def stop_requested(self) -> bool:
         """Whether a callback has set `model.stop_training`."""
         return bool(self._callbacks) and bool(getattr(self._model, "stop_training", False))
+
+    @property
+    def stored(self) -> Sequence[Any]:
+        """The losses and metrics, whose attributes are stored if there are callbacks of users."""
+        return self.attributes.of_step if self.attributes and self.are_of_users else ()
 
     @property
     def monitored(self) -> Mapping[str, str]:
@@ -281,6 +290,8 @@ class KerasHooks:
     def test_begin(self) -> None:  # noqa: D102
         with self._moment("on_test_begin"):
             self._list.on_test_begin()
+        if self.attributes is not None and self.attributes.begin_evaluation():
+            self.evaluation_changed()
 
     def test_batch_begin(self, number: int) -> None:  # noqa: D102
         with self._moment("on_test_batch_begin", number):
@@ -347,10 +358,14 @@ class KerasHooks:
                 callback.csv_file.load_state(rows)
                 callback.append_header, callback.writer = callback.csv_file.is_empty, None
         if self.attributes is not None and _ATTRIBUTES in state:
-            kept = state[_ATTRIBUTES].items()
-            self.attributes.restore(
-                {key: callback_state.decode(value, None, arrays) for key, value in kept}
+            changed, in_evaluation = (
+                None
+                if kept is None
+                else {key: callback_state.decode(each, None, arrays) for key, each in kept.items()}
+                for kept in (state[_ATTRIBUTES], state.get(_IN_EVALUATION))
             )
+            self.attributes.restore(changed or {}, in_evaluation)
+            self.evaluation_changed()
         self._model.stop_training = bool(state.get(_STOPS, False))
         self._files.forget()
         # Logs at every start which attributes cannot be stored.
@@ -388,20 +403,24 @@ class KerasHooks:
                 values[key][_ROWS] = callback.csv_file.state()
             self._warn_of_closures(callback)
         if self.attributes is not None and self.are_of_users:
-            values[_ATTRIBUTES] = self._keep_attributes(self.attributes.changed(), arrays)
+            changed = self.attributes.changed()
+            values[_ATTRIBUTES] = self._keep_attributes(changed, _ATTRIBUTES, arrays)
+            in_evaluation = self.attributes.changed_in_evaluation()
+            if in_evaluation is not None:
+                kept = self._keep_attributes(in_evaluation, _IN_EVALUATION, arrays)
+                values[_IN_EVALUATION] = kept
         return values, arrays
 
     def _keep_attributes(
-        self, changed: Mapping[str, Any], arrays: dict[str, np.ndarray[Any, Any]]
+        self, changed: Mapping[str, Any], part: str, arrays: dict[str, np.ndarray[Any, Any]]
     ) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for key, value in changed.items():
             try:
-                values[key] = callback_state.encode(
-                    value, f"{CALLBACKS}{_ATTRIBUTES}/{key}", arrays
-                )
+                values[key] = callback_state.encode(value, f"{CALLBACKS}{part}/{key}", arrays)
             except CannotKeepError as error:
-                self._warn("that changed it", f"the model's {key.partition('/')[2]}", str(error))
+                name = self.attributes.name_of(key) if self.attributes else key
+                self._warn_of_attribute(name, str(error))
         return values
 
     def _weights_beside(self, value: Any) -> list[Any]:
@@ -450,6 +469,19 @@ class KerasHooks:
                 callback,
                 kind,
                 name,
+            )
+
+    def _warn_of_attribute(self, name: str, kind: str) -> None:
+        if ("", name) not in self._warned:
+            self._warned.add(("", name))
+            _log.warning(
+                "%s: a callback sets %s to a %s, which a checkpoint cannot store. Training steps "
+                "are compiled with the value from the model file; but when this job resumes, "
+                "callbacks and the exported model have that value, too, until a callback sets it "
+                "again.",
+                self._where,
+                name,
+                kind.removeprefix("builtins."),
             )
 
     def _warn_of_closures(self, callback: keras.callbacks.Callback) -> None:

@@ -303,6 +303,13 @@ class TrainingLoss:
             return all(overrides.is_of_keras(each) for each in self._members())
         return bool(self._values(loss, outputs, labels).shape.rank)
 
+    def objects(self) -> Sequence[Any]:
+        """Return the losses that the user's file defines: objects or functions, not names."""
+        loss = None if self._definition.loss is None else resolved(self._definition.loss)
+        if isinstance(loss, WeighableLoss) or self._definition.compiled:
+            return [each for each in self._members() if not isinstance(each, str)]
+        return [] if loss is None else [loss]
+
     def _members(self) -> Sequence[Any]:
         """Return the Keras losses, or the functions, that the loss consists of."""
         if self._definition.compiled:

@@ -11,7 +11,7 @@ example, never on earlier batches, which a resumed process has not seen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -114,6 +114,11 @@ class Functions:
     def clear(self) -> None:
         """Drop all functions."""
         self._found.clear()
+        self.last = None
+
+    def drop(self, names: Collection[str]) -> None:
+        """Drop the functions whose key begins with one of some names."""
+        self._found = {key: each for key, each in self._found.items() if key[0] not in names}
         self.last = None
 
     def __len__(self) -> int:

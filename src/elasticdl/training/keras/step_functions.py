@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("elasticdl")
 # Tolerates rounding in any precision; code that relies on lengths causes larger differences.
 _LOOSELY = 1e-2
+# Functions that `fit` compiles at the first validation.
+_EVALUATIONS = ("evaluate", "evaluate_per_example")
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +115,10 @@ class StepFunctions:
         """Drop the compiled functions; the next calls compile them again."""
         self._compiled.clear()
 
+    def clear_evaluations(self) -> None:
+        """Drop the compiled functions that evaluate."""
+        self._compiled.drop(_EVALUATIONS)
+
     def call(
         self,
         name: str,
@@ -171,6 +177,7 @@ class StepFunctions:
             def compile_() -> Callable[..., Any]:
                 specs = iter(map(tf.TensorSpec, shapes, dtypes))
                 return self._compile(
+                    name,
                     lambda features, labels, weights, at: function(
                         features, or_none(labels), or_none(weights), at
                     ),
@@ -220,7 +227,7 @@ class StepFunctions:
             function: Function of one tensor for each of `specs`; it does not take a batch.
             specs: Shapes and dtypes of the tensors.
         """
-        return self._compiled.get(name, lambda: self._compile(function, specs))
+        return self._compiled.get(name, lambda: self._compile(name, function, specs))
 
     @contextlib.contextmanager
     def uncompiled(self) -> Iterator[None]:
@@ -293,12 +300,17 @@ class StepFunctions:
         )
 
     def _compile(
-        self, function: Callable[..., Any], specs: Sequence[tf.TensorSpec]
+        self, name: str, function: Callable[..., Any], specs: Sequence[tf.TensorSpec]
     ) -> Callable[..., Any]:
         watched = self._watched
+        in_evaluation = name in _EVALUATIONS
 
         def drawing(*arguments: Any) -> Any:
-            with self._drawing("step"), watched.draws.replaced(), watched.attributes.as_in_file():
+            with (
+                self._drawing("step"),
+                watched.draws.replaced(),
+                watched.attributes.as_in_file(in_evaluation=in_evaluation, runs=True),
+            ):
                 return function(*arguments)
 
         def tracing(*arguments: Any) -> Any:
@@ -308,7 +320,7 @@ class StepFunctions:
             with (
                 drawn_from.used(),
                 watched.draws.replaced(),
-                watched.attributes.as_in_file(),
+                watched.attributes.as_in_file(in_evaluation=in_evaluation),
                 self.uncounted(),
             ):
                 return function(*arguments)

@@ -159,6 +159,10 @@ class KerasTrainer:
         self.optimizer = optimizers.create(definition, self.model, self._trainable)
         self._update_may_draw = optimizers.may_draw(self.optimizer, self._trainable)
         self._loss = TrainingLoss(self.model, definition, self._adapt)
+        self._attributes = Attributes(definition.origin)
+        if example.labels is not None:
+            # Before any call of the loss, which may change its attributes.
+            self._attributes.track_of_step(self._loss.objects())
         self._pull = ProximalTerm(self._trainable)
         self.training_metrics = self._create_metrics(Mode.TRAINING, example)
         self.evaluation_metrics = self._create_metrics(Mode.EVALUATION, example)
@@ -181,7 +185,8 @@ class KerasTrainer:
         )
         if steps_per_execution > 1:
             self.hooks.check_grouping(steps_per_execution)
-        self._attributes = Attributes(self.model, self.optimizer, definition.origin)
+        self._attributes.track_model(self.model, self.optimizer)
+        self._attributes.track_of_step(self._measured())
         self.hooks.attributes = self._attributes
         self._outside = UntrackedVariables(
             self.model, self.optimizer, self._all_variables, definition.origin
@@ -201,6 +206,7 @@ class KerasTrainer:
             drawing=self._drawing_at,
             predict=self._predicted,
         )
+        self.hooks.evaluation_changed = self._functions.clear_evaluations
         self._with_gradient: list[int] | None = None
         self._few = map_arrays(lambda array: array[:2], example.features)
         # What the loss of a batch is divided by; known after the first call of `gradients`.
@@ -780,7 +786,9 @@ class KerasTrainer:
                 advice = (
                     "A step is compiled with the values from the model file; `fit` would see this "
                     "change but no later one. Set it in the model file, or make it a weight of a "
-                    "layer (self.add_weight(..., trainable=False)), which can change at any time."
+                    "layer (self.add_weight(..., trainable=False)), which can change at any time. "
+                    "What a loss reads may be a keras.Variable that the callback has as an "
+                    "attribute."
                 )
             if self.step == 0 or self._is_eager_only:
                 stack.enter_context(self._attributes.watched(f"a callback's {moment}()", advice))
@@ -835,15 +843,21 @@ class KerasTrainer:
                 variables[path] = variable
         return variables
 
+    def _measured(self) -> list[Any]:
+        """Return all metrics; some may be repeated."""
+        return [
+            *self.training_metrics.variables.members.values(),
+            *self.model.metrics,
+            *self.evaluation_metrics.variables.members.values(),
+        ]
+
     def _all_variables(self) -> list[Any]:
         """Return all variables that a step may change, including those reset for each step."""
-        measured = (*self.training_metrics.variables.members.values(), *self.model.metrics)
-        measured = (*measured, *self.evaluation_metrics.variables.members.values())
         return [
             *self.model.variables,
             *self.optimizer.variables,
             *self._changes.own_variables,
-            *(variable for metric in measured for variable in metric.variables),
+            *(variable for metric in self._measured() for variable in metric.variables),
             *self._seeds.variables,
             *self._pull.variables,
             *self.hooks.variables(),

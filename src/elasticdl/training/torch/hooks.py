@@ -72,6 +72,7 @@ class TorchHooks:
         self.observes_batches = callbacks.any_has(BATCH_MOMENTS)
         self.observes_test_batches = callbacks.any_has(TEST_BATCH_MOMENTS)
         self.callbacks: Sequence[Any] = callbacks.objects
+        self.stored: Sequence[Any] = ()
 
     @property
     def stop_requested(self) -> bool:
