@@ -279,9 +279,9 @@ def _arrays(outputs: Callable[[], Any]) -> list[np.ndarray[Any, Any]]:
 
 
 def _as_float(array: Any) -> np.ndarray[Any, Any]:
-    """Return an array, in float32 if NumPy does not know its type or it is of half precision."""
-    array = np.asarray(array)
-    return array.astype(np.float32) if array.dtype.name in _TOLERANCES else array
+    """Return an array, in float32 if it is of half precision, which NumPy may not know."""
+    found: np.ndarray[Any, Any] = np.asarray(array)
+    return found.astype(np.float32) if found.dtype.name in _TOLERANCES else found
 
 
 def _are_close(found: Sequence[Any], expected: Sequence[Any], tolerance: float) -> bool:
