@@ -51,6 +51,20 @@ class RecordNames:
 
 
 @dataclass(frozen=True, eq=False)
+class Remake:
+    """Makes batches of some of the records of a batch, to see how padding affects them.
+
+    Attributes:
+        records: The records of the batch.
+        make: Function (records, seed of random numbers) -> batch that the input function makes of
+            them.
+    """
+
+    records: Sequence[Record]
+    make: Callable[[Sequence[Record], int], Batch]
+
+
+@dataclass(frozen=True, eq=False)
 class Batch:
     """Examples that are trained on, evaluated or predicted together.
 
@@ -63,6 +77,8 @@ class Batch:
             examples have equal weights.
         where: Function () -> names of the records it was made of, for an error; None if unknown. It
             is a `RecordNames` only if example i was made of record i of the batch alone.
+        remake: Makes batches of some of its records again; None if unknown, or if all batches have
+            arrays of the same lengths.
     """
 
     features: Arrays
@@ -70,6 +86,7 @@ class Batch:
     num_examples: int
     weights: np.ndarray[Any, Any] | None = None
     where: Callable[[], str] | None = None
+    remake: Remake | None = None
 
     def names_of(self, rows: Sequence[int]) -> str:
         """Return the names of the records that some examples were made of, for an error.

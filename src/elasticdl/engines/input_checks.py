@@ -4,7 +4,8 @@ A script often computes all of its examples at once. There, `x - x.mean(0)`, `np
 a maximum covers all records; here it covers the records of one minibatch, and on workers even
 fewer. So the first minibatch is computed again in two parts: a function that handles each record by
 itself gives the same result. A function that draws random numbers is not checked, and padding to
-the longest record does not count as a difference.
+the longest record does not count as a difference. Whether it changes the loss depends on the loss,
+so the trainer checks that (`training/padding_check.py`).
 
 Callers: `record_data.py`.
 """
@@ -13,17 +14,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from elasticdl.data.batch import Batch, Record, leaves
+from elasticdl.data.padding import is_same, lengths_of
+
+if TYPE_CHECKING:
+    from elasticdl.data.batch import Batch, Record
 
 _log = logging.getLogger("elasticdl")
 
 # Locations of input functions that were compared, or whose number of examples was logged.
 _compared: set[str] = set()
 _counted: set[str] = set()
+# Location of an input function -> the shapes of its first batch, without the number of examples.
+_lengths: dict[str, list[tuple[int, ...]]] = {}
+# Locations of input functions that were seen to make arrays of several lengths.
+_varying: set[str] = set()
 
 
 def check(
@@ -54,10 +62,12 @@ def check(
     _compared.add(where)
     first = max(1, size // 3)
     try:
-        again, one, other = (make(_copies(records[at])) for at in _parts(first))
+        again, one, other = (make(copies(records[at])) for at in _parts(first))
     except Exception:  # noqa: BLE001 - if a real minibatch has it too, it is reported
         return
-    if _is_same(batch, [again]) and not _is_same(batch, [one, other]):
+    if any(lengths_of(part) != lengths_of(batch) for part in (one, other)):
+        _varying.add(where)
+    if is_same(batch, [again]) and not is_same(batch, [one, other]):
         _log.warning(
             "%s: the result of the input function for a record depends on the other records in the "
             "call: the examples of %d records differ from those of the first %d and the last %d. "
@@ -71,42 +81,22 @@ def check(
         )
 
 
-def _copies(records: Sequence[Record]) -> list[Record]:
+def has_varying_lengths(where: str, batch: Batch) -> bool:
+    """Return whether an input function was seen to make arrays of several lengths.
+
+    Args:
+        where: Location of the input function.
+        batch: The latest batch that it made.
+    """
+    if lengths_of(batch) != _lengths.setdefault(where, lengths_of(batch)):
+        _varying.add(where)
+    return where in _varying
+
+
+def copies(records: Sequence[Record]) -> list[Record]:
     """Return copies of the records, because the function may change them in place."""
     return [{name: np.copy(value) for name, value in record.items()} for record in records]
 
 
 def _parts(first: int) -> list[slice]:
     return [slice(None), slice(None, first), slice(first, None)]
-
-
-def _is_same(batch: Batch, parts: Sequence[Batch]) -> bool:
-    """Return whether the parts, concatenated, equal the batch, apart from padding."""
-    whole, *others = (_arrays(each) for each in (batch, *parts))
-    if any(len(arrays) != len(whole) for arrays in others):
-        return False
-    return all(_are_rows(array, pieces) for array, *pieces in zip(whole, *others, strict=True))
-
-
-def _arrays(batch: Batch) -> list[np.ndarray[Any, Any]]:
-    return leaves((batch.features, batch.labels, batch.weights))
-
-
-def _are_rows(array: np.ndarray[Any, Any], pieces: Sequence[np.ndarray[Any, Any]]) -> bool:
-    first = 0
-    for piece in pieces:
-        rows = array[first : first + len(piece)]
-        first += len(piece)
-        if rows.ndim != piece.ndim or len(rows) != len(piece):
-            return False
-        common = tuple(slice(min(a, b)) for a, b in zip(rows.shape, piece.shape, strict=True))
-        if not _is_near(rows[common], piece[common]):
-            return False
-    return first == len(array)
-
-
-def _is_near(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
-    if one.dtype.kind in "fc" and other.dtype.kind in "fc":
-        # With a tolerance, because sums may be computed in another order.
-        return bool(np.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True))
-    return np.array_equal(one, other)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elasticdl.data.batch import Batch, Record, RecordNames, batch_of, leaves
+from elasticdl.data.batch import Batch, Record, RecordNames, Remake, batch_of, leaves
 from elasticdl.data.class_weights import with_class_weights
 from elasticdl.data.data_index import index_of, infer_types
 from elasticdl.data.file_ranges import numbering_of
@@ -465,10 +465,30 @@ def make_batch(
 
     batch = made(records)
     if mode is Mode.TRAINING:
-        input_checks.check(str(definition.where("input")), records, batch, made)
+        location = str(definition.where("input"))
+        input_checks.check(location, records, batch, made)
+        if input_checks.has_varying_lengths(location, batch):
+            again = functools.partial(_made_again, definition, how, where=where)
+            batch = replace(batch, remake=Remake(records, again))
     if isinstance(where, RecordNames) and batch.num_examples != len(records):
         where = where.__call__
     return _by_class(definition, replace(batch, where=where), mode)
+
+
+def _made_again(
+    definition: ModelDefinition,
+    how: RecordInput,
+    records: Sequence[Record],
+    seed: int,
+    *,
+    where: Callable[[], str],
+) -> Batch:
+    # Copies, because the function may change the records in place.
+    some = input_checks.copies(records)
+    with seeded(derive_seed(seed, 5), recurs=True):
+        return _by_class(
+            definition, _made(definition, how, some, Mode.TRAINING, where), Mode.TRAINING
+        )
 
 
 def _made(

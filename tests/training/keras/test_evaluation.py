@@ -85,6 +85,22 @@ def test_a_layer_that_changes_weights_in_evaluation_is_refused(name):
     assert all(before[path].tobytes() == after[path].tobytes() for path in before)
 
 
+def test_a_weight_that_the_first_call_initializes_is_refused_with_true_words():
+    def initialize(total, inputs):
+        import keras
+
+        first = 100 + keras.ops.std(inputs, axis=0)
+        total.assign(keras.ops.where(total < 100, first, total.value))
+
+    trainer = trainer_of(counting(initialize))
+
+    with pytest.raises(DefinitionError) as caught:
+        trainer.evaluate(batch_of(8))
+
+    assert "the first call initializes is changed by them only before training" in str(caught.value)
+    assert "initialize a weight in build()" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("change", "is_of_training"), [(add, True), (leave, False)], ids=["in training", "not at all"]
 )

@@ -203,6 +203,8 @@ def test_a_model_that_cannot_be_compiled_is_reported_immediately():
     ]
 
     assert "numpy" in reason.lower()
+    # Keras prints a part of it bold.
+    assert "\x1b" not in reason
 
 
 def test_many_models_in_one_process_are_exported_without_a_warning(tmp_path, caplog):
@@ -258,3 +260,52 @@ def test_scalar_inputs_are_served_with_the_trained_shape(tmp_path, keras):
 
     assert not trainer.why_not_exported()
     assert set(trainer.export(tmp_path)) == {"saved_model", "model.keras"}
+
+
+def in_half_precision(policy, last, state=1.0):
+    """Return what makes a deep model of half precision, with a last layer of another one.
+
+    Args:
+        policy: The policy of its layers.
+        last: That of the last one.
+        state: Each call multiplies its outputs by it once more, outside of the variables.
+    """
+
+    def create():
+        import keras
+
+        class Scaled(keras.layers.Layer):
+            by = 1.0
+
+            def call(self, x):
+                self.by *= state
+                return x * self.by
+
+        y = x = keras.Input((6, 6, 1))
+        y = keras.layers.Dense(32, dtype=policy)(keras.layers.Flatten()(y))
+        for _ in range(6):
+            z = keras.layers.Dense(32, "gelu", dtype=policy)(y)
+            y = keras.layers.LayerNormalization(dtype=policy)(
+                keras.layers.Add(dtype=policy)([y, z])
+            )
+        if state != 1.0:
+            y = Scaled(dtype=policy)(y)
+        return keras.Model(x, keras.layers.Dense(2, dtype=last)(y))
+
+    return create
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16", "bfloat16"])
+@pytest.mark.parametrize("last", [None, "float32"])
+def test_a_model_in_half_precision_can_be_served(tmp_path, policy, last):
+    trainer = trainer_of(in_half_precision(policy, last or policy))
+    trainer.train_steps([batch()])
+
+    assert not trainer.why_not_exported()
+    assert "saved_model" in trainer.export(tmp_path)
+
+
+def test_state_outside_the_variables_of_a_model_in_half_precision_is_reported():
+    trainer = trainer_of(in_half_precision("mixed_bfloat16", "float32", state=1.5))
+
+    assert "keep state outside the model's variables" in trainer.why_not_exported()["saved_model"]

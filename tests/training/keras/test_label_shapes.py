@@ -201,3 +201,30 @@ def test_a_loss_that_compares_labels_with_each_other_keeps_them():
     found = train(of_likelihood, times, width=4, is_default=True)
 
     np.testing.assert_array_equal(found[0], train(of_likelihood, times, width=4)[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "is_reported"),
+    [
+        ("CategoricalGeneralizedCrossEntropy", 3, True),
+        ("SparseCategoricalCrossentropy", 3, False),
+        ("MeanSquaredError", 1, False),
+    ],
+)
+@pytest.mark.parametrize("is_column", [True, False])
+def test_a_keras_loss_object_that_broadcasts_labels_is_reported(
+    caplog, name, width, is_reported, is_column
+):
+    import keras
+
+    from elasticdl.dialects.losses import KerasLoss
+
+    labels = np.arange(NUM_EXAMPLES) % width
+
+    train(
+        KerasLoss(getattr(keras.losses, name)),
+        labels[:, None] if is_column else labels,
+        width=width,
+    )
+
+    assert ("Give the labels the shape [n]." in caplog.text) == (is_reported and is_column)

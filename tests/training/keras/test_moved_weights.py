@@ -51,8 +51,11 @@ def test_data_dependent_or_random_changes_are_refused_in_sums(change):
     trainer = trainer_of(change)
 
     assert np.isfinite(trainer.train_steps([batch_of()]).losses).all()
-    with pytest.raises(DefinitionError, match=r"changes its weight \S*scale when it is called"):
+    with pytest.raises(
+        DefinitionError, match=r"changes its weight \S*scale when it is called"
+    ) as e:
         trainer.gradients(batch_of())
+    assert "set a weight that is trained in build()" in str(e.value)
 
 
 def test_changes_that_depend_only_on_the_weight_are_trained():

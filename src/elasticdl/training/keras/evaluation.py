@@ -4,9 +4,10 @@
     if training: total.assign_add(sum(x))      in training only: accepted
 
 In a plain script such a weight changes from batch to batch of the validation, and training
-continues with its new value. An evaluation here has no side effects, because several workers share
-it and it may be repeated after a kill. A model that changes a weight is therefore rejected before
-it is evaluated.
+continues with its new value. (One that the first call initializes changes only if that call is not
+of training; a single call does not show this.) An evaluation here has no side effects, because
+several workers share it and it may be repeated after a kill. A model that changes a weight is
+therefore rejected before it is evaluated.
 
 BatchNormalization that is called with training=True is not rejected: its outputs do not depend on
 its statistics. A message says that they are left as they are.
@@ -75,12 +76,14 @@ def check_unchanged(model: keras.Model, changed: Sequence[Any], origin: Origin) 
         place = None if method is None else overrides.place(method)
         raise DefinitionError(
             f"{place or origin}: {type(owner).__name__} changes its weight {others[0].path} where "
-            "it is called with training=False. In a plain script validation and prediction change "
-            "it too, from batch to batch, and training continues with the changed value. Here "
-            "they do not change it, because workers share them. Compute with a masked or projected "
-            "weight (kernel * mask) and assign nothing; change a statistic in training only: def "
-            "call(self, inputs, training=None): if training: ...; or train without validation "
-            "data, and evaluate and predict with a layer that changes nothing."
+            "it is called with training=False. In a plain script, each call of validation and "
+            "prediction that changes it has an effect on later batches and on training (a weight "
+            "that the first call initializes is changed by them only before training). Here they "
+            "change no weight, because workers share them. Compute with a masked or projected "
+            "weight (kernel * mask) and assign nothing; initialize a weight in build(); change a "
+            "statistic in training only: def call(self, inputs, training=None): if training: ...; "
+            "or train without validation data, and evaluate and predict with a layer that changes "
+            "nothing."
         )
     if harmless:
         _log.warning(

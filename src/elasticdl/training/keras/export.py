@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from elasticdl.data.batch import Arrays, leaves, map_arrays
+from elasticdl.errors import plain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,10 +32,12 @@ KERAS_FILE = "model.keras"
 SAVED_MODEL = "saved_model"
 # Keras layers that call user code.
 _RUNS_CODE = {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"}
-# Length of Keras' messages, which may contain the whole config of a model; and the tolerance,
-# relative to the largest output, because the exported graph may be optimized differently.
+# Length of Keras' messages, which may contain the whole config of a model.
 _MAX_SHOWN = 200
+# Relative to the largest output, because the exported graph may be optimized differently: it keeps
+# intermediate results in float32 where layers called one by one round each to half precision.
 _TOLERANCE = 1e-4
+_TOLERANCES = {"bfloat16": 0.05, "float16": 0.01}
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +116,12 @@ def _save(model: keras.Model, file: Path, example: Example) -> None:
     with _one_line(), _quiet():
         again = keras.saving.load_model(file, _classes_of(model), compile=False)
     inputs = map_arrays(tf.convert_to_tensor, example.inputs)
-    _check_same(lambda: again(inputs, training=False), example, "loaded from that file, it")
+    _check_same(
+        lambda: again(inputs, training=False),
+        example,
+        _tolerance_of(model),
+        "loaded from that file, it",
+    )
 
 
 def _write_saved_model(model: keras.Model, folder: Path, example: Example) -> None:
@@ -149,7 +157,7 @@ def _serving(model: keras.Model, example: Example) -> tuple[Callable[..., Any], 
         compiled = tf.function(serve, input_signature=specs, autograph=False)
         (asked,) = specs
         inputs = _as_asked(example.inputs, asked)
-    _check_same(lambda: compiled(inputs), example, "without training, it")
+    _check_same(lambda: compiled(inputs), example, _tolerance_of(model), "without training, it")
     return serve, signature
 
 
@@ -230,18 +238,25 @@ def _as_spec(spec: tf.TensorSpec, array: Any) -> tf.Tensor:
     return tensor[..., tf.newaxis] if is_column else tensor
 
 
-def _check_same(outputs: Callable[[], Any], example: Example, it: str) -> None:
+def _tolerance_of(model: keras.Model) -> float:
+    """Return the relative difference that rounding alone can cause in a model's outputs."""
+    types = [getattr(layer, "compute_dtype", None) for layer in _layers_of(model)]
+    return max(_TOLERANCES.get(str(each), _TOLERANCE) for each in types)
+
+
+def _check_same(outputs: Callable[[], Any], example: Example, tolerance: float, it: str) -> None:
     """Check that an export gives the model's outputs, unless it draws random numbers.
 
     Args:
         outputs: Function () -> outputs of the export for the inputs of the example.
         example: The inputs, and the outputs of the trained model.
+        tolerance: Relative difference that is allowed.
         it: The export, as the subject of a sentence in the error.
 
     Raises:
         ExportError: It raised, or its outputs differ.
     """
-    expected = [np.asarray(each) for each in leaves(example.outputs)]
+    expected = [_as_float(each) for each in leaves(example.outputs)]
     found = _arrays(outputs)
     if len(found) != len(expected):
         raise ExportError(f"{it} has {len(found)} outputs, not {len(expected)}")
@@ -249,7 +264,9 @@ def _check_same(outputs: Callable[[], Any], example: Example, it: str) -> None:
         if one.shape != other.shape:
             raise ExportError(f"{it} has outputs of the shape {one.shape}, not {other.shape}")
     # A layer that samples (of a variational autoencoder) gives different outputs in each call.
-    if not _are_close(found, expected) and _are_close(found, _arrays(outputs)):
+    if not _are_close(found, expected, tolerance) and _are_close(
+        found, _arrays(outputs), tolerance
+    ):
         raise ExportError(
             f"{it} gives different outputs from the trained model: does a layer keep state outside "
             "the model's variables?"
@@ -258,14 +275,20 @@ def _check_same(outputs: Callable[[], Any], example: Example, it: str) -> None:
 
 def _arrays(outputs: Callable[[], Any]) -> list[np.ndarray[Any, Any]]:
     with _one_line(), _quiet():
-        return [np.asarray(each) for each in leaves(outputs())]
+        return [_as_float(each) for each in leaves(outputs())]
 
 
-def _are_close(found: Sequence[Any], expected: Sequence[Any]) -> bool:
+def _as_float(array: Any) -> np.ndarray[Any, Any]:
+    """Return an array, in float32 if it is of half precision, which NumPy may not know."""
+    found: np.ndarray[Any, Any] = np.asarray(array)
+    return found.astype(np.float32) if found.dtype.name in _TOLERANCES else found
+
+
+def _are_close(found: Sequence[Any], expected: Sequence[Any], tolerance: float) -> bool:
     for one, other in zip(found, expected, strict=True):
         finite = np.abs(other[np.isfinite(other)]) if other.dtype.kind == "f" else np.ones(1)
-        bound = _TOLERANCE * max(1.0, float(finite.max(initial=0.0)))
-        if not np.allclose(one, other, rtol=_TOLERANCE, atol=bound, equal_nan=True):
+        bound = tolerance * max(1.0, float(finite.max(initial=0.0)))
+        if not np.allclose(one, other, rtol=tolerance, atol=bound, equal_nan=True):
             return False
     return True
 
@@ -278,8 +301,9 @@ def _one_line() -> Any:
     except ExportError:
         raise
     except Exception as error:
-        # Keras' messages span several lines and may contain whole configs.
-        message = textwrap.shorten(str(error), _MAX_SHOWN)
+        # Keras' messages span several lines, with codes for bold text, and may contain whole
+        # configs.
+        message = textwrap.shorten(plain(error), _MAX_SHOWN)
         raise ExportError(f"{type(error).__name__}: {message}") from error
 
 

@@ -125,6 +125,9 @@ class TrainingLoss:
             raise DefinitionError(f"{self._definition.origin}: there is no loss to train with.")
         loss = resolved(self._definition.loss)
         if isinstance(loss, WeighableLoss):
+            labels = self._label_shape.fitted(
+                lambda outputs, labels: loss.weighted(outputs, labels, None), outputs, labels
+            )
             # It looks for masks itself. If it does not reduce its values, they are averaged.
             return tf.reduce_mean(tf.cast(loss.weighted(outputs, labels, weights), tf.float32))
         values = tf.cast(self._values(loss, outputs, labels), tf.float32)

@@ -109,7 +109,9 @@ def check_alike(
                 f"{origin}: the model changes its weight {variable.path} when it is called in "
                 "training, and the change depends on the examples. So each worker would train a "
                 "different model. It can be trained in one process, without --global_batch_size. "
-                "On workers, make it a weight that is not trained: add_weight(..., "
+                "On workers, set a weight that is trained in build() or in the model file, such as "
+                "an initial value from the statistics of some examples; make a statistic, which "
+                "needs no gradient, a weight that is not trained: add_weight(..., "
                 "trainable=False)."
             )
     return [

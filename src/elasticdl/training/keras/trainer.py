@@ -63,6 +63,7 @@ from elasticdl.training.keras.seeds import StepSeeder
 from elasticdl.training.keras.statistics import ChangesOf, KerasStatistics, change_of, means_of
 from elasticdl.training.keras.step_functions import StepFunctions, Watched, or_none, parts
 from elasticdl.training.keras.untracked_state import UntrackedVariables
+from elasticdl.training.padding_check import MeasuredLoss, PaddingCheck
 from elasticdl.training.repeated_checks import LIKE_BATCH_NORM, RepeatedChecks
 from elasticdl.training.trainer import (
     Contribution,
@@ -218,6 +219,11 @@ class KerasTrainer:
         self._repeated = RepeatedChecks(definition.origin)
         # Apart from the other checks, which end with their first warning.
         self._repeated_comparisons = RepeatedChecks(definition.origin)
+        self._padding = PaddingCheck(
+            definition.where("loss"),
+            "with Keras, a mask (Embedding(mask_zero=True), Masking), or sample weights of 0 for "
+            'padding and reduction="mean_with_sample_weight"',
+        )
         self._has_reported_normalization = False
         self._single: ExampleBatch | None = None
         self._recorded_outside = False
@@ -249,6 +255,7 @@ class KerasTrainer:
     ) -> tuple[Contribution, StepResult]:
         """Compute the batch's contribution to the next update; see `trainer.Trainer`."""
         self._check_loss_splits(batch)
+        self._padding.check(batch, self._update_size, self._measured)
         variables = self.training_metrics.variables
         is_compared = self._is_due(self._repeated_comparisons)
 
@@ -977,6 +984,34 @@ class KerasTrainer:
                         )
         if kind is not None:
             self._divisor, self._loss_was_split = kind, True
+
+    def _measured(self, batch: Batch) -> MeasuredLoss:
+        """Return the loss of a batch in inference mode, without side effects."""
+        features, labels, weights = map_arrays(tf.convert_to_tensor, list(parts(batch)))
+        trial = ExampleBatch(features, None, labels, weights, batch.num_examples)
+
+        def forward(trial: ExampleBatch, seed: int, training: bool) -> Any:
+            at = tf.constant([seed, 0], tf.int64)
+            return self._forward_without_trace(trial.features, at, training=training)
+
+        runs = self._loss.runs(forward, self._divisor, lambda _: False, lambda _: False)
+        with (
+            self._functions.uncompiled(),
+            self._draws.replaced(),
+            self._drawing_at("split"),
+            moved_weights.restored([*self._trainable, *self._statistics]),
+        ):
+            made, again = (replace(trial, outputs=forward(trial, seed, False)) for seed in range(2))
+            loss, divisor = runs.loss_of(made), runs.divisor_of(made)
+            is_random = loss != runs.loss_of(again)
+        return MeasuredLoss(
+            loss,
+            divisor,
+            [tuple(output.shape[1:]) for output in leaves(made.outputs)],
+            # A tenth of what deep models may amplify in single outputs.
+            output_part_checks.rounding_of(self.model) / 10,
+            is_random,
+        )
 
     def _unmoved(self) -> contextlib.AbstractContextManager[None]:
         """Context manager: on exit, restores the variables that calls of the model change."""

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 # Relative to the largest output, because the program may order operations differently.
 _TOLERANCE = 1e-3
+# Of models that compute in half precision: operations that the program joins, or takes apart, round
+# their intermediate results at other places.
+_TOLERANCES = {torch.bfloat16: 0.05, torch.float16: 0.01}
 _SMALLEST = 1e-6
 _MASK_POSITION = 2
 _TWO_AXES = 2
@@ -49,19 +52,25 @@ def difference_found(
     Returns:
         A description of the first difference and its cause, for a warning; None if there is none.
     """
+    tolerance = _tolerance_of(model)
+
+    def are_close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> bool:
+        difference, largest = _largest(found, expected)
+        return difference <= tolerance * largest + _SMALLEST
+
     with torch.no_grad(), torch.random.fork_rng([]), Buffers(model).restored():
         for given in itertools.chain([arguments], _with_padding(model, arguments)):
             args, kwargs = given
             expected = _tensors(model(*args, **kwargs))
             found = _tensors(served(*args, **kwargs))
-            if _are_close(found, expected) or not _are_close(
+            if are_close(found, expected) or not are_close(
                 _tensors(model(*args, **kwargs)), expected
             ):
                 continue
             difference, largest = _largest(found, expected)
             padded = "" if given is arguments else ", with the last position of one of them padded"
             with _slow_path():
-                is_fast_path = _are_close(found, _tensors(model(*args, **kwargs)))
+                is_fast_path = are_close(found, _tensors(model(*args, **kwargs)))
             names = _padded_encoders(model, given) if is_fast_path else []
             return (
                 f"on two examples{padded}, the largest difference is {difference:.3g}, where "
@@ -190,9 +199,10 @@ def _tensors(outputs: Any) -> dict[str, torch.Tensor]:
     }
 
 
-def _are_close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> bool:
-    difference, largest = _largest(found, expected)
-    return difference <= _TOLERANCE * largest + _SMALLEST
+def _tolerance_of(model: nn.Module) -> float:
+    """Return the difference that rounding alone can cause, relative to the largest output."""
+    types = {tensor.dtype for tensor in (*model.parameters(), *model.buffers())}
+    return max((_TOLERANCES.get(each, _TOLERANCE) for each in types), default=_TOLERANCE)
 
 
 def _largest(

@@ -37,6 +37,7 @@ from torch import nn
 
 from elasticdl.data.batch import leaves
 from elasticdl.errors import DefinitionError, raised_at
+from elasticdl.training.padding_check import MeasuredLoss
 from elasticdl.training.repeated_checks import LIKE_BATCH_NORM
 from elasticdl.training.torch.buffers import differs
 from elasticdl.training.torch.draw_log import DrawLog
@@ -155,6 +156,19 @@ class PartCheck:
         if update_size > self._compared_size:
             self._compared_size = update_size
             self._check_crowded(batch, update_size)
+
+    def measured(self, batch: Tensors) -> MeasuredLoss:
+        """Return the loss of a batch in evaluation mode, without side effects."""
+        made, again = (self._run(batch, moment, training=False) for moment in (0, 1))
+        if made.loss is None:
+            return MeasuredLoss(0.0, 1.0, [], 0.0)
+        return MeasuredLoss(
+            float(made.loss.value),
+            float(made.loss.divisor),
+            [tuple(output.shape[1:]) for output in made.outputs],
+            made.loss.precision,
+            _value(made) != _value(again),
+        )
 
     def _check_crowded(self, batch: Tensors, update_size: int) -> None:
         """Check that copies of an example, as many as an update has, have the same outputs.

@@ -44,6 +44,7 @@ from elasticdl.training import generators
 from elasticdl.training.complex_numbers import ALONE, refuse_complex
 from elasticdl.training.failed_part import phase
 from elasticdl.training.gradient_weights import check_divides_by_examples
+from elasticdl.training.padding_check import PaddingCheck
 from elasticdl.training.repeated_checks import RepeatedChecks
 from elasticdl.training.torch import export, failures
 from elasticdl.training.torch.averages import Averages
@@ -221,6 +222,10 @@ class TorchTrainer:
             buffers=self._buffers,
             drawing=lambda moment: self._drawing(self.rank, moment),
         )
+        self._padding = PaddingCheck(
+            definition.where("loss"),
+            "with PyTorch, the ignore_index of cross_entropy()",
+        )
         # Number of examples of the largest update so far.
         self._update_size = 0
         self._repeated = RepeatedChecks(definition.origin)
@@ -265,6 +270,11 @@ class TorchTrainer:
             if is_checked:
                 with nullcontext() if is_early else self._repeated.reported(self.step):
                     self._part_check.check(self._batch_tensors(batch), self._update_size)
+            self._padding.check(
+                batch,
+                self._update_size,
+                lambda part: self._part_check.measured(self._batch_tensors(part)),
+            )
             with self._buffers.restored() as before:
                 step = self._forward_backward(batch, is_summed=True)
                 self._refusals.check_unmoved(moves.found())

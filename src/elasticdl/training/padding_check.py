@@ -1,0 +1,144 @@
+"""Warns if padding to the longest record of a minibatch changes the loss.
+
+An input function may pad labels, one per time step, to the longest of its records. A loss that
+divides by all values, padding included, then has another divisor for each length. An update of
+several minibatches has other numbers than one that computes all of its examples as one batch, which
+is padded to the longest of all. Whether that is so depends on the loss, so a batch is compared with
+two parts of it, each padded by the input function.
+
+Padded features with one label per record are not compared: a model that masks padding, or adds
+nothing for it, is not affected.
+
+Used by the trainers, where gradients are summed.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.data.batch import Batch, leaves
+from elasticdl.data.padding import PaddedParts, lengths_of, padded_parts
+
+if TYPE_CHECKING:
+    from elasticdl.definition import Origin
+
+_log = logging.getLogger("elasticdl")
+
+# Comparisons of batches with other lengths than before, each of which takes several forward passes.
+_MAX_COMPARISONS = 8
+
+
+@dataclass(frozen=True)
+class MeasuredLoss:
+    """The loss of a batch, computed in inference mode.
+
+    Attributes:
+        value: The loss.
+        divisor: What it divides the sum over its examples by.
+        lengths: Shape of each output of the model, without the number of examples.
+        precision: Relative difference that rounding alone can cause.
+        is_random: Whether another seed gives another loss.
+    """
+
+    value: float
+    divisor: float
+    lengths: Sequence[tuple[int, ...]]
+    precision: float
+    is_random: bool = False
+
+
+class PaddingCheck:
+    """Compares the loss of some batches with that of parts that are padded to other lengths.
+
+    Args:
+        origin: Prefix of the warning.
+        advice: How a loss of this framework divides by the labels that are not padding: the end of
+            a sentence.
+    """
+
+    def __init__(self, origin: Origin, advice: str) -> None:
+        self._origin, self._advice = origin, advice
+        self._num_comparisons, self._is_done = 0, False
+        self._largest = 0
+        self._seen: set[tuple[tuple[int, ...], ...]] = set()
+        self._before: Batch | None = None
+
+    def check(
+        self, batch: Batch, update_size: int, measure: Callable[[Batch], MeasuredLoss]
+    ) -> None:
+        """Warn, once, if padding changes the loss of an update of several minibatches.
+
+        Args:
+            batch: The next minibatch.
+            update_size: Number of examples of the largest update so far.
+            measure: Function that computes the loss of some examples.
+        """
+        self._largest = max(self._largest, batch.num_examples)
+        before, self._before = self._before, batch
+        if self._is_done or batch.remake is None or update_size <= self._largest:
+            return
+        lengths = tuple(lengths_of(batch))
+        if lengths in self._seen and batch.num_examples > 1:
+            return
+        found = padded_parts(batch, before)
+        if found is None:
+            return
+        self._seen.add(lengths)
+        self._num_comparisons += 1
+        self._is_done = self._num_comparisons >= _MAX_COMPARISONS
+        try:
+            whole, *parts = (measure(each) for each in (found.whole, *found.parts))
+        except Exception:  # noqa: BLE001 - if a real minibatch has it too, it is reported
+            return
+        if found.of_labels or any(part.lengths != whole.lengths for part in parts):
+            self._compare(found, whole, parts)
+
+    def _compare(
+        self, found: PaddedParts, whole: MeasuredLoss, parts: Sequence[MeasuredLoss]
+    ) -> None:
+        total = sum(part.divisor for part in parts)
+        if not math.isfinite(whole.value) or not total:
+            return
+        combined = sum(part.value * part.divisor for part in parts if part.divisor) / total
+        if whole.is_random:
+            what = "The loss is random, so it cannot be determined whether it counts padding."
+            verb = "may change"
+        elif math.isclose(whole.value, combined, rel_tol=whole.precision, abs_tol=1e-6):
+            return
+        else:
+            what = (
+                f"The loss of all is {whole.value:.6g}; the losses of the parts combine to "
+                f"{combined:.6g}."
+            )
+            verb = "changes"
+        self._is_done = True
+        kind = "labels" if found.of_labels else "features"
+        shapes = [_shape_of(getattr(each, kind)) for each in (found.whole, *found.parts)]
+        sizes = [part.num_examples for part in found.parts]
+        _log.warning(
+            "%s: padding %s the loss. The input function made %s of shape %s from %d records, %s "
+            "from the first %d of them and %s from the last %d. %s Each minibatch of an update is "
+            "padded to its own longest record, so the numbers differ from those of one process "
+            "that computes the whole update as one batch. Pad to a fixed length; or use a loss "
+            "that returns one value per example, the mean over its own labels, or divides by the "
+            "number of labels that are not padding: %s.",
+            self._origin,
+            verb,
+            kind,
+            shapes[0],
+            sum(sizes),
+            shapes[1],
+            sizes[0],
+            shapes[2],
+            sizes[1],
+            what,
+            self._advice,
+        )
+
+
+def _shape_of(arrays: Any) -> str:
+    return " and ".join(str(list(array.shape)) for array in leaves(arrays))
