@@ -67,14 +67,30 @@ def test_minibatches_of_one_record_are_joined(caplog) -> None:
     assert len(caplog.messages) == 1
 
 
-def test_padded_features_of_a_label_per_record_are_not_compared(caplog) -> None:
-    def features(records, seed):
-        return Batch(padded(records).labels, np.ones(len(records)), len(records))
+def features_only(records, seed):
+    return Batch(padded(records).labels, np.ones(len(records)), len(records))
 
+
+def test_padded_features_that_the_model_does_not_mask_are_named(caplog) -> None:
     def mean_of_features(batch: Batch) -> MeasuredLoss:
         return MeasuredLoss(float(batch.features.mean()), batch.num_examples, [()], 1e-4)
 
-    checked(mean_of_features, of_lengths(2, 4, 3, make=features))
+    checked(mean_of_features, of_lengths(2, 4, 3, make=features_only))
+
+    (message,) = caplog.messages
+    assert "made features of shape [3, 4] from 3 records" in message
+    assert message.endswith(
+        "or mask the padding in the model, so that it has no effect on the outputs."
+    )
+
+
+@pytest.mark.parametrize("is_random", [False, True])
+def test_padded_features_that_the_model_masks_are_not_named(is_random, caplog) -> None:
+    def sum_of_features(batch: Batch) -> MeasuredLoss:
+        value = float(batch.features.sum(1).mean())
+        return MeasuredLoss(value, batch.num_examples, [()], 1e-4, is_random=is_random)
+
+    checked(sum_of_features, of_lengths(2, 4, 3, make=features_only))
 
     assert not caplog.messages
 

@@ -1,13 +1,11 @@
 """Warns if padding to the longest record of a minibatch changes the loss.
 
-An input function may pad labels, one per time step, to the longest of its records. A loss that
-divides by all values, padding included, then has another divisor for each length. An update of
-several minibatches has other numbers than one that computes all of its examples as one batch, which
-is padded to the longest of all. Whether that is so depends on the loss, so a batch is compared with
-two parts of it, each padded by the input function.
-
-Padded features with one label per record are not compared: a model that masks padding, or adds
-nothing for it, is not affected.
+An input function may pad its arrays to the longest of its records. If they are labels, one per
+time step, a loss that divides by all values, padding included, has another divisor for each length.
+If they are features, a model that does not mask padding has other outputs. An update of several
+minibatches then has other numbers than one that computes all of its examples as one batch, which
+is padded to the longest of all. Whether that is so depends on the model and the loss, so a batch is
+compared with two parts of it, each padded by the input function.
 
 Used by the trainers, where gradients are summed.
 """
@@ -30,6 +28,11 @@ _log = logging.getLogger("elasticdl")
 
 # Comparisons of batches with other lengths than before, each of which takes several forward passes.
 _MAX_COMPARISONS = 8
+_MASK = "mask the padding in the model, so that it has no effect on the outputs"
+_OWN_MEAN = (
+    "use a loss that returns one value per example, the mean over its own labels, or divides by "
+    "the number of labels that are not padding"
+)
 
 
 @dataclass(frozen=True)
@@ -94,11 +97,18 @@ class PaddingCheck:
             whole, *parts = (measure(each) for each in (found.whole, *found.parts))
         except Exception:  # noqa: BLE001 - if a real minibatch has it too, it is reported
             return
-        if found.of_labels or any(part.lengths != whole.lengths for part in parts):
-            self._compare(found, whole, parts)
+        of_steps = found.of_labels or any(part.lengths != whole.lengths for part in parts)
+        # A random loss of models that mask padding would be a false alarm.
+        if of_steps or not whole.is_random:
+            self._compare(found, whole, parts, of_steps=of_steps)
 
     def _compare(
-        self, found: PaddedParts, whole: MeasuredLoss, parts: Sequence[MeasuredLoss]
+        self,
+        found: PaddedParts,
+        whole: MeasuredLoss,
+        parts: Sequence[MeasuredLoss],
+        *,
+        of_steps: bool,
     ) -> None:
         total = sum(part.divisor for part in parts)
         if not math.isfinite(whole.value) or not total:
@@ -117,15 +127,16 @@ class PaddingCheck:
             verb = "changes"
         self._is_done = True
         kind = "labels" if found.of_labels else "features"
+        way_out = _MASK
+        if of_steps:
+            way_out = f"{_OWN_MEAN}: {self._advice}"
         shapes = [_shape_of(getattr(each, kind)) for each in (found.whole, *found.parts)]
         sizes = [part.num_examples for part in found.parts]
         _log.warning(
             "%s: padding %s the loss. The input function made %s of shape %s from %d records, %s "
             "from the first %d of them and %s from the last %d. %s Each minibatch of an update is "
             "padded to its own longest record, so the numbers differ from those of one process "
-            "that computes the whole update as one batch. Pad to a fixed length; or use a loss "
-            "that returns one value per example, the mean over its own labels, or divides by the "
-            "number of labels that are not padding: %s.",
+            "that computes the whole update as one batch. Pad to a fixed length; or %s.",
             self._origin,
             verb,
             kind,
@@ -136,7 +147,7 @@ class PaddingCheck:
             shapes[2],
             sizes[1],
             what,
-            self._advice,
+            way_out,
         )
 
 

@@ -187,7 +187,7 @@ class KerasTrainer:
         if steps_per_execution > 1:
             self.hooks.check_grouping(steps_per_execution)
         self._attributes.track_model(self.model, self.optimizer)
-        self._attributes.track_of_step(self._measured())
+        self._attributes.track_of_step(self._objects_of_metrics())
         self.hooks.attributes = self._attributes
         self._outside = UntrackedVariables(
             self.model, self.optimizer, self._all_variables, definition.origin
@@ -212,8 +212,7 @@ class KerasTrainer:
         self._few = map_arrays(lambda array: array[:2], example.features)
         # What the loss of a batch is divided by; known after the first call of `gradients`.
         self._divisor = Divisor.EXAMPLES
-        self._loss_was_split = False
-        self._num_output_checks = 0
+        self._loss_was_split, self._num_output_checks = False, 0
         # Numbers of examples of the largest update so far, and for which one copies were compared.
         self._update_size, self._compared_size = 0, 0
         self._repeated = RepeatedChecks(definition.origin)
@@ -850,7 +849,7 @@ class KerasTrainer:
                 variables[path] = variable
         return variables
 
-    def _measured(self) -> list[Any]:
+    def _objects_of_metrics(self) -> list[Any]:
         """Return all metrics; some may be repeated."""
         return [
             *self.training_metrics.variables.members.values(),
