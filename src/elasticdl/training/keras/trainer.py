@@ -187,7 +187,7 @@ class KerasTrainer:
         if steps_per_execution > 1:
             self.hooks.check_grouping(steps_per_execution)
         self._attributes.track_model(self.model, self.optimizer)
-        self._attributes.track_of_step(self._objects_of_metrics())
+        self._attributes.track_of_step(self._all_metrics())
         self.hooks.attributes = self._attributes
         self._outside = UntrackedVariables(
             self.model, self.optimizer, self._all_variables, definition.origin
@@ -849,7 +849,7 @@ class KerasTrainer:
                 variables[path] = variable
         return variables
 
-    def _objects_of_metrics(self) -> list[Any]:
+    def _all_metrics(self) -> list[Any]:
         """Return all metrics; some may be repeated."""
         return [
             *self.training_metrics.variables.members.values(),
@@ -863,7 +863,7 @@ class KerasTrainer:
             *self.model.variables,
             *self.optimizer.variables,
             *self._changes.own_variables,
-            *(variable for metric in self._measured() for variable in metric.variables),
+            *(variable for metric in self._all_metrics() for variable in metric.variables),
             *self._seeds.variables,
             *self._pull.variables,
             *self.hooks.variables(),
