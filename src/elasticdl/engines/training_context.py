@@ -30,7 +30,7 @@ from elasticdl.engines.iterable_data import IterableData
 from elasticdl.engines.record_data import RecordData, indexes_of, open_records
 from elasticdl.engines.table_params import completed, metadata_of
 from elasticdl.engines.train_progress import TrainProgress
-from elasticdl.engines.validation_errors import in_validation
+from elasticdl.engines.validation_errors import evaluate_first
 from elasticdl.errors import DefinitionError, ElasticDLError, UsageError
 from elasticdl.job import TrainingOptions
 from elasticdl.sharding.epoch_order import ShardPlan
@@ -248,8 +248,7 @@ class TrainingContext:
         """
         batch = self.validation_example()
         if batch is not None:
-            with in_validation(batch):
-                trainer.evaluate(batch)
+            evaluate_first(trainer, batch, self.example)
 
     def create_trainer(self, rank: int = 0) -> Trainer:
         """Create the model and its trainer, in the state before the first step.

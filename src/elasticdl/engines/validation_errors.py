@@ -1,19 +1,28 @@
 """Says in an error of user code that it was raised in validation, and on which records.
 
-Callers: `loop.py`, `training_context.py`.
+A model that takes the training data may not take the validation data, because the two differ in
+shape. That is an error about the data, and it is found on the first batch, before training.
+
+Callers: `loop.py`, `training_context.py`, `elastic/committer.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
-from elasticdl.errors import UserCodeError
+import numpy as np
+
+from elasticdl.data.batch import describe, map_arrays
+from elasticdl.errors import DataError, ElasticDLError, UserCodeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from elasticdl.data.batch import Batch
+    from elasticdl.data.batch import Arrays, Batch
+    from elasticdl.evaluation.metrics import MetricStates
+    from elasticdl.training.trainer import Trainer
 
 
 @contextlib.contextmanager
@@ -29,3 +38,76 @@ def in_validation(batch: Batch) -> Iterator[None]:
         records = "" if batch.where is None else f": {batch.where()}"
         error.args = (f"{error}\n  This happened in validation{records}.",)
         raise
+
+
+def evaluate_first(trainer: Trainer, batch: Batch, example: Callable[[], Batch]) -> MetricStates:
+    """Evaluate the first batch of the validation data, before training.
+
+    Args:
+        trainer: The trainer.
+        batch: The batch.
+        example: Function () -> a batch of the training data, for the error.
+
+    Raises:
+        DataError: The model cannot take the features, which differ in shape or type from those of
+            the training data.
+        UserCodeError: The model, its loss or its metrics raised for another reason.
+    """
+    try:
+        with in_validation(batch):
+            return trainer.evaluate(batch)
+    except UserCodeError as error:
+        training = example()
+        if _forms(batch) == _forms(training) or _is_taken(trainer, batch.features):
+            raise
+        raise DataError(
+            "The model cannot take the validation data, because its features differ in shape or "
+            "type from those of the training data:\n"
+            f"  {_in_words(batch, 'the validation data')}\n"
+            f"  {_in_words(training, 'the training data')}\n"
+            "  Convert the validation data in the same way as the training data"
+            f"{_how(batch, training)}."
+        ) from error
+
+
+def _is_taken(trainer: Trainer, features: Arrays) -> bool:
+    try:
+        trainer.predict(features)
+    except ElasticDLError:
+        return False
+    return True
+
+
+def _forms(batch: Batch) -> Any:
+    """Return the names, dtypes and shapes of the features of one example."""
+    return map_arrays(lambda array: (array.dtype.name, array.shape[1:]), batch.features)
+
+
+def _in_words(batch: Batch, otherwise: str) -> str:
+    """Return what an example of a batch has, and where its records are."""
+    # An array of the shape of one example, without its memory.
+    one = map_arrays(
+        lambda array: np.broadcast_to(np.empty((), array.dtype), array.shape[1:]), batch.features
+    )
+    return f"{describe(one)} in {otherwise if batch.where is None else batch.where()}"
+
+
+def _how(batch: Batch, training: Batch) -> str:
+    """Return an example of a conversion that keeps the order of the numbers, or ""."""
+    given, wanted = batch.features, training.features
+    if not (isinstance(given, np.ndarray) and isinstance(wanted, np.ndarray)):
+        return ""
+    steps = []
+    if (shape := given.shape[1:]) != (like := wanted.shape[1:]):
+        is_flat = len(shape) <= 1 or len(like) <= 1
+        if math.prod(shape) != math.prod(like) or not (is_flat or _long(shape) == _long(like)):
+            return ""
+        steps.append(f"reshape({', '.join(map(str, (-1, *like)))})")
+    if given.dtype != wanted.dtype:
+        steps.append(f'astype("{wanted.dtype.name}")')
+    return f", such as x.{'.'.join(steps)}"
+
+
+def _long(shape: tuple[int, ...]) -> list[int]:
+    """Return the sizes of the axes that are longer than 1."""
+    return [size for size in shape if size != 1]

@@ -7,6 +7,7 @@ import pytest
 
 from elasticdl.data.batch import Batch
 from elasticdl.definition import ModelDefinition, Origin, RecordInput
+from elasticdl.errors import UserCodeError
 from elasticdl.training.keras.sequence_lengths import Functions, Lengths, signature
 
 ORIGIN = Origin("elasticdl_module", "model.py", 1, "model", "zoo")
@@ -185,6 +186,22 @@ def test_a_model_that_relies_on_the_length_is_compiled_for_each(create, caplog):
         np.testing.assert_allclose(found, trainer.predict(batch(length).features), rtol=1e-5)
     (record,) = caplog.records
     assert "model.py: the model cannot be compiled for sequences" in record.getMessage()
+
+
+def test_features_that_the_model_cannot_take_are_an_error_without_a_warning(caplog):
+    import keras
+
+    def of_three_channels():
+        layers = keras.layers
+        return keras.Sequential(
+            [layers.Conv1D(4, 1), layers.GlobalAveragePooling1D(), layers.Dense(1)]
+        )
+
+    trainer = trainer_of(of_three_channels, batch(6))
+
+    with pytest.raises(UserCodeError, match="incompatible"):
+        trainer.evaluate(Batch(np.ones((4, 3, 6), "float32"), np.ones((4, 1), "float32"), 4))
+    assert not caplog.records
 
 
 # Their bits differ between a function with an open axis and one without.

@@ -33,6 +33,7 @@ from elasticdl.engines.elastic.crash_note import CrashNote
 from elasticdl.engines.elastic.event_buffer import WAITING, CommitId
 from elasticdl.engines.finite import check_sum
 from elasticdl.engines.interfaces import Commit
+from elasticdl.engines.validation_errors import evaluate_first
 from elasticdl.errors import DefinitionError, TrainingError
 from elasticdl.sharding.left_out import BatchId
 from elasticdl.training.trainer import Contribution, SupportsWarmup
@@ -158,7 +159,9 @@ class ElasticCommitter:
         # Compilation is included, because later batches with new shapes are compiled as well.
         self.slowest_s = time.monotonic() - started_s
         self._training = Layout(result.metrics)
-        self._evaluation = Layout({} if evaluated is None else trainer.evaluate(evaluated))
+        self._evaluation = Layout(
+            {} if evaluated is None else evaluate_first(trainer, evaluated, lambda: example)
+        )
         _warm_up(trainer, contribution)
         sizes = [
             contribution.buffer.size,

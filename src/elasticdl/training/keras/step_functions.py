@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("elasticdl")
 # Tolerates rounding in any precision; code that relies on lengths causes larger differences.
 _LOOSELY = 1e-2
+# Errors of a model that does not take a batch.
+_REFUSALS = (DataError, TrainingError, UserCodeError)
 # Functions that `fit` compiles at the first validation.
 _EVALUATIONS = ("evaluate", "evaluate_per_example")
 
@@ -268,7 +270,12 @@ class StepFunctions:
             if name == "train":
                 features = map_arrays(lambda array: array[0], features)
             self._opens = True
-            self._opens = self._says_the_same_opened(features)
+            try:
+                self._opens = self._says_the_same_opened(features)
+            except _REFUSALS:
+                # The model itself does not take features of these sizes, which the step reports.
+                self._opens = None
+                return frozenset()
             if not self._opens:
                 _log.warning(
                     "%s: the model cannot be compiled for sequences (or images) of any length, or "
@@ -285,14 +292,17 @@ class StepFunctions:
 
         Args:
             features: Features of a batch whose sizes differ from those of the example.
+
+        Raises:
+            DataError: The uncompiled model does not take the features; also `TrainingError` and
+                `UserCodeError`.
         """
+        fixed = leaves(self.predict_uncompiled(features))
         try:
             opened = leaves(self._predict(features))
-        except (DataError, TrainingError, UserCodeError):
-            # This is what the comparison looks for; an error of the model itself is raised again
-            # for the fixed length.
+        except _REFUSALS:
+            # This is what the comparison looks for.
             return False
-        fixed = leaves(self.predict_uncompiled(features))
         return all(
             one.shape == other.shape
             and np.allclose(one, other, rtol=_LOOSELY, atol=_LOOSELY, equal_nan=True)
