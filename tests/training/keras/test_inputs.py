@@ -40,3 +40,16 @@ def test_features_that_do_not_fit_are_refused_with_what_to_change(is_default, wo
 
     with pytest.raises(DefinitionError, match=f"(?s){words}"):
         inputs.build(model, FEATURES, ORIGIN, is_default=is_default)
+
+
+def test_a_last_axis_of_size_1_may_be_missing_in_a_sequential_model_too() -> None:
+    import keras
+
+    from elasticdl.training.keras import inputs
+
+    layers = [keras.Input((8, 8, 1)), keras.layers.Conv2D(3, 8)]
+    model, features = keras.Sequential(layers), np.ones((2, 8, 8), np.float32)
+
+    adapt = inputs.build(model, features, ORIGIN)
+
+    assert model(adapt(features)).shape == (2, 1, 1, 3)

@@ -92,9 +92,13 @@ def _symbolic(array: Any) -> Any:
 
 
 def _with_columns(model: keras.Model, given: Any) -> Any:
-    """Return symbolic inputs; 1-D ones get a last axis of size 1 if a functional model has it."""
-    names = _input_names(model)
-    expected = leaves(getattr(model, "_inputs_struct", None)) if names else []
+    """Return symbolic inputs, with a last axis of size 1 where only the model's input has it.
+
+    Keras adds such an axis to numbers, but not to symbolic inputs.
+    """
+    # A sequential model with an `Input` has a functional model within.
+    functional = getattr(model, "_functional", None) or model
+    expected = leaves(getattr(functional, "_inputs_struct", None)) if _input_names(model) else []
     tensors = leaves(given)
     if len(expected) != len(tensors):
         return given
