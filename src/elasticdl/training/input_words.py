@@ -5,6 +5,16 @@ Callers: `keras/inputs.py`, `torch/inputs.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from elasticdl.data.batch import leaves, map_arrays
+
+if TYPE_CHECKING:
+    from elasticdl.data.batch import Arrays
+
 
 def source_of_features(*, is_default: bool) -> str:
     """Return where the features come from, as the object of "the model cannot take".
@@ -15,18 +25,45 @@ def source_of_features(*, is_default: bool) -> str:
     return "the fields of the records" if is_default else "what the input function returns"
 
 
-def how_to_change_features(expected: str, *, is_default: bool) -> str:
-    """Return a sentence that says how to pass other features to the model.
+def how_to_change_features(
+    expected: str, features: Arrays, *, is_default: bool, needs_floats: bool = False
+) -> str:
+    """Return sentences that say how to pass other features to the model.
 
     Args:
         expected: What the features must fit, such as "the model's `forward`".
+        features: The features of the example batch.
         is_default: Whether the model file has no input function.
+        needs_floats: Whether the model takes these features as floats.
     """
+    if needs_floats:
+        where = "in the data, or in input_fn(records)" if is_default else "in the input function"
+        return (
+            "The features are whole numbers, and the model takes them as floats. Convert them "
+            f'{where}: x.astype("float32"), or x / np.float32(255) for the pixels of an image.'
+        )
     if not is_default:
         return f"Make the input function return what {expected} expects."
+    if isinstance(features, Mapping):
+        return (
+            "The file has no input_fn(records), so all fields but the label are passed to "
+            f"{expected}, as a dict by their names. Write input_fn(records), which returns "
+            "features and labels, or pass the features as one array, such as "
+            "x = frame[columns].to_numpy()."
+        )
+    shape = ", ".join(map(str, features.shape[1:]))
     return (
-        f"The file has no input_fn(records), so all fields but the label are passed to {expected}, "
-        "several as a dict by their names. Write input_fn(records), which returns features and "
-        "labels, or pass the features as one array, such as x = frame[columns].to_numpy(). An "
-        "image or array gets another shape in data_schema()."
+        f"The file has no input_fn(records), so the features are passed to {expected} as they are: "
+        f"an example has the shape ({shape}). Build the model for this shape, or convert the "
+        "features, in the data or in input_fn(records), which returns features and labels. Image "
+        "files are resized to the shape in data_schema()."
+    )
+
+
+def as_floats(features: Arrays) -> Arrays | None:
+    """Return features with whole numbers and booleans as float32; None if there are none."""
+    if not any(array.dtype.kind in "iub" for array in leaves(features)):
+        return None
+    return map_arrays(
+        lambda array: array.astype(np.float32) if array.dtype.kind in "iub" else array, features
     )

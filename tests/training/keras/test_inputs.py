@@ -53,3 +53,36 @@ def test_a_last_axis_of_size_1_may_be_missing_in_a_sequential_model_too() -> Non
     adapt = inputs.build(model, features, ORIGIN)
 
     assert model(adapt(features)).shape == (2, 1, 1, 3)
+
+
+def test_a_shape_that_does_not_fit_is_shown_with_its_number_of_examples() -> None:
+    import keras
+
+    from elasticdl.training.keras import inputs
+
+    model = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Conv2D(3, 8)])
+    images = np.ones((2, 16, 16, 3), np.float32)
+
+    with pytest.raises(DefinitionError) as caught:
+        inputs.build(model, images, ORIGIN, is_default=True)
+    message = str(caught.value)
+    assert "(float32[2, 16, 16, 3], of the first 2 examples)" in message
+    assert "an example has the shape (16, 16, 3). Build the model for this shape, or" in message
+    assert "frame[columns]" not in message
+
+
+def test_whole_numbers_are_named_if_the_model_takes_floats() -> None:
+    import keras
+    import tensorflow as tf
+
+    from elasticdl.training.keras import inputs
+
+    class Half(keras.Model):
+        def call(self, x):
+            return tf.matmul(x, self.weight)
+
+        def build(self, shape):
+            self.weight = self.add_weight(shape=(4, 1))
+
+    with pytest.raises(DefinitionError, match=r"whole numbers.*in input_fn\(records\): x\.astype"):
+        inputs.build(Half(), np.ones((2, 4), np.int64), ORIGIN, is_default=True)

@@ -157,3 +157,28 @@ def test_a_fixed_batch_size_error_states_the_tried_size():
 
     with pytest.raises(DefinitionError, match="tried on the first 2 examples"):
         trainer_of(definition_of(lambda: OfEight(4, 3)), batch_of(2))
+
+
+@pytest.mark.parametrize(
+    ("is_default", "where"),
+    [(True, "in the data, or in input_fn(records)"), (False, "in the input function")],
+)
+def test_whole_numbers_are_named_if_the_model_takes_floats(is_default, where):
+    batch = batch_of(2, features=lambda x: (100 * x).astype(np.int64))
+    definition = definition_of()
+    how = dataclasses.replace(definition.input, is_default=is_default)
+
+    with pytest.raises(DefinitionError) as caught:
+        trainer_of(dataclasses.replace(definition, input=how), batch)
+    assert (
+        "The features are whole numbers, and the model takes them as floats. Convert them "
+        f'{where}: x.astype("float32")'
+    ) in str(caught.value)
+
+
+def test_whole_numbers_of_another_shape_are_not_named():
+    batch = batch_of(2, features=lambda x: x[:, :3].astype(np.int64))
+
+    with pytest.raises(DefinitionError) as caught:
+        trainer_of(batch=batch)
+    assert "whole numbers" not in str(caught.value)

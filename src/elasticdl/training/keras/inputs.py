@@ -15,7 +15,7 @@ import keras
 
 from elasticdl.data.batch import Arrays, describe, leaves, map_arrays
 from elasticdl.errors import DefinitionError, raised_at, reason
-from elasticdl.training.input_words import how_to_change_features, source_of_features
+from elasticdl.training.input_words import as_floats, how_to_change_features, source_of_features
 
 if TYPE_CHECKING:
     from elasticdl.definition import Origin
@@ -49,25 +49,37 @@ def build(
         candidates = [_functional_adapter(model, features, origin)]
     failures: list[Exception] = []
     for adapter in candidates:
-        try:
-            with warnings.catch_warnings():
-                # Keras warns about an attempt that fails; the next one may fit.
-                warnings.simplefilter("ignore")
-                given = map_arrays(_symbolic, adapter(features))
-                model(_with_columns(model, given), training=False)
-        except Exception as error:  # noqa: BLE001 - a user's `call` may raise anything
-            failures.append(error)
-        else:
+        error = _failure(model, adapter, features)
+        if error is None:
             return adapter
+        failures.append(error)
     # The last attempt is more likely what the user meant: a tensor for a one-input model.
+    error = failures[-1]
+    floats = as_floats(features)
+    needs_floats = floats is not None and _failure(model, candidates[-1], floats) is None
+    num_examples = next((len(array) for array in leaves(features) if array.ndim), 0)
     raise DefinitionError(
-        f"{raised_at(failures[-1], origin)}: the model {model.name!r} cannot take "
-        f"{source_of_features(is_default=is_default)} ({describe(features)}): "
-        f"{reason(failures[-1])}\n  {_advice(failures[-1], is_default=is_default)}"
-    ) from failures[-1]
+        f"{raised_at(error, origin)}: the model {model.name!r} cannot take "
+        f"{source_of_features(is_default=is_default)} ({describe(features)}, of the first "
+        f"{num_examples} examples): {reason(error)}\n  "
+        f"{_advice(error, features, is_default=is_default, needs_floats=needs_floats)}"
+    ) from error
 
 
-def _advice(error: Exception, *, is_default: bool) -> str:
+def _failure(model: keras.Model, adapter: Adapter, features: Arrays) -> Exception | None:
+    """Call the model on symbolic inputs; return what it raised, None if it takes the features."""
+    try:
+        with warnings.catch_warnings():
+            # Keras warns about an attempt that fails; the next one may fit.
+            warnings.simplefilter("ignore")
+            given = map_arrays(_symbolic, adapter(features))
+            model(_with_columns(model, given), training=False)
+    except Exception as error:  # noqa: BLE001 - a user's `call` may raise anything
+        return error
+    return None
+
+
+def _advice(error: Exception, features: Arrays, *, is_default: bool, needs_floats: bool) -> str:
     text = str(error)
     if "stateless scope" in text:
         return "Create the variable in build() or __init__ with add_weight()."
@@ -82,7 +94,12 @@ def _advice(error: Exception, *, is_default: bool) -> str:
             "run_eagerly=True. Print numbers with tf.print, and decide with keras.ops.cond or "
             "keras.ops.where."
         )
-    return how_to_change_features("the model's first layer or its `call`", is_default=is_default)
+    return how_to_change_features(
+        "the model's first layer or its `call`",
+        features,
+        is_default=is_default,
+        needs_floats=needs_floats,
+    )
 
 
 def _symbolic(array: Any) -> Any:

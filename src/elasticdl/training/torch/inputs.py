@@ -18,7 +18,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from elasticdl.data.batch import Arrays, describe, leaves
+from elasticdl.data.batch import Arrays, describe, leaves, map_arrays
 from elasticdl.errors import DefinitionError, raised_at, users_traceback
 from elasticdl.training.input_words import how_to_change_features, source_of_features
 from elasticdl.training.torch.failures import device_advice
@@ -55,7 +55,8 @@ def find_adapter(
         DefinitionError: The model does not accept these features.
     """
     failures: list[Exception] = []
-    for adapter in _candidates(model, features, origin):
+    candidates = _candidates(model, features, origin)
+    for adapter in candidates:
         try:
             run(adapter)
         except Exception as error:  # noqa: BLE001 - a user's `forward` may raise anything
@@ -63,7 +64,12 @@ def find_adapter(
         else:
             return adapter
     num_examples = next((len(array) for array in leaves(features) if array.ndim), 0)
-    change = how_to_change_features("the model's `forward`", is_default=is_default)
+    change = how_to_change_features(
+        "the model's `forward`",
+        features,
+        is_default=is_default,
+        needs_floats=_takes_floats(features, candidates[0], run),
+    )
     advice = (
         f"\n  {change}"
         f"\n  The model was tried on the first {num_examples} examples. It must accept a batch of "
@@ -75,6 +81,17 @@ def find_adapter(
         f"{users_traceback(failures[0])}"
         f"{device_advice(failures[0]) or advice}"
     ) from failures[0]
+
+
+def _takes_floats(features: Arrays, adapter: Adapter, run: Callable[[Adapter], object]) -> bool:
+    """Return whether a model that does not take the features takes their numbers as floats."""
+    if not any(array.dtype.kind in "iub" for array in leaves(features)):
+        return False
+    try:
+        run(lambda tensors: adapter(map_arrays(lambda tensor: tensor.float(), tensors)))
+    except Exception:  # noqa: BLE001 - a user's `forward` may raise anything
+        return False
+    return True
 
 
 def _candidates(model: nn.Module, features: Arrays, origin: Origin) -> Sequence[Adapter]:
