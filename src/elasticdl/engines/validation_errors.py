@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from elasticdl.data.batch import Arrays, Batch
-    from elasticdl.evaluation.metrics import MetricStates
-    from elasticdl.training.trainer import Trainer
+    from elasticdl.training.trainer import MetricStates, Trainer
 
 
 @contextlib.contextmanager
