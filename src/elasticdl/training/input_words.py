@@ -1,6 +1,7 @@
-"""Words for features that a model does not accept, with and without an input function.
+"""Words for features and labels that a model or its loss does not accept.
 
-Callers: `keras/inputs.py`, `torch/inputs.py`.
+Callers: `keras/inputs.py`, `keras/failures.py`, `keras/trainer.py`, `torch/inputs.py`,
+`torch/tensors.py`.
 """
 
 from __future__ import annotations
@@ -66,4 +67,27 @@ def as_floats(features: Arrays) -> Arrays | None:
         return None
     return map_arrays(
         lambda array: array.astype(np.float32) if array.dtype.kind in "iub" else array, features
+    )
+
+
+def has_text(arrays: Arrays) -> bool:
+    """Return whether any of the arrays has strings or bytes."""
+    return any(array.dtype.kind in "OSU" for array in leaves(arrays))
+
+
+def text_label_advice(labels: Arrays) -> str:
+    """Return advice for labels that are text, where a loss needs numbers.
+
+    Args:
+        labels: Labels, of which some are text.
+    """
+    first = next(array for array in leaves(labels) if has_text(array)).flat[0]
+    is_bytes = isinstance(first, bytes)
+    shown = first.decode(errors="replace") if isinstance(first, bytes) else str(first)
+    of_each = "label.decode()" if is_bytes else "label"
+    return (
+        f"The labels are text, such as {shown!r}, and a loss needs numbers. Name the classes in "
+        "the model file, in the order of the outputs: classes = [...]. Then return their numbers: "
+        f"np.array([classes.index({of_each}) for label in labels]). (np.unique would number only "
+        "the classes of one minibatch.)"
     )

@@ -153,7 +153,9 @@ def test_mismatched_features_are_refused_with_both_sides(keras):
 def test_a_mismatched_shape_is_refused(keras):
     batch = batch_of(8, features=lambda x: {"image": x[:, :3]})
 
-    with pytest.raises(DefinitionError, match=r"cannot take .*\(image float32\[8, 3\]\)"):
+    with pytest.raises(
+        DefinitionError, match=r"cannot take .*\(image float32\[8, 3\], of the first"
+    ):
         trainer_of(definition_of(), batch)
 
 
@@ -262,6 +264,31 @@ def test_an_error_about_the_type_of_labels_has_advice(keras, run_eagerly):
             trainer_of(definition_of(loss=loss), batch).train_steps([batch])
     finally:
         tf.config.run_functions_eagerly(False)
+
+
+@pytest.mark.parametrize(("text", "number"), [("red", "label"), (b"red", "label.decode()")])
+def test_text_labels_are_refused_before_training_with_how_to_number_them(text, number):
+    batch = batch_of(8)
+    labels = np.array([text] * 8)
+
+    with pytest.raises(UserCodeError) as caught:
+        trainer_of(definition_of(), Batch(batch.features, labels, 8))
+    assert "such as 'red', and a loss needs numbers" in str(caught.value)
+    assert f"classes.index({number})" in str(caught.value)
+
+
+def test_a_loss_may_take_text_labels(keras):
+    numbers = keras.layers.StringLookup(vocabulary=["red", "blue"], num_oov_indices=0)
+
+    def loss(outputs, labels):
+        return mean_loss(outputs, numbers(labels))
+
+    features, labels = batch_of(8).features, np.array(["red", "blue"] * 4)
+    trainer = trainer_of(definition_of(loss=loss), Batch(features, labels, 8))
+    expected = trainer_of(definition_of(), Batch(features, np.array([0, 1] * 4), 8))
+
+    batches = [Batch(features, each, 8) for each in (labels, np.array([0, 1] * 4))]
+    assert trainer.train_steps(batches[:1]).losses == expected.train_steps(batches[1:]).losses
 
 
 def test_an_error_about_other_types_has_no_advice_on_labels(keras):

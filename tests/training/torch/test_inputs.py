@@ -182,3 +182,13 @@ def test_whole_numbers_of_another_shape_are_not_named():
     with pytest.raises(DefinitionError) as caught:
         trainer_of(batch=batch)
     assert "whole numbers" not in str(caught.value)
+
+
+def test_text_labels_are_refused_with_how_to_number_them():
+    batch = Batch(np.zeros((8, 4), np.float32), np.array([b"red"] * 8), 8)
+
+    with pytest.raises(DefinitionError) as caught:
+        trainer_of(batch=batch)
+    assert "returns labels |S3[" in str(caught.value)
+    assert "such as 'red', and a loss needs numbers" in str(caught.value)
+    assert "classes.index(label.decode())" in str(caught.value)

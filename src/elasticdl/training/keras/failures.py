@@ -30,6 +30,7 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.training.failed_part import phase, where_raised
+from elasticdl.training.input_words import has_text, text_label_advice
 from elasticdl.training.keras import loss, metric_states, metrics
 from elasticdl.training.range_errors import id_mistake, label_mistake, num_classes
 
@@ -57,6 +58,8 @@ _TWO_TYPES = (
     re.compile(r"was expected to be an? (\w+) tensor but is an? (\w+) tensor"),
     re.compile(r"has DataType (bool) not in list of allowed values"),
 )
+# Messages about text where numbers are needed.
+_TEXT = re.compile(r"\bstring\b", re.IGNORECASE)
 _AS_NUMPY = {"float": "float32", "double": "float64", "half": "float16"}
 _COMPARES = ("label value of", "sparse_categorical_crossentropy", "SparseSoftmaxCrossEntropy")
 _LOOKS_UP = ("layers/core/embedding.py", "Embedding.call()")
@@ -193,6 +196,8 @@ def label_advice(error: Exception, labels: Arrays) -> str:
         error: The exception of TensorFlow or Keras.
         labels: The labels of the batch.
     """
+    if has_text(labels) and _TEXT.search(str(error)):
+        return f"\n  {text_label_advice(labels)}"
     if (dtype := _refused_type(str(error), labels)) is not None:
         return (
             f"\n  The labels are of type {dtype}. Convert them in the function: "

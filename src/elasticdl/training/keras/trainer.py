@@ -32,6 +32,7 @@ from elasticdl.training import generators
 from elasticdl.training.complex_numbers import ALONE, refuse_complex
 from elasticdl.training.gradient_weights import check_divides_by_examples
 from elasticdl.training.import_seed import continue_layer_names
+from elasticdl.training.input_words import has_text
 from elasticdl.training.keras import (
     compiled,
     evaluation,
@@ -130,6 +131,9 @@ class KerasTrainer:
             keras.utils.set_random_seed(seed % 2**32)
             _restart_names()
             self._create(example, seed % 2**31)
+        if has_text(example.labels):
+            # Few losses take text. The others raise here, before the first step.
+            self.evaluate(example)
 
     def _create(self, example: Batch, seed: int) -> None:
         definition = self._definition

@@ -9,6 +9,7 @@ import torch
 
 from elasticdl.data.batch import Arrays, describe, map_arrays
 from elasticdl.errors import DefinitionError
+from elasticdl.training.input_words import has_text, text_label_advice
 
 # numpy lacks these dtypes: their bits are stored as integers of the same size.
 _BITS = {
@@ -19,7 +20,12 @@ _BITS = {
 
 
 def batch_tensors(
-    arrays: Arrays, device: torch.device, where: object, *, keeps_float64: bool = False
+    arrays: Arrays,
+    device: torch.device,
+    where: object,
+    *,
+    keeps_float64: bool = False,
+    are_labels: bool = False,
 ) -> Any:
     """Copy a batch's features or labels into tensors on a device, keeping their structure.
 
@@ -32,6 +38,7 @@ def batch_tensors(
         where: Prefix of the error: `file:line` of the input function.
         keeps_float64: Whether float64, numpy's default for plain numbers, stays float64; otherwise
             it becomes torch's default dtype.
+        are_labels: Whether the arrays are labels, for the error.
 
     Raises:
         DefinitionError: An array does not hold numbers.
@@ -40,8 +47,13 @@ def batch_tensors(
     def one(array: Any) -> torch.Tensor:
         if array.dtype.kind not in "biufc":
             raise DefinitionError(
-                f"{where}: the input function returns {describe(arrays)}; PyTorch accepts only "
-                "numbers. Convert strings to numbers there."
+                f"{where}: the input function returns {'labels ' if are_labels else ''}"
+                f"{describe(arrays)}; PyTorch accepts only numbers."
+                + (
+                    f"\n  {text_label_advice(arrays)}"
+                    if are_labels and has_text(array)
+                    else " Convert strings to numbers there."
+                )
             )
         # A copy, because a module may change its arguments in place.
         if device.type == "cpu":

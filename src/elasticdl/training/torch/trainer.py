@@ -770,7 +770,11 @@ class TorchTrainer:
 
     def _label_tensors(self, labels: Arrays) -> Any:
         return batch_tensors(
-            labels, self._device, self._definition.origin, keeps_float64=self._returns_float64
+            labels,
+            self._device,
+            self._definition.origin,
+            keeps_float64=self._returns_float64,
+            are_labels=True,
         )
 
     @contextmanager
