@@ -7,6 +7,7 @@ found by tracing the model once on symbolic inputs, which changes no weight and 
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -63,8 +64,13 @@ def build(
     raise DefinitionError(
         f"{raised_at(failures[-1], origin)}: the model {model.name!r} cannot take "
         f"{source_of_features(is_default=is_default)} ({describe(features)}): "
-        f"{reason(failures[-1])}\n  {_advice(failures[-1], is_default=is_default)}"
+        f"{_reason(failures[-1])}\n  {_advice(failures[-1], is_default=is_default)}"
     ) from failures[-1]
+
+
+def _reason(error: Exception) -> str:
+    """Return the error's reason, without a long list of fields, as the message lists some."""
+    return re.sub(r"with keys \[[^\]]{100,}\]", "with these keys", reason(error))
 
 
 def _advice(error: Exception, *, is_default: bool) -> str:
