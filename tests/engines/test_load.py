@@ -311,7 +311,7 @@ def test_a_column_with_gaps_that_the_training_data_lacked_is_to_be_left_out(tmp_
     with pytest.raises(
         DataError,
         match=r"^data, record 3: column 'hue' has no value\. The data that the model was trained "
-        r"on had no such column: leave it out, as with df\.drop\(columns=\['hue'\]\)\.$",
+        r"on had no such column: leave it out, as with df\.drop\(columns=\['hue'\]\) in pandas\.$",
     ):
         model.predict(FIELDS.assign(hue=gaps))
     with pytest.raises(DataError, match="column 'a' has no value. Fill it in"):

@@ -122,7 +122,7 @@ class OpenedModel:
                 raise other from error
             raise SchemaError(
                 f"{error.problem}. The data that the model was trained on had no such column: "
-                f"leave it out, as with df.drop(columns=[{error.column!r}])."
+                f"leave it out, as with df.drop(columns=[{error.column!r}]) in pandas."
             ) from error
 
     def _other_columns(self) -> DataError | None:
