@@ -51,9 +51,11 @@ _Result = TypeVar("_Result")
 # Set by `elasticdl --debug`, or by people who want the whole traceback in a script.
 DEBUG = "ELASTICDL_DEBUG"
 
-# A command, which stays as it is, or the start of an option: `--NAME`, `--NAME=` or `--no-NAME`.
+# A command, which stays as it is, one param (`--params='NAME=VALUE'`), or the start of an option:
+# `--NAME`, `--NAME=` or `--no-NAME`.
 _OPTION = re.compile(
     r"\belasticdl (?:train|evaluate|predict|data|session|job|zoo)\b[^`\n]*"
+    r"|(?<![\w-])--params=(['\"])(\w+)=([^;\n]+?)\1"
     r"|(?<![\w-])--(no-)?([a-z]\w*)=?"
 )
 
@@ -159,10 +161,14 @@ def as_keywords(message: str, names: Collection[str]) -> str:
         ...     "--seed=x: add --data, --no-shuffle or --quiet.", ["seed", "data", "shuffle"]
         ... )
         'seed=x: add data=, shuffle=False or --quiet.'
+        >>> as_keywords("Name it: --params='rate=0.1'", ["params"])
+        'Name it: params={"rate": 0.1}'
     """
 
     def replaced(option: re.Match[str]) -> str:
-        negation, name = option.groups()
+        _, param, value, negation, name = option.groups()
+        if param and "params" in names:
+            return f'params={{"{param}": {value}}}'
         if name not in names:
             return option[0]
         return f"{name}=False" if negation else f"{name}="

@@ -118,6 +118,23 @@ def test_a_shape_that_differs_from_the_schema_is_refused(tmp_path, shape, fits):
             open_source(uri).read_records(2, 3, schema)
 
 
+@pytest.mark.parametrize(
+    ("shape", "is_declared", "advice"),
+    [
+        ([2, 3], True, r"Correct the shape in data_schema\(\), and change the order of axes"),
+        ([2, 3], False, r"Change the order of axes in the data, as with numpy\.transpose\(\)"),
+        ([28, 28], True, r"Resize the data, or correct the shape in data_schema\(\)"),
+        ([28, 28], False, "Resize the data, or use a model for this shape"),
+    ],
+)
+def test_another_order_of_axes_is_told_from_another_size(tmp_path, shape, is_declared, advice):
+    uri = store((X, Y), str(tmp_path), tmp_path, lambda _: None)
+    schema = Schema.from_user([{"name": "x", "shape": shape, "dtype": "float32"}], "here")
+
+    with pytest.raises(SchemaError, match=rf"has the shape \[3, 2\] .*\]\. {advice}"):
+        open_source(uri).read_records(2, 3, schema if is_declared else schema.undeclared())
+
+
 def test_categories_are_stored_as_their_values():
     frame = pd.DataFrame({"kind": pd.Categorical(["b", "a", "b"], categories=["b", "a"])})
 

@@ -152,6 +152,11 @@ def test_an_unknown_class_is_refused_in_an_evaluation_and_ignored_in_a_predictio
     found = elasticdl.predict(**asked, output=str(tmp_path / "p.csv"))
 
     assert found.metrics["num_records"] == 2
+    with pytest.raises(
+        UsageError,
+        match=r"^columns=: the images have no column 'label': .*'circle', which is",
+    ):
+        elasticdl.predict(**asked, output=str(tmp_path / "q.csv"), columns=["label"])
 
 
 def test_predictions_of_a_flat_folder_are_keyed_by_file_names(trained, place, tmp_path):

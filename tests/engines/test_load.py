@@ -311,11 +311,78 @@ def test_a_column_with_gaps_that_the_training_data_lacked_is_to_be_left_out(tmp_
     with pytest.raises(
         DataError,
         match=r"^data, record 3: column 'hue' has no value\. The data that the model was trained "
-        r"on had no such column: leave it out, as with df\.drop\(columns=\['hue'\]\)\.$",
+        r"on had no such column: leave it out, as with df\.drop\(columns=\['hue'\]\) in pandas\.$",
     ):
         model.predict(FIELDS.assign(hue=gaps))
     with pytest.raises(DataError, match="column 'a' has no value. Fill it in"):
         model.predict(FIELDS.assign(a=gaps))
+
+
+ONE_FIELD = """
+import keras
+import numpy as np
+
+def custom_model():
+    return keras.Sequential([keras.layers.Dense(1)])
+
+def input_fn(records):
+    return np.stack([r["a"] for r in records]), np.stack([r.get("y", [0]) for r in records])
+
+loss = "mse"
+
+def optimizer():
+    return keras.optimizers.SGD(0.01)
+"""
+
+
+@pytest.mark.parametrize("suffix", ["frame", "csv", "parquet"])
+def test_a_column_with_gaps_that_neither_training_nor_model_know_is_ignored(tmp_path, suffix):
+    (tmp_path / "model.py").write_text(ONE_FIELD)
+    output, file = str(tmp_path / "out"), str(tmp_path / "p.csv")
+    elasticdl.train(data=FIELDS, model_zoo=str(tmp_path), model_def="model", output=output)
+    data = frame = FIELDS.assign(hue=np.where(np.arange(40) == 3, np.nan, 1.0))
+    if suffix == "csv":
+        frame.to_csv(data := str(tmp_path / "data.csv"), index=False)
+    elif suffix == "parquet":
+        frame.to_parquet(data := str(tmp_path / "data.parquet"), row_group_size=7)
+
+    found = elasticdl.evaluate(trained_model=output, data=data).metrics
+    elasticdl.predict(trained_model=output, data=data, output=file, columns=["hue"])
+    rows = pd.read_csv(file)
+
+    assert found == pytest.approx(elasticdl.evaluate(trained_model=output, data=FIELDS).metrics)
+    assert rows["hue"].isna().tolist() == frame["hue"].isna().tolist()
+    without = elasticdl.load(output).predict(FIELDS)
+    np.testing.assert_array_equal(elasticdl.load(output).predict(frame), without)
+
+
+@pytest.mark.parametrize("read", ['r["hue"]', 'r.get("hue")', '"hue" in r', "len(r)", "{**r}"])
+def test_a_gap_that_the_input_function_looks_at_is_an_error(tmp_path, read):
+    looks = ONE_FIELD.replace(
+        "    return np.stack", f"    [{read} for r in records if LOOKS]\n    return np.stack"
+    )
+    (tmp_path / "model.py").write_text(looks + "\nLOOKS = False\n")
+    output = str(tmp_path / "out")
+    elasticdl.train(data=FIELDS, model_zoo=str(tmp_path), model_def="model", output=output)
+    model = next(tmp_path.glob("out/**/model.py"))
+    model.write_text(model.read_text().replace("LOOKS = False", "LOOKS = True"))
+
+    with pytest.raises(DataError, match="^data, record 3: column 'hue' has no value.*leave it out"):
+        elasticdl.evaluate(
+            trained_model=output, data=FIELDS.assign(hue=np.where(np.arange(40) == 3, np.nan, 1.0))
+        )
+
+
+def test_a_gap_in_training_may_be_in_a_column_to_leave_out(tmp_path):
+    (tmp_path / "model.py").write_text(ONE_FIELD)
+
+    with pytest.raises(DataError, match="leave out the column if the model does not need it"):
+        elasticdl.train(
+            data=FIELDS.assign(hue=np.where(np.arange(40) == 3, np.nan, 1.0)),
+            model_zoo=str(tmp_path),
+            model_def="model",
+            output=str(tmp_path / "out"),
+        )
 
 
 def test_missing_columns_are_named_before_additional_ones_with_gaps(tmp_path):

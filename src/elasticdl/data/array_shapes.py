@@ -55,9 +55,24 @@ def check_shape(field: Field, kept: tuple[int, ...] | None, where: Callable[[], 
     """
     if kept is None or len(field.shape) <= 1 or field.varies:
         return
-    if [size for size in kept if size != 1] != [size for size in field.shape if size != 1]:
-        raise SchemaError(
-            f"{where()}: field {field.name!r} has the shape {list(kept)} in the data; "
-            f"{field.requires(str(list(field.shape)))}. Correct it there, and change the order of "
-            "axes in input_fn or in the model (Permute, transpose)."
+    in_data = [size for size in kept if size != 1]
+    wanted = [size for size in field.shape if size != 1]
+    if in_data == wanted:
+        return
+    if sorted(in_data) != sorted(wanted):
+        advice = "Resize the data, or " + (
+            "correct the shape in data_schema() and the model's inputs."
+            if field.is_declared
+            else "use a model for this shape."
         )
+    elif field.is_declared:
+        advice = (
+            "Correct the shape in data_schema(), and change the order of axes in input_fn or in "
+            "the model (Permute, transpose)."
+        )
+    else:
+        advice = "Change the order of axes in the data, as with numpy.transpose()."
+    raise SchemaError(
+        f"{where()}: field {field.name!r} has the shape {list(kept)} in the data; "
+        f"{field.requires(str(list(field.shape)))}. {advice}"
+    )

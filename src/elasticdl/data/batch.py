@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -13,6 +14,8 @@ from elasticdl.errors import DefinitionError
 Arrays: TypeAlias = Any
 """A numpy array, or a dict, list, tuple or namedtuple of them; the first axis is the example."""
 
+# Of more named arrays than the first number, as many as the second are described in a message.
+_MAX_ARRAYS, _MAX_SHOWN = 10, 5
 _MAX_PARTS = len(("features", "labels", "weights"))
 
 _ONE_BATCH = (
@@ -248,12 +251,24 @@ def dense_form(value: Any) -> str:
 
 
 def describe(features: Arrays) -> str:
-    """Describe the arrays of a batch for a message: `image float32[64, 28, 28], size int64[64]`."""
+    """Describe the arrays of a batch for a message: `image float32[64, 28, 28], size int64[64]`.
+
+    Of more than ten named arrays, only the first few are described, in natural order (9, 10).
+    """
     if isinstance(features, Mapping):
-        return ", ".join(f"{name} {describe(value)}" for name, value in features.items())
+        names = sorted(features, key=_natural) if len(features) > _MAX_ARRAYS else [*features]
+        shown = names[:_MAX_SHOWN] if len(names) > _MAX_ARRAYS else names
+        more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+        return ", ".join(f"{name} {describe(features[name])}" for name in shown) + more
     if isinstance(features, (list, tuple)):
         return ", ".join(describe(value) for value in features)
     return f"{features.dtype}{list(features.shape)}"
+
+
+def _natural(name: Any) -> list[tuple[int, int, str]]:
+    """Return a key that sorts names by the numbers in them: x2 before x10."""
+    parts = re.split(r"(\d+)", str(name))
+    return [(1, int(part), "") if i % 2 else (0, 0, part) for i, part in enumerate(parts)]
 
 
 def stack(trees: Sequence[Arrays]) -> Arrays:

@@ -86,6 +86,8 @@ class ImageSource:
         else:
             self._class_of = classes_of(uris, roots)
         self._classes: tuple[str, ...] = ()
+        # Message about an unknown class because of which the labels were removed.
+        self.why_no_label = ""
         if None not in self._class_of:
             self._classes = tuple(sorted({name for name in self._class_of if name is not None}))
 
@@ -146,9 +148,15 @@ class ImageSource:
             )
         return self._with_classes(classes)
 
-    def without_classes(self) -> ImageSource:
-        """Return the same images without labels."""
-        return self._with_classes(())
+    def without_classes(self, reason: str) -> ImageSource:
+        """Return the same images without labels.
+
+        Args:
+            reason: Why they have none: a message, which is kept as `why_no_label`.
+        """
+        other = self._with_classes(())
+        other.why_no_label = reason
+        return other
 
     def check_classified(self, schema: Schema, option: str = "--data") -> None:
         """Check that each image has a class, if the schema has a label.

@@ -457,13 +457,15 @@ class _TableGroup:
         at = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
         row = int(np.repeat(np.arange(len(counts)), counts)[at])
         way_out = (
-            'add "nullable": True to its field in data_schema(), or leave the column out there'
+            'leave out the row, add "nullable": True to its field in data_schema(), or leave the '
+            "column out there"
             if self._fields
-            else 'or write a data_schema() whose field has "nullable": True (for a prebuilt table '
-            "model, describe the column in its param columns)"
+            else "leave out the row, leave out the column if the model does not need it, or write "
+            'a data_schema() whose field has "nullable": True (for a prebuilt table model, '
+            "describe the column in its param columns)"
         )
         problem = f"{self._where(row)}: column {name!r} has no value"
-        message = f"{problem}. Fill it in, leave out the row, {way_out}."
+        message = f"{problem}. Fill it in, {way_out}."
         return NoValueError(message, problem, name)
 
 

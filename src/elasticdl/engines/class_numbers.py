@@ -37,8 +37,12 @@ class ClassFolders(RecordSource, HasClassNames, Protocol):
         """
         ...
 
-    def without_classes(self) -> RecordSource:
-        """Return the same records without labels, to predict on classes unknown to the model."""
+    def without_classes(self, reason: str) -> RecordSource:
+        """Return the same records without labels, to predict on classes unknown to the model.
+
+        Args:
+            reason: The error about an unknown class, for a message about the missing label.
+        """
         ...
 
     def check_classified(self, schema: Schema, option: str) -> None:
@@ -74,10 +78,10 @@ def of_model(source: RecordSource, classes: Sequence[str], mode: Mode) -> Record
         return source
     try:
         return source.numbered_by(classes)
-    except DataError:
+    except DataError as error:
         if mode is not Mode.PREDICTION:
             raise
-        return source.without_classes()
+        return source.without_classes(str(error))
 
 
 def of_data(definition: ModelDefinition, source: RecordSource) -> ModelDefinition:

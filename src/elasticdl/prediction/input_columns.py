@@ -84,6 +84,8 @@ class InputColumns:
 
     def _check_known(self, known: Any, where: str) -> None:
         unknown = next((name for name in self._names if name not in known), None)
+        if unknown == "label" and (reason := getattr(self._source, "why_no_label", "")):
+            raise UsageError(f"--columns: the images have no column 'label': {reason}")
         if unknown is not None:
             raise UsageError(
                 f"--columns: {where} has no column {unknown!r}"

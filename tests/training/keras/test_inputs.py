@@ -24,6 +24,21 @@ def test_an_input_of_one_number_gets_features_without_a_last_axis() -> None:
     assert [each.shape for each in adapt(FEATURES)] == [(2, 4), (2,)]
 
 
+def test_only_some_of_many_fields_are_listed_in_natural_order() -> None:
+    import keras
+
+    from elasticdl.training.keras import inputs
+
+    model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(1)])
+    columns = {str(i): np.zeros((2, 1), np.float32) for i in sorted(range(64), key=str)}
+
+    with pytest.raises(DefinitionError, match=r"2 float32\[2, 1\].* and 59 more\)") as caught:
+        inputs.build(model, columns, ORIGIN, is_default=True)
+
+    assert "10" not in str(caught.value)
+    assert len(str(caught.value)) < 800
+
+
 @pytest.mark.parametrize(
     ("is_default", "words"),
     [

@@ -150,6 +150,23 @@ def test_the_label_is_not_a_feature() -> None:
 OTHER = summary("other", [0.5, 1.5])
 
 
+@pytest.mark.parametrize(
+    ("form", "day_first"),
+    [("%d.%m.%Y", ", dayfirst=True"), ("%Y-%m-%d", ""), ("%Y/%m/%d 09:30", "")],
+)
+def test_text_that_looks_like_dates_has_a_hint_at_the_conversion(form, day_first) -> None:
+    first = dt.date(1980, 3, 1)
+    days = [(first + dt.timedelta(days=i)).strftime(form) for i in range(60)]
+    hint = (
+        f"its values look like dates, such as {days[0]!r}. To use it as a time, convert it, in "
+        f"pandas with pd.to_datetime(df['x']{day_first})"
+    )
+
+    assert derive([summary("x", days), OTHER], "y").left_out == {"x": hint}
+    assert derive([summary("x", [*days[:2], *days[:2]])], "y").doubtful == {"x": hint}
+    assert "look like" not in derive([summary("x", [*days, "soon"]), OTHER], "y").left_out["x"]
+
+
 def test_an_ignored_column_is_not_a_feature() -> None:
     assert derive([summary("x", [1, 2])], "y", ["x"]).columns == []
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from elasticdl.data.schema import Schema
+from elasticdl.data.table import decode_table
 from elasticdl.definition import Mode
 from elasticdl.errors import SchemaError, UsageError
-from elasticdl.zoo.prebuilt.label import Classes, balanced
+from elasticdl.zoo.prebuilt.label import Classes, balanced, label_entry
 
 
 def text(*values) -> np.ndarray:
@@ -40,6 +43,18 @@ def test_an_unknown_label_is_reported_with_a_similar_class() -> None:
         match=r"'who' has the value 'rihc', .* classes 'poor', 'rich'\. Did .* 'rich'\?",
     ):
         Classes.of(["poor", "rich"]).ids(text(b"rihc"), "who")
+
+
+@pytest.mark.parametrize("values", [pa.array([1, 0]), pa.array([1.0, 0.0]), pa.array(["1", "0"])])
+def test_numbers_in_place_of_text_are_answered_with_the_classes(values) -> None:
+    classes = Classes.of(["benign", "malignant"])
+    schema = Schema.from_user([label_entry("target", classes)])
+    records = decode_table(pa.table({"target": values}), schema, str)
+
+    with pytest.raises(SchemaError, match=r"value '1', .* 'benign', 'malignant'\. If the numbers"):
+        classes.ids(text(*(record["target"].item() for record in records)), "target")
+    with pytest.raises(SchemaError, match=r"classes '0', '2'\. Leave such rows out"):
+        Classes.of(["0", "2"]).ids(text(b"1"), "target")
 
 
 @pytest.mark.parametrize("labels", [text(None), np.float64([[np.nan]])])

@@ -7,6 +7,7 @@ found by tracing the model once on symbolic inputs, which changes no weight and 
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -61,9 +62,14 @@ def build(
     raise DefinitionError(
         f"{raised_at(error, origin)}: the model {model.name!r} cannot take "
         f"{source_of_features(is_default=is_default)} ({describe(features)}, of the first "
-        f"{num_examples} examples): {reason(error)}\n  "
+        f"{num_examples} examples): {_reason(error)}\n  "
         f"{_advice(error, features, is_default=is_default, needs_floats=needs_floats)}"
     ) from error
+
+
+def _reason(error: Exception) -> str:
+    """Return the error's reason, without a long list of fields, as the message lists some."""
+    return re.sub(r"with keys \[[^\]]{100,}\]", "with these keys", reason(error))
 
 
 def _failure(model: keras.Model, adapter: Adapter, features: Arrays) -> Exception | None:

@@ -54,8 +54,13 @@ _NEEDS_INTEGERS = re.compile(
 )
 _NEEDS_FLOATS = re.compile(r"result type Float can't be cast|Found dtype \w+ but expected Float")
 _CLASS_PROBABILITIES = "floating point type for target with class probabilities"
-_AS_INTEGERS = 'Class numbers must be integers of type int64, such as y.astype("int64").'
-_AS_FLOATS = 'This loss needs labels of type float32, such as y.astype("float32").'
+_AS_INTEGERS = (
+    'Class numbers must be integers of type int64, such as y.astype("int64"); for tensors, '
+    "y.long()."
+)
+_AS_FLOATS = (
+    'This loss needs labels of type float32, such as y.astype("float32"); for tensors, y.float().'
+)
 
 
 class _FoundError(Exception):
@@ -154,7 +159,8 @@ def label_advice(error: Exception, labels: object) -> str:
     elif _CLASS_PROBABILITIES in text:
         advice = (
             "Labels with one value per class must be of type float32, such as "
-            'y.astype("float32"); or use class numbers, such as y.argmax(axis=1).'
+            'y.astype("float32") (for tensors, y.float()); or use class numbers, such as '
+            "y.argmax(axis=1)."
         )
     elif is_float and _NEEDS_INTEGERS.search(text):
         advice = _AS_INTEGERS
@@ -168,7 +174,7 @@ def _size_advice(target: tuple[int, ...], output: tuple[int, ...], *, is_float: 
         if not is_float:
             return (
                 f"This loss needs labels of type float32 in the shape of the outputs, {output}, "
-                'such as y[:, None].astype("float32").'
+                'such as y[:, None].astype("float32"); for tensors, y[:, None].float().'
             )
         return (
             f"The labels have the shape {target}, the outputs {output}: let the model return "

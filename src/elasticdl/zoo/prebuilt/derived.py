@@ -66,6 +66,8 @@ _WRITTEN_NUMBERS = (
     ),
     ("percent signs", r"[+-]?\d+(\.\d+)? ?%", r"[+-]?\d+(\.\d+)?", ".rstrip(' %')"),
 )
+# A date, with or without a time of day, that is parsed in a CSV file, but not in a data frame.
+_DATE = re.compile(r"([1-9]\d{3}([-/])\d\d?\2\d\d?|(\d\d?\.){2}[1-9]\d{3})([T ]\d\d?:\d\d\S*)?")
 _MIN_BUCKETS, _MAX_BUCKETS = 1024, 1 << 18
 
 
@@ -113,8 +115,8 @@ def derive(columns: Sequence[ColumnSummary], label: str, ignore: Collection[str]
             left_out[column.name] = reason
         else:
             features.append(feature_of(column))
-            if numbers := _as_numbers(column):
-                doubtful[column.name] = numbers
+            if conversion := _as_numbers(column) or _as_times(column):
+                doubtful[column.name] = conversion
     return Derived(features, left_out, doubtful)
 
 
@@ -171,8 +173,8 @@ def _why_free_text(column: ColumnSummary) -> str:
     share = _share_of_distinct(column)
     if share <= _FREE_TEXT:
         return ""
-    if numbers := _as_numbers(column):
-        return numbers
+    if conversion := _as_numbers(column) or _as_times(column):
+        return conversion
     if share == 1:
         return "no value occurs twice"
     if not column.num_missing:
@@ -197,6 +199,20 @@ def _as_numbers(column: ColumnSummary) -> str:
                 ".astype(float)"
             )
     return ""
+
+
+def _as_times(column: ColumnSummary) -> str:
+    """Return how to convert a column of text whose values are dates; empty if they are not."""
+    if column.kind != "text" or not column.values:
+        return ""
+    texts = [str(value).strip() for value, _ in column.values]
+    if not all(map(_DATE.fullmatch, texts)):
+        return ""
+    day_first = ", dayfirst=True" * ("." in texts[0][:3])
+    return (
+        f"its values look like dates, such as {texts[0]!r}. To use it as a time, convert it, in "
+        f"pandas with pd.to_datetime(df[{column.name!r}]{day_first})"
+    )
 
 
 def _has_numbers(column: ColumnSummary) -> bool:

@@ -134,10 +134,20 @@ class Classes:
         guess = f" Did you mean {near[0]!r}?" if near else ""
         some = ", ".join(map(repr, self.values[:_MAX_SHOWN]))
         more = f", ... ({len(self.values)} in all)" if len(self.values) > _MAX_SHOWN else ""
+        names = self._names_advice(str(shown), label)
         return SchemaError(
             f"Field {label!r} has the value {shown!r}, which is not one of the classes "
-            f"{some}{more}.{guess} Leave such rows out, or train with all values of the label (the "
-            "model's param `classes`)."
+            f"{some}{more}.{guess}{names} Leave such rows out, or train with all values of the "
+            "label (the model's param `classes`)."
+        )
+
+    def _names_advice(self, value: str, label: str) -> str:
+        """Return advice if a value is a number, and all classes are words; else ""."""
+        if not self.are_text or not _is_number(value) or any(map(_is_number, self.values)):
+            return ""
+        return (
+            " If the numbers stand for classes, replace them by the names, in pandas with "
+            f"df[{label!r}].map({{{value}: 'NAME', ...}})."
         )
 
 
@@ -165,7 +175,8 @@ def label_entry(label: str, classes: Classes | None) -> dict[str, Any]:
     """
     exact = classes is not None and (classes.are_text or classes.are_wide)
     entry = {"name": label, "shape": [], "dtype": "string" if exact else "float64"}
-    return {**entry, "nullable": True, "wide": classes is None or classes.are_wide}
+    # Numbers in place of text are read as text, so that the error about them names the classes.
+    return {**entry, "nullable": True, "wide": classes is None or exact}
 
 
 def labels_of(records: Sequence[Record], label: str) -> Array:
@@ -217,6 +228,14 @@ def balanced(class_counts: Sequence[int], num_classes: int) -> Mapping[int, floa
         # A class without rows has no example to weight.
         if count
     }
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _kind(value: Any) -> str | None:
