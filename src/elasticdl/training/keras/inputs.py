@@ -61,10 +61,19 @@ def build(
             return adapter
     # The last attempt is more likely what the user meant: a tensor for a one-input model.
     raise DefinitionError(
-        f"{raised_at(failures[-1], origin)}: the model {model.name!r} cannot take "
-        f"{source_of_features(is_default=is_default)} ({describe(features)}): "
-        f"{reason(failures[-1])}\n  {_advice(failures[-1], is_default=is_default)}"
+        f"{raised_at(failures[-1], origin)}: "
+        f"{_problem(model, failures[-1], features, source_of_features(is_default=is_default))}\n"
+        f"  {_advice(failures[-1], is_default=is_default)}"
     ) from failures[-1]
+
+
+def _problem(model: keras.Model, error: Exception, features: Arrays, source: str) -> str:
+    given = describe(features)
+    if not isinstance(error, KeyError):
+        return f"the model {model.name!r} cannot take {source} ({given}): {reason(error)}"
+    # Within Keras' text the key has quotes or not.
+    key = reason(error).strip("'\"")
+    return f"KeyError: {key!r}. The model {model.name!r} gets {source}: {given}."
 
 
 def _advice(error: Exception, *, is_default: bool) -> str:
