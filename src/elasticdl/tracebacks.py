@@ -129,7 +129,7 @@ def users_traceback(error: BaseException) -> str:
     text = plain(error)
     # Otherwise Python's own format: a syntax error has a position, and notes may have been added.
     own = traceback.format_exception_only(error)
-    is_as_raised = text == _text(error) and not _has_lines_in_a_key(error)
+    is_as_raised = text == _text(error) and not _lines_in_a_key(error)
     last = own if is_as_raised else [f"{type(error).__name__}: {text}"]
     return "".join([*traceback.format_list(_users_frames(error)), *last]).rstrip()
 
@@ -177,7 +177,7 @@ def reason(error: Exception) -> str:
 def _text(error: BaseException | str) -> str:
     """Return an exception's message, cut off if it is too long to read."""
     try:
-        text = error.args[0] if _has_lines_in_a_key(error) else str(error)
+        text = _lines_in_a_key(error) or str(error)
     except (Exception, SystemExit):  # noqa: BLE001 - a class of the user's may raise anything here, too
         return "(its __str__ raises, so its message is unknown)"
     if len(text) <= _MAX_TEXT:
@@ -185,14 +185,14 @@ def _text(error: BaseException | str) -> str:
     return f"{text[:_MAX_TEXT]} ... ({len(text) - _MAX_TEXT:,} more characters)"
 
 
-def _has_lines_in_a_key(error: BaseException | str) -> bool:
-    """Return whether a `KeyError` has a text of several lines, which its `str` would escape.
+def _lines_in_a_key(error: BaseException | str) -> str:
+    """Return the text of a `KeyError` if it has several lines, which its `str` would escape.
 
-    Keras puts its own text around the key that a layer looked up.
+    Keras puts its own text around the key that a layer looked up. For any other error, the result
+    is empty.
     """
-    return isinstance(error, KeyError) and any(
-        isinstance(each, str) and "\n" in each for each in error.args[:1]
-    )
+    key = error.args[0] if isinstance(error, KeyError) and error.args else ""
+    return key if isinstance(key, str) and "\n" in key else ""
 
 
 def files_of(error: BaseException) -> list[str]:
