@@ -123,6 +123,18 @@ def test_an_exception_without_a_message_has_its_name():
     assert "test_tracebacks.py:" in raised_at(error, "")
 
 
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("mae", "KeyError: 'mae'"),
+        ("Exception in M.call().\n\n\x1b[1mmae\x1b[0m", "KeyError: Exception in M.call().\nmae"),
+        ("Exception in M.call().\nmae", "KeyError: Exception in M.call().\nmae"),
+    ],
+)
+def test_a_key_error_with_lines_of_text_is_not_escaped(key, said):
+    assert users_traceback(KeyError(key)) == said
+
+
 def test_a_very_long_text_is_truncated():
     text = plain("x" * 1_000_000)
 

@@ -129,7 +129,8 @@ def users_traceback(error: BaseException) -> str:
     text = plain(error)
     # Otherwise Python's own format: a syntax error has a position, and notes may have been added.
     own = traceback.format_exception_only(error)
-    last = own if text == _text(error) else [f"{type(error).__name__}: {text}"]
+    is_as_raised = text == _text(error) and not _lines_in_a_key(error)
+    last = own if is_as_raised else [f"{type(error).__name__}: {text}"]
     return "".join([*traceback.format_list(_users_frames(error)), *last]).rstrip()
 
 
@@ -176,12 +177,22 @@ def reason(error: Exception) -> str:
 def _text(error: BaseException | str) -> str:
     """Return an exception's message, cut off if it is too long to read."""
     try:
-        text = str(error)
+        text = _lines_in_a_key(error) or str(error)
     except (Exception, SystemExit):  # noqa: BLE001 - a class of the user's may raise anything here, too
         return "(its __str__ raises, so its message is unknown)"
     if len(text) <= _MAX_TEXT:
         return text
     return f"{text[:_MAX_TEXT]} ... ({len(text) - _MAX_TEXT:,} more characters)"
+
+
+def _lines_in_a_key(error: BaseException | str) -> str:
+    """Return the text of a `KeyError` if it has several lines, which its `str` would escape.
+
+    Keras puts its own text around the key that a layer looked up. For any other error, the result
+    is empty.
+    """
+    key = error.args[0] if isinstance(error, KeyError) and error.args else ""
+    return key if isinstance(key, str) and "\n" in key else ""
 
 
 def files_of(error: BaseException) -> list[str]:

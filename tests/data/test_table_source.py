@@ -41,6 +41,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_the_first_row_without_a_value_is_named_with_its_file(folder: Path) -> None:
+    pq.write_table(pa.table({"a": [1.0, 2.0], "b": [1, 2]}), "1.parquet")
+    gaps = pa.table({"a": [3.0, float("nan"), None], "b": [3, 4, 5]})
+    pq.write_table(gaps, "2.parquet", row_group_size=1)
+
+    found = summaries("*.parquet")
+
+    assert found["a"].missing_at == "2.parquet, record 1"
+    assert not found["b"].missing_at
+
+
 @pytest.mark.parametrize(
     ("others", "warned"),
     [

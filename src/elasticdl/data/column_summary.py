@@ -48,6 +48,8 @@ class ColumnSummary:
         distinct_rate: If there are more than `MAX_DISTINCT` distinct values: their number, divided
             by the number of rows with a value; both are counted up to the batch of rows that
             exceeded the limit. Else None.
+        missing_at: Place of the first row without a value, such as "a.csv, record 3", for errors;
+            empty if there is none, or if its place is unknown.
     """
 
     name: str
@@ -62,6 +64,7 @@ class ColumnSummary:
     values: tuple[tuple[Any, int], ...] | None = None
     list_size: int | None = None
     distinct_rate: float | None = None
+    missing_at: str = ""
 
     @property
     def num_present(self) -> int:
@@ -101,6 +104,9 @@ class Summarizer:
         name: The column's name.
         type: Its Arrow type.
 
+    Attributes:
+        first_missing: Number of the first row without a value, from 0; None if there is none.
+
     Example:
         >>> column = Summarizer("age", pa.int64())
         >>> column.add(pa.array([30, None]))
@@ -114,6 +120,7 @@ class Summarizer:
         self._name, self._type = name, type
         self._kind = kind_of(type)
         self._num_rows = self._num_missing = 0
+        self.first_missing: int | None = None
         self._count, self._mean, self._squares = 0, 0.0, 0.0
         self._minimum, self._maximum = math.inf, -math.inf
         self._counts: dict[Any, int] | None = (
@@ -124,6 +131,7 @@ class Summarizer:
 
     def add(self, column: pa.Array) -> None:
         """Include the next batch of the column's values in the summary."""
+        first = self._num_rows
         self._num_rows += len(column)
         if pa.types.is_duration(column.type):
             column = pa.array(seconds(column), from_pandas=True)
@@ -131,6 +139,8 @@ class Summarizer:
             column = column.dictionary_decode()
         if pa.types.is_floating(column.type):
             column = pc.if_else(pc.is_nan(column), None, column)
+        if column.null_count and self.first_missing is None:
+            self.first_missing = first + pc.index(column.is_null(), True).as_py()
         self._num_missing += column.null_count
         column = column.drop_null()
         if not len(column):

@@ -8,12 +8,14 @@ Callers: `parquet.py`, `engines/table_params.py`.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
 from elasticdl.data.column_summary import ColumnSummary, Summarizer, kind_of
 from elasticdl.data.data_index import InferringSource
+from elasticdl.data.file_ranges import numbering_of
 from elasticdl.data.odd_values import OddValues, because_of
 from elasticdl.data.wording import listed
 from elasticdl.errors import SchemaError
@@ -58,7 +60,13 @@ def summarise(
         if found := values.found():
             value = found.batch[found.row].as_py()
             _log.warning(f"Column {name!r} is text {because_of(found, value)}")
-    return [summarizer.summary() for summarizer in summarizers]
+    numbering = numbering_of(cast("RecordSource", source))
+    return [
+        each.summary()
+        if each.first_missing is None
+        else replace(each.summary(), missing_at=numbering.name(each.first_missing))
+        for each in summarizers
+    ]
 
 
 def common_schema(schemas: Sequence[tuple[str, pa.Schema]]) -> pa.Schema:

@@ -6,7 +6,7 @@ A metric thus has the same name in training and in validation, where reports add
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from elasticdl.errors import DefinitionError
 
@@ -52,6 +52,21 @@ def check_names(names: Iterable[str], where: str, *, taken: Iterable[str] = ("lo
             f"{where}: two metrics are named {twice[0]!r}; only one of them would be reported. "
             "Give each a unique name, name=... for a Keras metric."
         )
+
+
+def in_order(names: Iterable[str], of_file: Sequence[str]) -> list[str]:
+    """Return names of metrics in the order of the model file, in which all phases report them.
+
+    Args:
+        names: The names. Those that the file does not list, such as `loss`, come first, unchanged.
+        of_file: The names in the file's order.
+
+    Example:
+        >>> in_order(["loss", "auc", "f1"], ["f1", "auc"])
+        ['loss', 'f1', 'auc']
+    """
+    place = {name: number for number, name in enumerate(of_file)}
+    return sorted(names, key=lambda name: place.get(name, -1))
 
 
 def split_stage(logged: str) -> tuple[str, str]:

@@ -101,3 +101,26 @@ def test_whole_numbers_are_named_if_the_model_takes_floats() -> None:
 
     with pytest.raises(DefinitionError, match=r"whole numbers.*in input_fn\(records\): x\.astype"):
         inputs.build(Half(), np.ones((2, 4), np.int64), ORIGIN, is_default=True)
+
+
+def test_a_wrong_name_of_a_feature_stands_first_beside_the_names_there_are() -> None:
+    import keras
+
+    from elasticdl.training.keras import inputs
+
+    class Wrong(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, features):
+            return self.dense(features["digits"])
+
+    with pytest.raises(DefinitionError) as caught:
+        inputs.build(Wrong(), FEATURES, ORIGIN)
+
+    assert (
+        ": KeyError: 'digits'. The model 'wrong' gets what the input function returns: "
+        "numbers float32[2, 4], kind int64[2, 1].\n  Make the input function return"
+    ) in str(caught.value)
+    assert not any(sign in str(caught.value) for sign in ("\\n", "\\x1b", "\x1b"))

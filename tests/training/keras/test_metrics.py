@@ -275,6 +275,16 @@ def test_a_state_that_does_not_add_up_is_carried(make):
     assert trainer.evaluation_metrics.ordered == {make().name}
 
 
+def test_metrics_are_in_the_order_of_the_file_whether_carried_or_summed(keras):
+    def made():
+        return trainer_of(definition_of(largest_error(), keras.metrics.MeanSquaredError()))
+
+    names = ["loss", "largest_error", "mean_squared_error"]
+
+    assert list(evaluated(made(), batches())) == names
+    assert list(trained(made(), [batches()[:2]])) == names
+
+
 @pytest.mark.parametrize("make", SUMMED)
 def test_a_state_that_adds_up_is_summed(make):
     assert not trainer_of(definition_of(make())).training_metrics.ordered

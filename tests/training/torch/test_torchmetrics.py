@@ -132,6 +132,15 @@ def test_a_metric_matches_a_plain_loop(name, through_json):
     np.testing.assert_array_equal(found[name], plain(trainer, create(), BATCHES))
 
 
+def test_metrics_are_in_the_order_of_the_file():
+    def certainty(labels, outputs):
+        return outputs.max(1).values
+
+    trainer = measuring(largest=Largest, certainty=lambda: certainty, own=Share)
+
+    assert list(measured(trainer, BATCHES)) == ["loss", "largest", "certainty", "own"]
+
+
 @pytest.mark.parametrize("name", SUMS)
 def test_states_of_parts_add_up_over_workers(name):
     trainer = measuring(**{name: SUMS[name]})

@@ -488,10 +488,22 @@ def test_a_warm_up_that_counts_epochs_is_noted(caplog):
     def warm_up(optimizer):
         return lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 10))
 
+    def begun(*, resumes=False, **parts):
+        trainer = trainer_of(definition_of(**parts))
+        trainer.hooks.train_begin(num_epochs=1, num_steps=None, resumes=resumes)
+
+    # Nobody trains a model that is only loaded.
     trainer_of(definition_of(create_lr_schedulers=warm_up))
+    assert not caplog.text
+    begun(create_lr_schedulers=warm_up)
     assert "the learning rate is 0 in the first epoch" in caplog.text
     assert "LambdaLR steps after each epoch" in caplog.text
     caplog.clear()
     for other in (lambda o: {"scheduler": warm_up(o), "interval": "step"}, step_lr):
-        trainer_of(definition_of(create_lr_schedulers=other))
+        begun(create_lr_schedulers=other)
+    begun(create_lr_schedulers=warm_up, resumes=True)
+    begun(
+        optimizer=lambda parameters: torch.optim.SGD(parameters, 0.0),
+        create_lr_schedulers=lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 4),
+    )
     assert not caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -129,6 +130,22 @@ def test_a_column_that_is_not_a_feature_is_reported() -> None:
 def test_an_unsuitable_table_is_refused(label, params, problem) -> None:
     with pytest.raises(DataError, match=problem):
         completed(label, **params)
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [
+        ([1, None, 1, 0], r"in 1 row of 4 \(a.csv, record 1\)\. Leave"),
+        ([1, None, None, 0], r"in 2 rows of 4 \(the first is a.csv, record 1\)\. Leave"),
+    ],
+)
+def test_the_first_row_without_a_label_is_named(label, words) -> None:
+    complete = classifier_completion({"label": "y"}, "classifier.DNN")
+    assert complete is not None
+    columns = [replace(each, missing_at="a.csv, record 1") for each in table(x=X, y=label)]
+
+    with pytest.raises(DataError, match=words):
+        complete(columns)
 
 
 @pytest.mark.parametrize(

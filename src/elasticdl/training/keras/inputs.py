@@ -58,13 +58,24 @@ def build(
     error = failures[-1]
     floats = as_floats(features)
     needs_floats = floats is not None and _failure(model, candidates[-1], floats) is None
-    num_examples = next((len(array) for array in leaves(features) if array.ndim), 0)
     raise DefinitionError(
-        f"{raised_at(error, origin)}: the model {model.name!r} cannot take "
-        f"{source_of_features(is_default=is_default)} ({describe(features)}, of the first "
-        f"{num_examples} examples): {_reason(error)}\n  "
+        f"{raised_at(error, origin)}: "
+        f"{_problem(model, error, features, source_of_features(is_default=is_default))}\n  "
         f"{_advice(error, features, is_default=is_default, needs_floats=needs_floats)}"
     ) from error
+
+
+def _problem(model: keras.Model, error: Exception, features: Arrays, source: str) -> str:
+    given = describe(features)
+    if isinstance(error, KeyError):
+        # Within Keras' text the key has quotes or not.
+        key = reason(error).strip("'\"")
+        return f"KeyError: {key!r}. The model {model.name!r} gets {source}: {given}."
+    num_examples = next((len(array) for array in leaves(features) if array.ndim), 0)
+    return (
+        f"the model {model.name!r} cannot take {source} ({given}, of the first {num_examples} "
+        f"examples): {_reason(error)}"
+    )
 
 
 def _reason(error: Exception) -> str:

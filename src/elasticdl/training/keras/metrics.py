@@ -22,7 +22,7 @@ from elasticdl.training.keras.label_shapes import KerasLabelShape
 from elasticdl.training.keras.labels import as_numpy, unwrap
 from elasticdl.training.keras.metric_states import MetricVariables, is_foreign
 from elasticdl.training.means import mean_of
-from elasticdl.training.metric_names import check_names
+from elasticdl.training.metric_names import check_names, in_order
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays
@@ -201,7 +201,8 @@ class KerasMetrics:
             states: Name of the metric -> its states, summed over batches and workers.
         """
         results: dict[str, float | list[float]] = {}
-        for name, arrays in states.items():
+        for name in in_order(states, list(self.variables.members)):
+            arrays = states[name]
             if name not in self.variables.members:
                 total, count = arrays
                 results[name] = mean_of(total, count)

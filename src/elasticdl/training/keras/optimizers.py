@@ -99,7 +99,7 @@ def check_gradients_add_up(trainable: Sequence[Any], origin: Origin) -> None:
 
 
 def warn_of_repeated_rows(
-    optimizer: Any, trainable: Sequence[Any], gradients: Sequence[Any], origin: Origin
+    optimizer: Any, trainable: Sequence[Any], gradients: Sequence[Any], definition: ModelDefinition
 ) -> None:
     """Warn if the optimizer treats gradients summed over workers differently than in one process.
 
@@ -112,21 +112,31 @@ def warn_of_repeated_rows(
         for variable, gradient in zip(trainable, gradients, strict=True)
         if isinstance(gradient, tf.IndexedSlices)
     ]
-    if paths and not all(_is_linear(each) for each in plain(optimizer)):
+    effects = [effect for each in plain(optimizer) if (effect := _effect_on_rows(each))]
+    if paths and effects:
         _log.warning(
-            "%s: %s: %s squares the gradients of repeated ids of a batch one by one, as "
-            "clipping by norm does. Here gradients are summed first; see "
-            '"Differences from a plain script" in docs/trust/differences.md.',
-            origin,
+            "%s: results differ slightly from those of a plain `fit`, as those of Keras on JAX "
+            "and PyTorch do. They are not worse, and nothing needs to be done. The gradients of "
+            "an id that repeats in a batch (%s) are summed here before %s; `fit` takes them one by "
+            'one. See "Differences from a plain script" in docs/trust/differences.md.',
+            definition.where("optimizer" if "optimizer" in definition.places else "model"),
             ", ".join(paths),
-            type(plain(optimizer)[0]).__name__,
+            effects[0],
         )
 
 
-def _is_linear(optimizer: Any) -> bool:
-    """Return whether repeated rows in an embedding's gradient have the same effect as their sum."""
-    kinds = (keras.optimizers.SGD, keras.optimizers.Lion)
-    return type(optimizer) in kinds and not (optimizer.clipnorm or optimizer.global_clipnorm)
+def _effect_on_rows(optimizer: Any) -> str:
+    """Return what an optimizer does to gradients that makes repeated rows unlike their sum.
+
+    Returns:
+        Such as "Adam squares them"; empty if repeated rows have the same effect as their sum.
+    """
+    clips = optimizer.clipnorm or optimizer.global_clipnorm or optimizer.clipvalue
+    is_linear = type(optimizer) in (keras.optimizers.SGD, keras.optimizers.Lion)
+    if is_linear and not clips:
+        return ""
+    words = [*(["clips"] if clips else []), *([] if is_linear else ["squares"])]
+    return f"{type(optimizer).__name__} {' and '.join(words)} them"
 
 
 def schedule_of(optimizer: keras.optimizers.Optimizer) -> str:

@@ -611,7 +611,7 @@ class KerasTrainer:
         divisor = reduction.divisor(self._divisor, outputs, given, num_examples)
         self._with_gradient = [i for i, g in enumerate(gradients) if g is not None]
         optimizers.warn_of_repeated_rows(
-            self.optimizer, self._trainable, gradients, self._definition.origin
+            self.optimizer, self._trainable, gradients, self._definition
         )
         scale = loss_scale(self.optimizer)
         parts = [

@@ -107,6 +107,8 @@ class TorchHooks:
         num_updates: int | None = None,
     ) -> None:
         del num_epochs, num_steps
+        if not resumes:
+            self._schedulers.note_idle_epoch()
         if not self._callbacks:
             # A callback may stop training before the schedule ends.
             if num_updates is not None:

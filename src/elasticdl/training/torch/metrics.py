@@ -15,7 +15,7 @@ import torch
 
 from elasticdl.errors import DefinitionError
 from elasticdl.training.means import mean_of
-from elasticdl.training.metric_names import check_names
+from elasticdl.training.metric_names import check_names, in_order
 from elasticdl.training.torch.label_shapes import TorchLabelShape
 from elasticdl.training.torch.losses import spread
 from elasticdl.training.torch.metric_states import StatefulMetric, is_metric
@@ -266,12 +266,12 @@ class TorchMetrics:
     def results(self, states: MetricStates) -> dict[str, float | list[float]]:
         """Return all metric values from metric states; a TorchMetrics metric may have several."""
         results: dict[str, float | list[float]] = {}
-        for name, state in states.items():
+        for name in in_order(states, [named.name for named in self._functions.named]):
             metric, _ = self._with_states.get(name, (self._logged.get(name), None))
             if metric is not None:
-                results |= metric.result(state)
+                results |= metric.result(states[name])
             else:
-                results[name] = mean_of(*state)
+                results[name] = mean_of(*states[name])
         return results
 
 

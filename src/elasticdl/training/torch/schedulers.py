@@ -100,7 +100,6 @@ class Schedulers:
         ]
         self._loaded = False
         self.state()
-        self._note_idle_epoch()
 
     def __bool__(self) -> bool:
         """Return whether there are schedulers."""
@@ -135,6 +134,24 @@ class Schedulers:
                     f"makes {needed:,} updates.",
                     f"Set total_steps={needed}, or train for fewer epochs.",
                 )
+
+    def note_idle_epoch(self) -> None:
+        """Warn of a warm-up that starts at 0 and steps per epoch: nothing is learned in epoch 1.
+
+        Call it when a training begins, not when one is resumed. If the optimizer's own rate is 0,
+        it is not the schedule that makes it so.
+        """
+        by_epoch = [each.scheduler for each in self._schedules if each.interval == "epoch"]
+        groups = self._optimizer.param_groups
+        is_own = all(float(group.get("initial_lr", 1)) == 0 for group in groups)
+        if by_epoch and not is_own and all(float(group["lr"]) == 0 for group in groups):
+            _log.warning(
+                "%s: the learning rate is 0 in the first epoch, in which nothing is learned: %s "
+                "steps after each epoch. To step it after each update, return %s.",
+                self._where,
+                type(by_epoch[0]).__name__,
+                _EXAMPLE,
+            )
 
     @property
     def monitored(self) -> Mapping[str, str]:
@@ -308,18 +325,6 @@ class Schedulers:
                 'Let it step once per epoch: {"scheduler": scheduler, "interval": "epoch"}.',
             )
         return _Schedule(scheduler, interval or "epoch", frequency, monitor)
-
-    def _note_idle_epoch(self) -> None:
-        """Warn of a warm-up that starts at 0 and steps per epoch: nothing is learned in epoch 1."""
-        by_epoch = [each.scheduler for each in self._schedules if each.interval == "epoch"]
-        if by_epoch and all(float(group["lr"]) == 0 for group in self._optimizer.param_groups):
-            _log.warning(
-                "%s: the learning rate is 0 in the first epoch, in which nothing is learned: %s "
-                "steps after each epoch. To step it after each update, return %s.",
-                self._where,
-                type(by_epoch[0]).__name__,
-                _EXAMPLE,
-            )
 
     def _error(self, problem: str, way_out: str) -> ElasticDLError:
         return DefinitionError(f"{self._where}: lr_scheduler(): {problem} {way_out}")

@@ -80,10 +80,12 @@ def _completed(
         params |= scale_of(label, model, _ADVICE)
     # After its type: without these rows, a label of the wrong type would be the next error.
     if label.num_missing:
+        first = "" if label.num_missing == 1 else "the first is "
+        at = f" ({first}{label.missing_at})" if label.missing_at else ""
         raise DataError(
             f"The column {label.name!r}, the label, has no value in "
-            f"{counted(label.num_missing, 'row')} of {label.num_rows:,}. Leave these rows out of "
-            f"the training data (in pandas: df.dropna(subset=[{label.name!r}])); they can be "
+            f"{counted(label.num_missing, 'row')} of {label.num_rows:,}{at}. Leave these rows out "
+            f"of the training data (in pandas: df.dropna(subset=[{label.name!r}])); they can be "
             "predicted afterwards."
         )
     if params.get("columns") is None:
