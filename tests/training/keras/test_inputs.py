@@ -32,7 +32,7 @@ def test_only_some_of_many_fields_are_listed_in_natural_order() -> None:
     model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(1)])
     columns = {str(i): np.zeros((2, 1), np.float32) for i in sorted(range(64), key=str)}
 
-    with pytest.raises(DefinitionError, match=r"2 float32\[2, 1\].* and 59 more\)") as caught:
+    with pytest.raises(DefinitionError, match=r"2 float32\[2, 1\].* and 59 more, of the") as caught:
         inputs.build(model, columns, ORIGIN, is_default=True)
 
     assert "10" not in str(caught.value)
