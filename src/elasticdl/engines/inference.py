@@ -21,7 +21,6 @@ from elasticdl.data.batch import Batch, arrays_bytes, describe
 from elasticdl.data.record_source import RecordFile, TableSource
 from elasticdl.data.schema import NoValueError, Schema
 from elasticdl.data.split_source import split_records, whole
-from elasticdl.data.unread_gaps import UnreadGaps
 from elasticdl.data.wording import did_you_mean, listed
 from elasticdl.definition import BatchesInput, Mode, ModelDefinition
 from elasticdl.engines import class_numbers
@@ -88,23 +87,13 @@ class OpenedModel:
         """
         batches = batches_in_order(
             self.definition,
-            self._tolerant_source(),
+            self.source,
             self.job.training.minibatch_size,
             self.mode,
             start=start,
             stop=stop,
         )
         return Prefetch(self._named_columns(batches), lambda item: arrays_bytes(item[1].features))
-
-    def _tolerant_source(self) -> RecordSource:
-        """Return the source; a table of which the model need not read columns it never saw.
-
-        If the table lacks columns of the training data, a gap remains an error, which names those.
-        """
-        trained = self._trained_fields()
-        if not trained or not isinstance(self.source, TableSource):
-            return self.source
-        return UnreadGaps(self.source, trained, lambda: self._other_columns() is None)
 
     def _named_columns(self, batches: Iterator[tuple[int, Batch]]) -> Iterator[tuple[int, Batch]]:
         """Yield the batches; explain a gap in a column that the training data did not have.
@@ -243,12 +232,7 @@ class OpenedModel:
         before = self._trained_fields()
         if not before:
             return [], []
-        try:
-            now = set(self.source.read_records(0, 1, None)[0])
-        except NoValueError:
-            if not isinstance(self.source, TableSource):
-                raise
-            now = set(self.source.arrow_schema().names)
+        now = set(self.source.read_records(0, 1, None)[0])
         return sorted(before - now), sorted(now - before)
 
     def _trained_fields(self) -> set[str]:

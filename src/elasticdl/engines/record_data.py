@@ -24,12 +24,11 @@ from elasticdl.data.batch import Batch, Record, RecordNames, Remake, batch_of, l
 from elasticdl.data.class_weights import with_class_weights
 from elasticdl.data.data_index import index_of, infer_types
 from elasticdl.data.file_ranges import numbering_of
-from elasticdl.data.schema import STRING, Field, MissingFieldError, NoValueError, Schema
+from elasticdl.data.schema import STRING, Field, MissingFieldError, Schema
 from elasticdl.data.sources import open_index, open_source
 from elasticdl.data.split_source import whole
 from elasticdl.data.unit_reader import UnitReader
 from elasticdl.data.units import decoded_bytes
-from elasticdl.data.unread_gaps import names_of
 from elasticdl.data.wording import did_you_mean, listed, rename_or_add
 from elasticdl.definition import DatasetInput, Mode, ModelDefinition, RecordInput
 from elasticdl.engines import class_numbers, input_checks
@@ -502,9 +501,6 @@ def _made(
     try:
         with calling(definition.where("input"), where):
             made = _call(how, records, mode)
-    except NoValueError:
-        # A gap that the function came across (`unread_gaps.py`); the error names the record.
-        raise
     except SchemaError as error:
         # From a prebuilt model, which knows the value but not its record.
         raise SchemaError(f"{_refused(how, records, mode, where)}: {error}") from error
@@ -565,8 +561,7 @@ def _missing_key(error: Exception, how: RecordInput, records: Sequence[Record]) 
     key = error.args[0] if isinstance(error, KeyError) and error.args else None
     if not isinstance(key, str) or not records or key in records[0]:
         return ""
-    present = names_of(records[0])
-    have = f"\n  The records have {listed(present)}{did_you_mean(key, present)}"
+    have = f"\n  The records have {listed(records[0])}{did_you_mean(key, records[0])}"
     if how.schema is None:
         return have
     return f"{have} Only fields in data_schema() are read: add {key!r} there if the data has it."
