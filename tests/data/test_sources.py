@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from elasticdl.artifacts.claim import JOB_FILE
 from elasticdl.data import example, stored_file
 from elasticdl.data.csv import CSVSource
 from elasticdl.data.find_files import find_files
@@ -268,16 +267,6 @@ def test_a_missing_name_is_reported_with_existing_ones(folder, data, message):
 
     with pytest.raises(NoDataError, match=message):
         open_source(data)
-
-
-def test_outputs_of_jobs_are_not_named_where_data_is_missing(folder):
-    touch(folder, f"here/model/{JOB_FILE}", "here/pictures/a.txt", "here/notes.txt")
-
-    with pytest.raises(NoDataError, match=r"it contains notes\.txt, pictures/\."):
-        open_source("here/nothing.csv")
-    with pytest.raises(NoDataError, match=r"It contains the folders pictures/: choose") as caught:
-        open_source("here")
-    assert JOB_FILE not in str(caught.value)
 
 
 def test_a_missing_remote_name_is_reported_with_existing_ones(memory):

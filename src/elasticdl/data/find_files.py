@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 _HIDDEN = (".", "_")
 _TEMPORARY = (".tmp", ".temp", ".part", ".partial", ".crc", ".swp", "~")
 _MAX_NAMED = 5
-# The file by which the output of a job is recognized (`artifacts/claim.py`).
-_JOB_FILE = "job.json"
 
 
 def find_files(data: str) -> list[str]:
@@ -194,12 +192,8 @@ def _data_of_folder(place: _Local | _Remote, folder: str, name: str) -> list[str
     images, tree = images_of_folder(place, folder, files, folders)
     if images:
         return images
-    outputs = {path for path in folders if _is_output(place, path)}
-    inner = [path for path in folders if _is_visible_name(path) and path not in outputs]
-    names = _base_names(f"{path}/" for path in inner)
-    other = tree.other
-    if other is None or any(other.startswith(f"{path}/") for path in outputs):
-        other = next(iter(visible), None)
+    names = _base_names(f"{path}/" for path in folders if _is_visible_name(path))
+    other = tree.other or next(iter(visible), None)
     if names:
         advice = f"It contains the folders {some(names)}: choose one of them."
     elif visible:
@@ -373,7 +367,6 @@ def _no_match(place: _Local | _Remote, name: str) -> str:
     if not place.is_folder(str(existing)):
         return f"No file matches {name!r}: there is no folder {literal}."
     files, folders = place.listing(str(existing))
-    folders = [path for path in folders if not _is_output(place, path)]
     names = _base_names([*files, *(f"{path}/" for path in folders)])
     if existing != literal:
         missing = literal.parts[len(existing.parts)]
@@ -383,14 +376,6 @@ def _no_match(place: _Local | _Remote, name: str) -> str:
     near = difflib.get_close_matches(base, names, n=_MAX_NAMED)
     hint = f" Did you mean {listed(near)}?" if near else ""
     return f"No file matches {name!r}. The folder {existing} exists; {_holds(names)}.{hint}"
-
-
-def _is_output(place: _Local | _Remote, folder: str) -> bool:
-    """Return whether a local folder is the output of a job, perhaps of the one that is starting.
-
-    It is not worth naming in a message, and the output of a job that is refused is removed again.
-    """
-    return isinstance(place, _Local) and place.is_file(f"{folder}/{_JOB_FILE}")
 
 
 def _before_pattern(parts: Iterable[str]) -> list[str]:

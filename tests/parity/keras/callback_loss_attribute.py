@@ -1,8 +1,7 @@
 """A callback that sets an attribute of a loss object as training begins."""
 
 import keras
-from keras import ops
-from shared import classes, fit, mlp, table_schema
+from shared import FocalLoss, classes, fit, mlp, table_schema
 
 GROUP = "Callbacks"
 EXPECT = (
@@ -12,16 +11,6 @@ EXPECT = (
 REFUSAL = r"on_train_begin\(\) changes gamma of focal_loss"
 
 data_schema, input_fn = table_schema, classes
-
-
-class FocalLoss(keras.losses.Loss):
-    def __init__(self, gamma=2.0):
-        super().__init__()
-        self.gamma = gamma
-
-    def call(self, y_true, y_pred):
-        p = ops.sum(ops.softmax(y_pred) * ops.one_hot(ops.cast(y_true, "int32"), 3), -1)
-        return -((1 - p) ** self.gamma) * ops.log(p)
 
 
 class Anneal(keras.callbacks.Callback):

@@ -1,7 +1,7 @@
 """Batches of different sequence lengths."""
 
 import keras
-from shared import tokens, tokens_schema
+from shared import tokens, tokens_schema, train_on_batches
 
 GROUP = "Sequences"
 
@@ -35,12 +35,4 @@ def optimizer():
 def plain(data):
     model = custom_model()
     model.compile(optimizer(), loss)
-    losses = []
-    for _ in range(data.epochs):
-        total = 0.0
-        for first in range(0, len(data.train), data.batch_size):
-            x, y = input_fn(data.train[first : first + data.batch_size])
-            total += float(model.train_on_batch(x, y)) * len(y)
-            model.reset_metrics()
-        losses.append(total / len(data.train))
-    return {"loss": losses}, model
+    return train_on_batches(data, model, input_fn)

@@ -1,8 +1,7 @@
 """Labels per time step, padded, and a loss that divides by their sample weights."""
 
 import keras
-import numpy as np
-from shared import tokens, tokens_schema
+from shared import next_tokens, token_net, tokens_schema, train_on_batches
 
 GROUP = "Sequences"
 EXPECT = {
@@ -11,28 +10,10 @@ EXPECT = {
 }
 SAME_WEIGHTS = True
 
-data_schema = tokens_schema
+data_schema, input_fn, custom_model = tokens_schema, next_tokens, token_net
 loss = keras.losses.SparseCategoricalCrossentropy(
     from_logits=True, reduction="mean_with_sample_weight"
 )
-
-
-def input_fn(records):
-    """Return (tokens, the next tokens, weights), as long as the longest of the batch."""
-    x, _ = tokens(records)
-    x = x[:, : int((x > 0).sum(1).max())]
-    return x[:, :-1], x[:, 1:], np.float32(x[:, 1:] != 0)
-
-
-def custom_model():
-    return keras.Sequential(
-        [
-            keras.Input((None,), dtype="int64"),
-            keras.layers.Embedding(20, 4),
-            keras.layers.GRU(4, return_sequences=True),
-            keras.layers.Dense(20),
-        ]
-    )
 
 
 def optimizer():
@@ -42,12 +23,4 @@ def optimizer():
 def plain(data):
     model = custom_model()
     model.compile(optimizer(), loss)
-    losses = []
-    for _ in range(data.epochs):
-        total = 0.0
-        for first in range(0, len(data.train), data.batch_size):
-            x, y, weights = input_fn(data.train[first : first + data.batch_size])
-            total += float(model.train_on_batch(x, y, weights)) * len(y)
-            model.reset_metrics()
-        losses.append(total / len(data.train))
-    return {"loss": losses}, model
+    return train_on_batches(data, model, input_fn)

@@ -72,6 +72,13 @@ def tokens(records):
     return _column(records, "tokens"), _column(records, "y")
 
 
+def next_tokens(records):
+    """Return (tokens, the next tokens, weights), as long as the longest of the batch."""
+    x, _ = tokens(records)
+    x = x[:, : int((x > 0).sum(1).max())]
+    return x[:, :-1], x[:, 1:], np.float32(x[:, 1:] != 0)
+
+
 def text_schema():
     """A sentence, and a number to predict."""
     return [
@@ -89,6 +96,31 @@ def mlp(units=1, **more):
             keras.layers.Dense(units),
         ]
     )
+
+
+def token_net():
+    """Return a network that predicts each next token, without a mask."""
+    return keras.Sequential(
+        [
+            keras.Input((None,), dtype="int64"),
+            keras.layers.Embedding(20, 4),
+            keras.layers.GRU(4, return_sequences=True),
+            keras.layers.Dense(20),
+        ]
+    )
+
+
+class FocalLoss(keras.losses.Loss):
+    """A cross entropy of three classes that counts easy examples less."""
+
+    def __init__(self, gamma=2.0):
+        super().__init__()
+        self.gamma = gamma
+
+    def call(self, y_true, y_pred):
+        labels = keras.ops.one_hot(keras.ops.cast(y_true, "int32"), 3)
+        p = keras.ops.sum(keras.ops.softmax(y_pred) * labels, -1)
+        return -((1 - p) ** self.gamma) * keras.ops.log(p)
 
 
 def image_net():
@@ -123,3 +155,16 @@ def fit(data, model, input_fn, callbacks=()):
         verbose=0,
     )
     return history.history, model
+
+
+def train_on_batches(data, model, input_fn):
+    """Return the losses of a loop of `model.train_on_batch`, for batches of several lengths."""
+    losses = []
+    for _ in range(data.epochs):
+        total = 0.0
+        for first in range(0, len(data.train), data.batch_size):
+            x, y, *weights = input_fn(data.train[first : first + data.batch_size])
+            total += float(model.train_on_batch(x, y, *weights)) * len(y)
+            model.reset_metrics()
+        losses.append(total / len(data.train))
+    return {"loss": losses}, model

@@ -75,6 +75,13 @@ def tokens(records):
     return _column(records, "tokens"), _column(records, "y")
 
 
+def next_tokens(records):
+    """Return (tokens, the next tokens), as long as the longest of the batch."""
+    x, _ = tokens(records)
+    x = x[:, : int((x > 0).sum(1).max())]
+    return x[:, :-1], x[:, 1:]
+
+
 def net(outputs=1):
     """Return two linear layers."""
     return nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, outputs))
