@@ -1,6 +1,7 @@
 """Plain values of layers and optimizers: compiled with what the model file made."""
 
 import itertools
+import json
 import re
 
 import keras
@@ -482,3 +483,37 @@ def test_of_a_callback_only_what_the_loss_reads_may_not_change():
         attributes.watched("on_epoch_begin()", "Do not."),
     ):
         annealing.weight += 0.1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ["Popen", {"args": "true"}],
+        ["subprocess.Popen", {"args": "true"}],
+        ["Dense", {"units": 1}],
+        ["serialize", {}],
+    ],
+)
+def test_a_checkpoint_creates_only_objects_that_keras_has_for_its_layers(value) -> None:
+    from elasticdl.training.keras import callback_state
+
+    kept = {"$configured": json.dumps(value)}
+
+    assert callback_state.decode(kept, None, {}) is None
+    assert callback_state.decode({"$activation": "keras"}, None, {}) is None
+
+
+def test_configured_objects_and_activations_of_keras_are_restored_by_name() -> None:
+    import keras
+
+    from elasticdl.training.keras import callback_state
+
+    for value in (
+        keras.regularizers.L2(0.5),
+        keras.constraints.MaxNorm(3),
+        keras.optimizers.schedules.CosineDecay(0.1, 10),
+    ):
+        again = callback_state.decode(callback_state.encode(value, "x", {}), None, {})
+        assert (type(again), again.get_config()) == (type(value), value.get_config())
+    kept = callback_state.encode(keras.activations.tanh, "x", {})
+    assert callback_state.decode(kept, None, {}) is keras.activations.tanh

@@ -449,12 +449,13 @@ def test_a_schedulers_function_that_draws_is_refused():
         trainer_of(definition)
 
 
+@pytest.mark.parametrize("wrap", [lambda hook: hook, functools.partial], ids=["", "partial"])
 @pytest.mark.parametrize(
     "register", [register_optimizer_step_pre_hook, register_optimizer_step_post_hook]
 )
-def test_a_hook_of_all_optimizers_is_refused(register):
+def test_a_hook_of_all_optimizers_is_refused(register, wrap):
     def optimizer(parameters):
-        handles.append(register(Annealing()))
+        handles.append(register(wrap(Annealing())))
         return torch.optim.SGD(parameters, 0.1)
 
     handles = []

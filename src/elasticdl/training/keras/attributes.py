@@ -34,6 +34,7 @@ import tensorflow as tf
 
 from elasticdl.errors import DefinitionError
 from elasticdl.training.iterators import position_of
+from elasticdl.training.keras.callback_state import CONFIGURED
 
 if TYPE_CHECKING:
     from elasticdl.definition import Origin
@@ -56,13 +57,7 @@ _MISSING = object()
 # Larger arrays are not copied, so a change of them is not noticed.
 _MAX_BYTES = 16 << 20
 # Objects of Keras whose attributes a step reads, among those that models and losses hold.
-_READ = (
-    keras.regularizers.Regularizer,
-    keras.constraints.Constraint,
-    keras.optimizers.schedules.LearningRateSchedule,
-    keras.losses.Loss,
-    keras.metrics.Metric,
-)
+_READ = (*CONFIGURED, keras.losses.Loss, keras.metrics.Metric)
 # Objects that are never compared by identity: Keras or the user's callbacks replace them freely.
 _NOT_COMPARED = (type, keras.Variable, keras.Optimizer, keras.callbacks.Callback)
 _LEARNING_RATE = "_learning_rate"

@@ -26,10 +26,10 @@ from elasticdl.training.callback_state import (
     arguments_of,
     pack_array,
 )
-from elasticdl.training.keras import overrides
 
 __all__ = [
-    "CannotKeepError", "arguments_of", "attributes_of", "decode", "digest", "encode", "is_code",
+    "CONFIGURED", "CannotKeepError", "arguments_of", "attributes_of", "decode", "digest", "encode",
+    "is_code",
 ]  # fmt: skip
 
 # Attributes that Keras' own callbacks recreate: open files and their writers.
@@ -50,12 +50,12 @@ _REMADE: dict[str, set[str]] = {
     "MonitorCallback": {"min_delta", "monitor_op"},
 }
 _OF_KERAS = {"_model", "params"}
-# Objects of Keras without variables, which their config describes.
-_CONFIGURED = (
-    keras.regularizers.Regularizer,
-    keras.constraints.Constraint,
-    keras.optimizers.schedules.LearningRateSchedule,
-)
+CONFIGURED: dict[type[Any], Any] = {
+    keras.regularizers.Regularizer: keras.regularizers,
+    keras.constraints.Constraint: keras.constraints,
+    keras.optimizers.schedules.LearningRateSchedule: keras.optimizers.schedules,
+}
+"""Classes of Keras' objects without variables, which their config describes -> their module."""
 
 
 def attributes_of(callback: keras.callbacks.Callback) -> dict[str, Any]:
@@ -105,10 +105,11 @@ class KerasValues(CallbackValues):
                 return pack_array("$seeds", value.state.value, path, arrays)
             case tf.Tensor():
                 return pack_array("$tensor", value, path, arrays)
-            case types.FunctionType() if _is_activation(value):
+            case types.FunctionType() if _activation(value.__name__) is value:
                 return {"$activation": value.__name__}
-            case _ if isinstance(value, _CONFIGURED) and overrides.is_of_keras(value):
-                return {"$configured": json.dumps(keras.saving.serialize_keras_object(value))}
+            case _ if _configured(type(value).__name__) is type(value):
+                described = [type(value).__name__, value.get_config()]
+                return {"$configured": json.dumps(described, default=float)}
             case _:
                 return super().encode_other(value, path, arrays)
 
@@ -123,9 +124,11 @@ class KerasValues(CallbackValues):
             case "$tensor":
                 return tf.constant(np.array(arrays[content]))
             case "$activation":
-                return keras.activations.get(content)
+                return _activation(content)
             case "$configured":
-                return keras.saving.deserialize_keras_object(json.loads(content))
+                name, config = json.loads(content)
+                kind = _configured(name)
+                return current if kind is None else kind.from_config(config)
             case "$variable":
                 array = np.array(arrays[content])
                 if not isinstance(current, (tf.Variable, keras.Variable)):
@@ -145,9 +148,20 @@ class KerasValues(CallbackValues):
         return current
 
 
-def _is_activation(function: Any) -> bool:
-    name = function.__name__
-    return getattr(keras.activations, name, None) is function
+# Only what Keras has under these names is created from a checkpoint, never other code.
+
+
+def _activation(name: str) -> Any:
+    found = getattr(keras.activations, name, None)
+    return found if isinstance(found, types.FunctionType) else None
+
+
+def _configured(name: str) -> Any:
+    for kind, module in CONFIGURED.items():
+        found = getattr(module, name, None)
+        if isinstance(found, type) and issubclass(found, kind):
+            return found
+    return None
 
 
 _VALUES = KerasValues()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dis
 import inspect
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.training import missing_logs
+from elasticdl.training.closures import assigned_variables
 from elasticdl.training.keras import callback_state, overrides
 from elasticdl.training.keras.callback_files import CallbackFiles, LoggedRows
 from elasticdl.training.keras.callback_state import CannotKeepError
@@ -488,8 +488,7 @@ class KerasHooks:
         for moment, function in {**vars(type(callback)), **vars(callback)}.items():
             where = f"{type(callback).__name__}.{moment}"
             if inspect.isfunction(function):
-                instructions = dis.get_instructions(function)
-                assigned = {i.argval for i in instructions if i.opname == "STORE_DEREF"}
+                assigned = assigned_variables(function)
                 for name, value in inspect.getclosurevars(function).nonlocals.items():
                     if name in assigned or isinstance(value, (list, dict, set, np.ndarray)):
                         self._warn(where, name, type(value).__name__)

@@ -18,7 +18,6 @@ Callers: `hooks.py`.
 from __future__ import annotations
 
 import difflib
-import dis
 import inspect
 import re
 from collections import deque
@@ -37,6 +36,7 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.training import missing_logs
+from elasticdl.training.closures import assigned_variables
 from elasticdl.training.torch.function_memory import has_state, is_of_library
 
 if TYPE_CHECKING:
@@ -316,7 +316,7 @@ def _closure_state(kind: type[Any]) -> Iterator[tuple[str, str]]:
         if isinstance(value, FunctionType)
     }
     for name, function in methods.items():
-        assigned = {i.argval for i in dis.get_instructions(function) if i.opname == "STORE_DEREF"}
+        assigned = assigned_variables(function)
         for variable, cell in zip(
             function.__code__.co_freevars, function.__closure__ or (), strict=True
         ):

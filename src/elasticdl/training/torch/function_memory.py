@@ -36,6 +36,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from elasticdl.training.closures import assigned_variables
 from elasticdl.training.torch.tensors import put, to_array
 from elasticdl.training.torch.value_codec import (
     CONTAINERS,
@@ -185,8 +186,7 @@ def remembered_by_function(function: Any, name: str, seen: set[int]) -> Iterator
         return
     is_users = not is_library(function.__globals__.get("__name__", ""))
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    instructions = dis.get_instructions(function)
-    assigned = {i.argval for i in instructions if i.opname == "STORE_DEREF"}
+    assigned = assigned_variables(function)
     for variable, cell in cells:
         # The wrapper of a library, such as that of a scheduler around `step`, may call a function
         # of the user.

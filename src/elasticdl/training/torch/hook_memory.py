@@ -172,7 +172,7 @@ def _check_global_hooks(origin: Origin) -> None:
     imported again.
     """
     hooks = (*_global_optimizer_pre_hooks.values(), *_global_optimizer_post_hooks.values())
-    for hook in hooks:
+    for hook in map(_unwrapped, hooks):
         if not is_of_library(type(hook)) or not is_library(getattr(hook, "__module__", "")):
             name = getattr(hook, "__qualname__", type(hook).__qualname__)
             raise DefinitionError(
@@ -182,3 +182,9 @@ def _check_global_hooks(origin: Origin) -> None:
                 "optimizer.register_step_pre_hook(hook) or "
                 "optimizer.register_step_post_hook(hook)."
             )
+
+
+def _unwrapped(hook: Any) -> Any:
+    while isinstance(hook, functools.partial):
+        hook = hook.func
+    return hook
