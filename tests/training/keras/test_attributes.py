@@ -500,7 +500,7 @@ def test_a_checkpoint_creates_only_objects_that_keras_has_for_its_layers(value) 
     kept = {"$configured": json.dumps(value)}
 
     assert callback_state.decode(kept, None, {}) is None
-    assert callback_state.decode({"$activation": "keras"}, None, {}) is None
+    assert callback_state.decode({"$activation": "__name__"}, None, {}) is None
 
 
 def test_configured_objects_and_activations_of_keras_are_restored_by_name() -> None:
