@@ -531,3 +531,24 @@ def test_a_loss_that_a_callback_changes_is_stored_and_restored(keras):
 
     assert focal.gamma == 0.5
     assert focal in resumed.hooks.stored
+
+
+def test_a_metric_that_a_callback_changes_before_the_first_step_is_refused(keras):
+    class Share(keras.metrics.Mean):
+        bound = 0.5
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            return super().update_state(y_pred > self.bound)
+
+    class Moves(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            share.bound = 0.9
+
+    share = Share(name="share")
+    metrics = MetricFunctions(named=[NamedMetric("share", share)])
+    hooks = trainer_of(
+        definition_of(create_callbacks=lambda: [Moves()], create_metrics=lambda mode: metrics)
+    ).hooks
+
+    with pytest.raises(DefinitionError, match=r"on_train_begin\(\) changes bound of share"):
+        hooks.train_begin(num_epochs=1, num_steps=1, resumes=False)
