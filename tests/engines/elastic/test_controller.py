@@ -48,6 +48,43 @@ def test_an_error_in_the_users_function_ends_the_job_immediately(numbers, tmp_pa
     assert re.search(rf"{re.escape(str(numbers))}, records [\d, ]+ and \d+ more", told)
 
 
+RAISES_AT_THE_END = """
+from pathlib import Path
+
+
+class Simplify:
+    def on_train_end(self):
+        if not Path({mended!r}).exists():
+            raise ZeroDivisionError("nothing to simplify")
+
+
+def callbacks():
+    return [Simplify()]
+"""
+
+
+def test_an_error_after_the_last_step_loses_nothing_that_was_trained(tmp_path):
+    model = tmp_path / "zoo" / "m.py"
+    model.parent.mkdir()
+    mended = tmp_path / "mended"
+    model.write_text(TORCH + RAISES_AT_THE_END.format(mended=str(mended)))
+    data = write_labels(tmp_path / "d.recordio", [*range(5)] * 8)
+    run = [f"--data={data}", "--minibatch_size=4", "--num_workers=2"]
+
+    with Training(tmp_path / "out", run, model=model) as training:
+        training.wait_for_the_end(expected=3)
+        assert "ZeroDivisionError: nothing to simplify" in training.log()
+        trained = training.events("step_committed")
+        assert training.events("checkpointed")[-1]["step"] == trained[-1]["step"]
+
+        mended.touch()
+        training.start()
+        training.wait_for_the_end()
+
+    assert training.events("step_committed") == trained
+    assert (tmp_path / "out" / "model.pt2").exists()
+
+
 @pytest.mark.exhaustive  # In one process in `test_messages.py`; another error on workers, above.
 def test_a_label_without_an_output_ends_the_job_and_names_its_records(tmp_path):
     model = tmp_path / "zoo" / "m.py"

@@ -628,6 +628,8 @@ class _Controller:
         process.is_placed = True
         match value:
             case WorkerFailure():
+                if value.is_trained:
+                    self._save_final(process)
                 raise value.to_error()
             case WorkerExit():
                 self._end(process, f"left ({value.reason})")
@@ -717,23 +719,9 @@ class _Controller:
             The result; None if all finished workers are lost, which starts a new round.
         """
         for process in finished:
-            try:
-                report = ray.get(
-                    call(process.actor, "report", self._journal.known, with_events=True),
-                    timeout=_PATIENCE_AT_THE_END_S,
-                )
-                final = ray.get(call(process.actor, "final"), timeout=_PATIENCE_AT_THE_END_S)
-            except ray.exceptions.RayError:
-                self._end(process, "died")
+            final = self._save_final(process)
+            if final is None:
                 continue
-            if not (isinstance(report, WorkerReport) and isinstance(final, StateSnapshot)):
-                self._end(process, "died")
-                continue
-            if not report.continues:
-                continue
-            worker_warnings.repeat(report.warnings)
-            self._journal.take(report)
-            self._journal.save(final)
             trainer = self._run.context.create_trainer()
             state = split_arrays(final.checkpoint.state)[1]
             # The callbacks' state belongs to the worker that called them, so it is not loaded.
@@ -741,6 +729,31 @@ class _Controller:
             return TrainResult(trainer, dict(final.checkpoint.metadata["metrics"]))
         self._new_round("All workers that finished are lost")
         return None
+
+    def _save_final(self, trained: _Process) -> StateSnapshot | None:
+        """Fetch and save the final state of a worker, and the last events from the same worker.
+
+        Returns:
+            The state; None if the worker is lost, or has not the history that was written.
+        """
+        try:
+            report = ray.get(
+                call(trained.actor, "report", self._journal.known, with_events=True),
+                timeout=_PATIENCE_AT_THE_END_S,
+            )
+            final = ray.get(call(trained.actor, "final"), timeout=_PATIENCE_AT_THE_END_S)
+        except ray.exceptions.RayError:
+            self._end(trained, "died")
+            return None
+        if not (isinstance(report, WorkerReport) and isinstance(final, StateSnapshot)):
+            self._end(trained, "died")
+            return None
+        if not report.continues:
+            return None
+        worker_warnings.repeat(report.warnings)
+        self._journal.take(report)
+        self._journal.save(final)
+        return final
 
     def _save_progress(self) -> None:
         """Fetch a last checkpoint from a worker and save it, before an interrupted run ends."""

@@ -156,10 +156,13 @@ class WorkerFailure:
     Attributes:
         kind: Name of a class in `errors` (see `errors.kind_of`), or of another exception.
         message: Message of the error.
+        is_trained: Whether all steps were committed, and `Worker.final` returns the state after
+            them; the error comes from what is done to the trained model.
     """
 
     kind: str
     message: str
+    is_trained: bool = False
 
     def to_error(self) -> ElasticDLError:
         """Return the original error."""
@@ -310,7 +313,10 @@ class Worker:
         return None if self._snapshots is None else self._snapshots.take(confirmed)
 
     def final(self) -> StateSnapshot:
-        """Return the state after the last step; call this only after `run` has returned None."""
+        """Return the state after the last step.
+
+        Call this only after `run` has returned None, or a `WorkerFailure` that `is_trained`.
+        """
         assert self._final is not None  # noqa: S101 - `run` has returned
         return self._final
 
@@ -349,6 +355,7 @@ class Worker:
         history = EventBuffer(CommitId(0, first_lineage(start.generation, start.round, step)))
         snapshots = SnapshotBuffer(history)
         self._trainer.rank = start.rank
+        self._final = None
 
         self.leave_out(start.bad, start.suspects)
 
@@ -428,14 +435,17 @@ class Worker:
             quorum.close()
             raise
         checkpoint = loop.checkpoint()
+        history.finish()
+        # Before `finish`, which calls functions of the user: if one raises, what was trained is
+        # still saved.
+        self._final = StateSnapshot(history.point, checkpoint, loop.is_best)
         loop.finish()
         published = {
             path: array
             for path, array in self._trainer.state().items()
             if array.tobytes() != checkpoint.state[path].tobytes()
         }
-        self._final = StateSnapshot(history.point, checkpoint, loop.is_best, published)
-        history.finish()
+        self._final = replace(self._final, published=published)
 
     def _checks_done(self) -> dict[str, Any]:
         return self._trainer.checks_done() if isinstance(self._trainer, SharesChecks) else {}
@@ -545,7 +555,11 @@ class Worker:
         )
 
     def _failure(self, error: ElasticDLError) -> WorkerFailure:
-        return WorkerFailure(kind_of(error), self._with_users_paths(str(error)))
+        return WorkerFailure(
+            kind_of(error),
+            self._with_users_paths(str(error)),
+            is_trained=self._final is not None,
+        )
 
     def _with_users_paths(self, message: str) -> str:
         """Replace paths in this worker's copy of the zoo with the paths of the user's own files."""

@@ -322,9 +322,8 @@ _NOT_STORED = "No checkpoint stores that, so a resumed training would continue d
 _AT_THE_END = (
     "The trained model would not have this change, or could not be loaded, because loading creates "
     "the model from the model file and calls no callbacks. Remove it from the callback, and make "
-    "it after elasticdl.load(...), or where you export the model. What was trained is kept in "
-    "checkpoints, and the same command resumes from the last one: in one process that of the end, "
-    "so nothing is trained again; on workers it may be earlier."
+    "it after elasticdl.load(...), or where you export the model. What was trained is kept in a "
+    "checkpoint of the end, from which the same command resumes: nothing is trained again."
 )
 _WAYS_OUT = {
     "modules": "Create all modules in custom_model(), and choose in forward which are used.",
