@@ -313,6 +313,12 @@ class TrainingLoss:
             return [each for each in self._members() if not isinstance(each, str)]
         return [] if loss is None else [loss]
 
+    def show_callbacks(self) -> None:
+        """Set `model.loss`, which callbacks may read, to the loss of the file, as `compile` does."""
+        objects = self.objects()
+        if self._model.loss is None and len(objects) == 1:
+            self._model.loss = objects[0]
+
     def _members(self) -> Sequence[Any]:
         """Return the Keras losses, or the functions, that the loss consists of."""
         if self._definition.compiled:
