@@ -71,6 +71,9 @@ class TrainingLoss:
         self.of_the_model = overrides.own(model, overrides.COMPUTE_LOSS) is not None
         if self.of_the_model and not definition.compiled:
             compiled.give_loss(model, self.without_added)
+        elif not definition.compiled and len(self.objects()) == 1:
+            # Callbacks may read it there, as after `compile`.
+            (model.loss,) = self.objects()
 
     @property
     def is_defined(self) -> bool:
@@ -312,12 +315,6 @@ class TrainingLoss:
         if isinstance(loss, WeighableLoss) or self._definition.compiled:
             return [each for each in self._members() if not isinstance(each, str)]
         return [] if loss is None else [loss]
-
-    def show_callbacks(self) -> None:
-        """Set `model.loss`, which callbacks may read, to the loss of the file, as `compile` does."""
-        objects = self.objects()
-        if self._model.loss is None and len(objects) == 1:
-            self._model.loss = objects[0]
 
     def _members(self) -> Sequence[Any]:
         """Return the Keras losses, or the functions, that the loss consists of."""

@@ -164,7 +164,6 @@ class KerasTrainer:
         self.optimizer = optimizers.create(definition, self.model, self._trainable)
         self._update_may_draw = optimizers.may_draw(self.optimizer, self._trainable)
         self._loss = TrainingLoss(self.model, definition, self._adapt)
-        self._loss.show_callbacks()
         self._attributes = Attributes(definition.origin)
         if example.labels is not None:
             # Before any call of the loss, which may change its attributes.
