@@ -82,6 +82,7 @@ class OptimizerState:
         self._memory = HookMemory(
             self.optimizer,
             parameters,
+            model,
             definition.where("optimizer"),
             # `configure_optimizers` creates both.
             may_be_scheduled=definition.loss_within == "training_step",
