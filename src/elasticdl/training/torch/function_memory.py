@@ -25,6 +25,7 @@ import sys
 import types
 from collections.abc import (
     Callable,
+    Iterable,
     Iterator,
     Mapping,
     MutableMapping,
@@ -79,6 +80,7 @@ class RememberedValue:
             may.
         may_be_setting: Whether a value that cannot be stored is permitted as long as it does not
             change.
+        owner: The object or class whose attribute it is; None for a variable.
     """
 
     name: str
@@ -86,6 +88,7 @@ class RememberedValue:
     put: Callable[[Any], None]
     is_read_only: bool = False
     may_be_setting: bool = False
+    owner: Any = None
 
     def read(self) -> Any:
         """Return the value as one that `Codec` can convert.
@@ -135,6 +138,12 @@ class RememberedValue:
             self.put(saved)
 
 
+def objects_of(places: Iterable[RememberedValue]) -> list[Any]:
+    """Return the objects in which values are remembered: containers, tensors, objects, classes."""
+    found = [value for place in places for value in (place.get(), place.owner)]
+    return [value for value in found if not isinstance(value, NUMBERS)]
+
+
 class FunctionMemory:
     """Reads the state of functions for a checkpoint, and restores it.
 
@@ -171,6 +180,11 @@ class FunctionMemory:
                 continue
             values[place.name] = place.read()
         return self._codec.to_arrays(values) if values else {}
+
+    @property
+    def objects(self) -> list[Any]:
+        """The objects whose contents `state` returns."""
+        return objects_of(self._places())
 
     def load(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
         """Restore a state that `state` returned."""
@@ -376,7 +390,7 @@ def remembered_by_object(
     uses |= _uses_of(value)
     for attribute in attributes:
         place = _in_dict(f"{name}.{attribute}", vars(value), attribute)
-        yield from _of_value(place, seen, uses)
+        yield from _of_value(replace(place, owner=value), seen, uses)
     if not is_of_library(type(value)):
         # The first call may set others.
         for attribute in sorted(_with_methods(uses, value).assigned - vars(value).keys()):
@@ -419,7 +433,7 @@ def _in_attribute(name: str, owner: Any, attribute: str) -> RememberedValue:
         if value is not None or hasattr(owner, attribute):
             setattr(owner, attribute, value)
 
-    return RememberedValue(name, lambda: getattr(owner, attribute, None), put_value)
+    return RememberedValue(name, lambda: getattr(owner, attribute, None), put_value, owner=owner)
 
 
 def _state_of(generator: Any) -> Any:

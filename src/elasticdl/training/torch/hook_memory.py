@@ -32,6 +32,7 @@ from elasticdl.training.torch.function_memory import (
     RememberedValue,
     is_library,
     is_of_library,
+    objects_of,
     remembered_by_function,
     remembered_by_object,
 )
@@ -125,8 +126,7 @@ class HookMemory:
     @property
     def objects(self) -> list[Any]:
         """The objects whose contents `state` returns."""
-        values = [place.get() for place in self._places()]
-        return [value for value in values if not isinstance(value, NUMBERS)]
+        return objects_of(self._places())
 
     def problems(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
         """Return one line for each mismatch between a saved state and the state of these hooks."""

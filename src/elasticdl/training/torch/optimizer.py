@@ -163,6 +163,11 @@ class OptimizerState:
         state |= {f"{_HOOKS}{name}": array for name, array in self._memory.state().items()}
         return state
 
+    @property
+    def remembered(self) -> list[Any]:
+        """Objects of the user's code whose contents `state` returns: what hooks change."""
+        return self._memory.objects
+
     def load(self, state: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
         """Restore a state; if it does not match, change nothing and return the mismatches."""
         saved = bytes(state.get(_CLASS, np.array([], np.uint8))).decode()

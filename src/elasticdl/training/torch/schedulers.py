@@ -228,6 +228,11 @@ class Schedulers:
             arrays[f"{number}/{_CLASS}"] = np.frombuffer(_class_of(schedule).encode(), np.uint8)
         return arrays
 
+    @property
+    def remembered(self) -> list[Any]:
+        """Objects of the user's code whose contents `state` returns: what functions change."""
+        return [each for memory in self._memories for each in memory.objects]
+
     def load(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
         """Restore a state; if it does not match, change nothing and return the mismatches."""
         by_number: dict[int, dict[str, np.ndarray[Any, Any]]] = {}
