@@ -283,7 +283,7 @@ class CallbackChanges:
             "hooks of the optimizer": [list(hooks) for hooks in optimizer_hooks],
             "hooks of gradients": [
                 *(
-                    (list(p._backward_hooks or ()), list(p._post_accumulate_grad_hooks or ()))  # type: ignore[attr-defined]  # noqa: SLF001
+                    (list(p._backward_hooks or ()), list(p._post_accumulate_grad_hooks or ()))  # noqa: SLF001
                     for p in parameters.values()
                 ),
                 *(list(m._backward_pre_hooks) for m in modules.values()),  # noqa: SLF001

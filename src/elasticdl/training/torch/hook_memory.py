@@ -110,18 +110,24 @@ class HookMemory:
         Raises:
             DefinitionError: A value cannot be stored.
         """
-        values = {}
+        values: dict[str, Any] = {}
         for place in self._places():
-            if self._settings.get(place.name) == _digest_of(place):
+            if place.name in self._settings and self._settings[place.name] == _digest_of(place):
                 continue
             try:
-                value = place.read()
-                self._codec.to_arrays(value)
+                values[place.name] = place.read()
             except UnkeepableValueError as error:
                 raise self._refused(place.name, error) from error
-            values[place.name] = value
         values |= self._beside()
-        return self._codec.to_arrays(values) if values else {}
+        try:
+            return self._codec.to_arrays(values) if values else {}
+        except UnkeepableValueError:
+            for name, value in values.items():
+                try:
+                    self._codec.to_arrays(value)
+                except UnkeepableValueError as error:
+                    raise self._refused(name, error) from error
+            raise
 
     @property
     def objects(self) -> list[Any]:
