@@ -1,6 +1,7 @@
 """State of hooks of gradients, and of what optimizers' hooks keep on parameters and modules."""
 
 import collections
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -200,6 +201,32 @@ class Annealing:
         optimizer.param_groups[0]["lr"] = 0.1 / cls.num_calls
 
 
+class Filling:
+    norms: ClassVar = []
+
+    def anneal(self, optimizer, *_):
+        self.norms.append(1.0)
+        optimizer.param_groups[0]["lr"] = 0.1 / len(self.norms)
+
+
+def filling_a_list_of_a_class(parameters):
+    Filling.norms.clear()
+    made = torch.optim.SGD(parameters, 0.1)
+    made.register_step_pre_hook(Filling().anneal)
+    return made
+
+
+def counting_in_a_function(parameters):
+    def anneal(optimizer, *_):
+        anneal.num_calls += 1
+        optimizer.param_groups[0]["lr"] = 0.1 / anneal.num_calls
+
+    anneal.num_calls = 0
+    made = torch.optim.SGD(parameters, 0.1)
+    made.register_step_pre_hook(anneal)
+    return made
+
+
 def counting_in_a_class(parameters):
     Annealing.num_calls = 0
     made = torch.optim.SGD(parameters, 0.1)
@@ -229,6 +256,8 @@ OPTIMIZERS = {
     "a defaultdict": counting_in_a_defaultdict(float),
     "a defaultdict with a lambda": counting_in_a_defaultdict(lambda: 0.0),
     "a class": counting_in_a_class,
+    "a list of a class": filling_a_list_of_a_class,
+    "a function": counting_in_a_function,
     "a generator of NumPy": with_noise(lambda: np.random.default_rng(1), lambda g: g.normal()),
     "a generator of PyTorch": with_noise(
         lambda: torch.Generator().manual_seed(1), lambda g: torch.rand((), generator=g).item()

@@ -247,8 +247,15 @@ def remembered_by_function(
     if not is_users:
         return
     yield from _of_globals(function, name, seen, uses)
-    for i, value in enumerate(function.__defaults__ or ()):
-        yield from _of_value(_constant(f"{name}, default {i}", value), seen, uses)
+    own = [key for key in sorted(vars(function)) if not key.startswith("__")]
+    for place in (
+        *(_in_attribute(f"{name}.{key}", function, key) for key in own),
+        *(
+            _constant(f"{name}, default {i}", value)
+            for i, value in enumerate(function.__defaults__ or ())
+        ),
+    ):
+        yield from _of_value(place, seen, uses)
 
 
 def _of_globals(
@@ -337,12 +344,21 @@ def _of_module(
 
 
 def _of_class(kind: type[Any], name: str, seen: set[int], uses: _Uses) -> Iterator[RememberedValue]:
-    """Yield the attributes of a user's class that a function's code assigns."""
-    for attribute in sorted(uses.assigned & vars(kind).keys()):
+    """Yield the attributes of a user's class that a function's code assigns or may fill."""
+    of_class = (uses.assigned & vars(kind).keys()) | _mutable(kind, uses.named)
+    for attribute in sorted(of_class):
         known = hash((id(kind), attribute))
-        if known not in seen and not hasattr(vars(kind)[attribute], "__get__"):
+        value = inspect.getattr_static(kind, attribute)
+        if known not in seen and not hasattr(value, "__get__"):
             seen.add(known)
             yield from _of_value(_in_attribute(f"{name}.{attribute}", kind, attribute), seen, uses)
+
+
+def _mutable(kind: type[Any], names: Iterable[str]) -> set[str]:
+    """Return those of some names that are lists, dicts, tensors and the like in a class."""
+    mutable = (MutableSequence, MutableMapping, set, torch.Tensor, np.ndarray)
+    found = ((name, inspect.getattr_static(kind, name, None)) for name in names)
+    return {name for name, value in found if isinstance(value, mutable)}
 
 
 def _is_users_class(value: Any) -> bool:
@@ -393,7 +409,9 @@ def remembered_by_object(
         yield from _of_value(replace(place, owner=value), seen, uses)
     if not is_of_library(type(value)):
         # The first call may set others.
-        for attribute in sorted(_with_methods(uses, value).assigned - vars(value).keys()):
+        names = _with_methods(uses, value)
+        of_class = names.assigned | _mutable(type(value), names.named)
+        for attribute in sorted(of_class - vars(value).keys()):
             if not hasattr(inspect.getattr_static(type(value), attribute, None), "__get__"):
                 place = _in_attribute(f"{name}.{attribute}", value, attribute)
                 yield from _of_value(place, seen, uses)
