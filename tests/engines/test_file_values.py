@@ -143,11 +143,13 @@ def data(tmp_path_factory):
     return path
 
 
-def warnings_of(folder, data, caplog, value, in_input="pass", in_loss="pass", num_epochs=4):
+def warnings_of(
+    folder, data, caplog, value, in_input="pass", in_loss="pass", more="", num_epochs=4
+):
     zoo = folder / "zoo"
     zoo.mkdir()
     text = FILE.format(value=value, in_input=in_input, in_loss=in_loss)
-    (zoo / "remembering.py").write_text(text)
+    (zoo / "remembering.py").write_text(text + more)
     elasticdl.train(
         model_zoo=str(zoo), model_def="remembering", data=str(data), output=str(folder / "out"),
         minibatch_size=8, num_epochs=num_epochs,
@@ -197,6 +199,47 @@ def test_an_input_function_that_uses_a_file_generator_is_refused(tmp_path, data,
 )
 def test_unchanged_and_other_values_are_not_reported(tmp_path, data, caplog, value, change):
     assert warnings_of(tmp_path, data, caplog, value, in_loss=change) == []
+
+
+HOOKS = {
+    "dict": """
+sums = {}
+
+def average(optimizer, args, kwargs):
+    for number, parameter in enumerate(optimizer.param_groups[0]["params"]):
+        sums[number] = sums.get(number, 0) + parameter.grad
+""",
+    "object": """
+class Average:
+    num_calls = 0
+
+    def __call__(self, optimizer, args, kwargs):
+        self.num_calls += 1
+
+average = Average()
+""",
+    "class": """
+class Average:
+    num_calls = 0
+
+def average(optimizer, args, kwargs):
+    Average.num_calls += 1
+""",
+}
+
+
+@pytest.mark.parametrize("kind", HOOKS)
+def test_what_a_hook_of_the_optimizer_changes_is_stored_and_not_reported(
+    tmp_path, data, caplog, kind
+):
+    optimizer = """
+def optimizer(parameters):
+    made = torch.optim.SGD(parameters, lr=0.1)
+    made.register_step_pre_hook(average)
+    return made
+"""
+
+    assert warnings_of(tmp_path, data, caplog, "", more=HOOKS[kind] + optimizer) == []
 
 
 def test_nothing_is_checked_without_a_folder():

@@ -606,6 +606,39 @@ def test_an_invalid_callback_is_refused_when_creating_the_trainer(problem):
     assert re.search(way_out, str(raised.value))
 
 
+class Averages:
+    """Keeps the handle of a hook of gradients, which is a method."""
+
+    def __init__(self):
+        self.average = None
+
+    def on_train_begin(self):
+        self.handle = self.model.weight.register_hook(self.averaged)
+
+    def averaged(self, gradient):
+        before = gradient if self.average is None else self.average
+        self.average = 0.5 * (before + gradient)
+        return self.average
+
+    def on_train_end(self):
+        self.handle.remove()
+
+
+def test_a_callback_may_keep_the_handle_of_a_hook():
+    trained, again = trained_with(Averages()), trained_with(Averages())
+    begin(trained)
+    trained.train_steps([batch_of(8)] * 2)
+    begin(again, resumes=True)
+    again.load_state(trained.state())
+    again.hooks.load_state(trained.hooks.state(), trained.hooks.arrays())
+    for trainer in (trained, again):
+        trainer.train_steps([batch_of(8)] * 2)
+        trainer.hooks.train_end({})
+
+    assert same_bits(again.state(), trained.state())
+    assert not again.model.weight._backward_hooks
+
+
 @pytest.mark.parametrize(
     ("change", "what"),
     [
@@ -619,6 +652,14 @@ def test_an_invalid_callback_is_refused_when_creating_the_trainer(problem):
         (
             lambda self: self.model.register_forward_hook(lambda *_: None),
             "forward hooks",
+        ),
+        (
+            lambda self: list(self.model.parameters())[-1].register_hook(lambda _: None),
+            "hooks of gradients",
+        ),
+        (
+            lambda self: self.model.register_full_backward_pre_hook(lambda *_: None),
+            "hooks of gradients",
         ),
     ],
 )

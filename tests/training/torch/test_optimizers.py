@@ -438,6 +438,44 @@ def test_a_model_that_a_schedulers_function_uses_is_stored_once():
     assert not [path for path in state if "functions/" in path]
 
 
+class Decay(lr_scheduler.LRScheduler):
+    """A scheduler that counts calls, and whose state has the attributes named in `kept`."""
+
+    def __init__(self, optimizer, kept):
+        self.kept, self.calls, self.factors = kept, 0, [1.0]
+        super().__init__(optimizer)
+
+    def get_lr(self):
+        self.calls += 1
+        self.factors.append(0.9 * self.factors[-1])
+        return [base / self.calls * self.factors[-1] for base in self.base_lrs]
+
+    def state_dict(self):
+        return {name: getattr(self, name) for name in ("last_epoch", "_step_count", *self.kept)}
+
+    def load_state_dict(self, state):
+        vars(self).update(state)
+
+
+@pytest.mark.parametrize("kept", [(), ("calls",), ("factors",)])
+def test_a_scheduler_whose_state_omits_what_it_uses_is_refused(kept):
+    definition = replace(
+        definition_of(optimizer=sgd), create_lr_schedulers=lambda o: Decay(o, kept)
+    )
+
+    with pytest.raises(DefinitionError, match=r"state_dict\(\) of Decay omits what step\(\) uses"):
+        trainer_of(definition)
+
+
+def test_a_scheduler_with_a_complete_state_is_accepted_and_not_moved_by_the_trial():
+    definition = replace(
+        definition_of(optimizer=sgd),
+        create_lr_schedulers=lambda o: Decay(o, ("calls", "factors")),
+    )
+
+    assert trainer_of(definition).optimizer.param_groups[0]["lr"] == pytest.approx(0.09)
+
+
 def test_a_schedulers_function_that_draws_is_refused():
     ticks = itertools.cycle([1.0, 0.5])
     definition = replace(

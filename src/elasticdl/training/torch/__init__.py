@@ -8,10 +8,11 @@ losses.py       the loss of a batch, and the divisor of its mean
 buffers.py      persistent buffers of a module: BatchNorm's running statistics
 statistics.py   how changes of buffers are combined over workers
 optimizer.py    the user's optimizer, and its state as named arrays
-hook_memory.py      the state of an optimizer's hooks
+hook_memory.py      the state of hooks of the optimizer and of gradients
 function_memory.py  what a user's function remembers from one call to the next
 value_codec.py      values that functions keep, as arrays and back
 schedulers.py   learning rate schedulers: when they step, and their state
+scheduler_trial.py  whether the state of a user's own scheduler is complete
 clipping.py     gradient clipping
 averages.py     averages of the weights: EMA, SWA
 precision.py    steps in bfloat16 and float16

@@ -51,6 +51,7 @@ _PLAIN = (bool, int, float, str, type(None))
 # Not state of the model: the training loop reads this attribute.
 _STOPS = ("", "stop_training")
 _END = "on_train_end"
+_HOOKS = ("forward hooks", "hooks of gradients")
 # Prefix of the names of loss objects; the names of modules contain no slash.
 _LOSS = "loss"
 
@@ -138,11 +139,13 @@ class CallbackChanges:
         self._used = UsedObjects([definition.loss, *kinds] if callbacks else (), known)
         self._of_loss = {f"{_LOSS}/{n}": each for n, each in enumerate(self._used.objects)}
         # Objects of a loader or a data set are created again, and seeded, for each epoch.
+        self._first_hooks: dict[str, Any] = {}
         self._used_by_input = UsedObjects([definition.input] if callbacks else (), known)
 
     def begin(self) -> None:
         """Remove parameter groups that callbacks added; `on_train_begin` may add them again."""
         del self._optimizer.param_groups[self._num_groups :]
+        self._first_hooks = {what: ids for what, ids in self._parts().items() if what in _HOOKS}
 
     @contextmanager
     def watched(self, moment: str, *, in_training: bool) -> Iterator[None]:
@@ -169,7 +172,7 @@ class CallbackChanges:
         changed = [
             what
             for what, ids in self._parts().items()
-            if ids != parts[what] and not (what == "forward hooks" and moment == "on_train_begin")
+            if ids != parts[what] and not self._may_change(what, ids, moment)
         ]
         if changed:
             is_end = moment == _END
@@ -245,6 +248,19 @@ class CallbackChanges:
         self._modes.forget()
         self._modes.differing = dict(state["modes"])
 
+    def _may_change(self, what: str, now: Any, moment: str) -> bool:
+        """Return whether a resumed run has the same hooks: those of `on_train_begin`.
+
+        Args:
+            what: Kind of object, as in `_parts`.
+            now: Its present identities.
+            moment: Name of the event.
+        """
+        is_begin = moment == "on_train_begin"
+        # A callback may remove at the end what it has registered.
+        is_end = moment == _END and now == self._first_hooks.get(what)
+        return what in _HOOKS and (is_begin or is_end)
+
     def _parts(self) -> dict[str, Any]:
         """Return what callbacks must not add, remove or replace: kind of object -> its identities.
 
@@ -265,6 +281,13 @@ class CallbackChanges:
                 [id(p) for p in group["params"]] for group in groups[: self._num_groups]
             ],
             "hooks of the optimizer": [list(hooks) for hooks in optimizer_hooks],
+            "hooks of gradients": [
+                *(
+                    (list(p._backward_hooks or ()), list(p._post_accumulate_grad_hooks or ()))  # noqa: SLF001
+                    for p in parameters.values()
+                ),
+                *(list(m._backward_pre_hooks) for m in modules.values()),  # noqa: SLF001
+            ],
             "forward hooks": [
                 (list(m._forward_hooks), list(m._forward_pre_hooks), list(m._backward_hooks))  # noqa: SLF001 - no public name
                 for m in modules.values()
@@ -332,4 +355,7 @@ _WAYS_OUT = {
     "first parameter groups": "Add parameters as a separate group: add_param_group().",
     "hooks of the optimizer": "Register them in optimizer(parameters).",
     "forward hooks": "Register them in on_train_begin().",
+    "hooks of gradients": (
+        "Register them in on_train_begin(), and let them return None to change nothing."
+    ),
 }

@@ -7,7 +7,7 @@ Extends `training/callback_state.py` with:
                                                       weight, as in model.state_dict()
     anything with state_dict() and load_state_dict()  its state: a copy of the model, a scheduler
     an object of a user's class                       its attributes
-    functions, classes, files, loggers                nothing: the user's code recreates them
+    functions, classes, files, loggers, handles       nothing: the user's code recreates them
 
 Values of the last three kinds are not created from a checkpoint: the user's code must have created
 them by the end of `on_train_begin`, and the stored state is restored into them. An object that a
@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from elasticdl.errors import DefinitionError
 from elasticdl.training.callback_state import (
@@ -365,6 +366,7 @@ def _is_code(value: Any) -> bool:
     plain = (
         type, ModuleType, functools.partial, np.ufunc, re.Pattern, io.IOBase, _LOCK,
         csv.DictReader, csv.DictWriter, logging.Logger, logging.LoggerAdapter, logging.Handler,
+        RemovableHandle,
     )  # fmt: skip
     return isinstance(value, plain) or inspect.isroutine(value) or type(value).__name__ in _WRITERS
 

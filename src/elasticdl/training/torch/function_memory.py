@@ -4,11 +4,14 @@
     a list, dict, deque or tensor in one                                 its contents, in place
     a scheduler, or anything with state_dict() and load_state_dict()     its state
     an object of a user's class                                          its attributes, likewise
+    a module                                                             the attributes that the
+                                                                         function's code names
+    a random generator                                                   its position
 
 These values are outside the state of any module or optimizer.
 
-Callers: `hook_memory.py` for the hooks of an optimizer, `schedulers.py` for the functions that a
-scheduler calls; `callbacks.py` and others for what belongs to a library.
+Callers: `hook_memory.py` for hooks of an optimizer and of gradients, `schedulers.py` for the
+functions that a scheduler calls; `callbacks.py` and others for what belongs to a library.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import sys
 import types
 from collections.abc import (
     Callable,
+    Iterable,
     Iterator,
     Mapping,
     MutableMapping,
@@ -30,12 +34,13 @@ from collections.abc import (
 )
 from dataclasses import dataclass, replace
 from io import IOBase
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
+from elasticdl.tracebacks import is_of_the_user
 from elasticdl.training.closures import assigned_variables
 from elasticdl.training.torch.tensors import put, to_array
 from elasticdl.training.torch.value_codec import (
@@ -46,13 +51,24 @@ from elasticdl.training.torch.value_codec import (
 )
 
 _LIBRARIES = {"torch", "numpy", "elasticdl", "tensorflow", "keras", *sys.stdlib_module_names}
-_DRAWS = (
-    random.Random,
-    np.random.Generator,
-    np.random.RandomState,
-    torch.Generator,
-    collections.abc.Iterator,
-)
+_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
+_DRAWS = (*_GENERATORS, collections.abc.Iterator)
+_OF_MODULES = vars(nn.Module()).keys()
+
+
+class _Uses(NamedTuple):
+    """Names in a function's code: of all variables and attributes, and of assigned attributes."""
+
+    named: frozenset[str] = frozenset()
+    assigned: frozenset[str] = frozenset()
+
+    def __or__(self, other: object) -> _Uses:
+        if not isinstance(other, _Uses):
+            return NotImplemented
+        return _Uses(self.named | other.named, self.assigned | other.assigned)
+
+
+_NOTHING = _Uses()
 
 
 @dataclass(frozen=True)
@@ -62,12 +78,17 @@ class RememberedValue:
     Attributes:
         is_read_only: Whether the function that uses the variable does not assign it; another one
             may.
+        may_be_setting: Whether a value that cannot be stored is permitted as long as it does not
+            change.
+        owner: The object or class whose attribute it is; None for a variable.
     """
 
     name: str
     get: Callable[[], Any]
     put: Callable[[Any], None]
     is_read_only: bool = False
+    may_be_setting: bool = False
+    owner: Any = None
 
     def read(self) -> Any:
         """Return the value as one that `Codec` can convert.
@@ -80,6 +101,11 @@ class RememberedValue:
             raise UnkeepableValueError(f"another optimizer, {type(value).__name__},")
         if has_state(value):
             return dict(value.state_dict())
+        if isinstance(value, _GENERATORS):
+            return _state_of(value)
+        if isinstance(value, collections.defaultdict):
+            # Its function for missing keys is that of the user's code.
+            return dict(value)
         if isinstance(value, (*NUMBERS, np.generic, torch.Tensor, np.ndarray)):
             return value
         if isinstance(value, tuple(CONTAINERS.values())):
@@ -91,9 +117,14 @@ class RememberedValue:
         value = self.get()
         if has_state(value):
             value.load_state_dict(saved)
+        elif isinstance(value, _GENERATORS):
+            _set_state(value, saved)
         elif isinstance(value, torch.Tensor) and value.shape == getattr(saved, "shape", None):
             with torch.no_grad():
                 put(value, to_array(saved))
+        elif isinstance(value, collections.defaultdict) and type(saved) is dict:
+            value.clear()
+            value.update(saved)
         elif type(value) is not type(saved):
             self.put(saved)
         elif isinstance(value, MutableSequence):
@@ -105,6 +136,12 @@ class RememberedValue:
             value.update(saved)
         else:
             self.put(saved)
+
+
+def objects_of(places: Iterable[RememberedValue]) -> list[Any]:
+    """Return the objects in which values are remembered: containers, tensors, objects, classes."""
+    found = [value for place in places for value in (place.get(), place.owner)]
+    return [value for value in found if not isinstance(value, NUMBERS)]
 
 
 class FunctionMemory:
@@ -128,7 +165,7 @@ class FunctionMemory:
         that cannot be stored.
 
         Raises:
-            UnkeepableValueError: A function draws from a generator or an iterator, which changes.
+            UnkeepableValueError: A function draws from an iterator, which changes.
         """
         values = {}
         for place in self._places():
@@ -143,6 +180,11 @@ class FunctionMemory:
                 continue
             values[place.name] = place.read()
         return self._codec.to_arrays(values) if values else {}
+
+    @property
+    def objects(self) -> list[Any]:
+        """The objects whose contents `state` returns."""
+        return objects_of(self._places())
 
     def load(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
         """Restore a state that `state` returned."""
@@ -160,29 +202,33 @@ class FunctionMemory:
         ]
 
 
-def remembered_by_function(function: Any, name: str, seen: set[int]) -> Iterator[RememberedValue]:
+def remembered_by_function(
+    function: Any, name: str, seen: set[int], uses: _Uses = _NOTHING
+) -> Iterator[RememberedValue]:
     """Yield the variables and attributes that a function can change and that outlive a call.
 
     Args:
         function: A function, method, partial or other callable.
         name: Its name, for errors; the prefix of the yielded names.
         seen: Ids of the objects that were searched already; receives those searched now.
+        uses: What the functions name that refer to this one.
     """
     callables = (types.FunctionType, types.MethodType, functools.partial)
+    uses |= _uses_of(function)
     if not isinstance(function, callables):
-        yield from _of_value(_constant(name, function), seen)
+        yield from _of_value(_constant(name, function), seen, uses)
         return
     if id(function) in seen:
         return
     seen.add(id(function))
     if isinstance(function, functools.partial):
-        yield from remembered_by_function(function.func, name, seen)
+        yield from remembered_by_function(function.func, name, seen, uses)
         for i, argument in enumerate([*function.args, *function.keywords.values()]):
-            yield from _of_value(_constant(f"{name}, argument {i}", argument), seen)
+            yield from _of_value(_constant(f"{name}, argument {i}", argument), seen, uses)
         return
     if inspect.ismethod(function):
-        yield from _of_value(_constant(name, function.__self__), seen)
-        yield from remembered_by_function(function.__func__, name, seen)
+        yield from _of_value(_constant(name, function.__self__), seen, uses)
+        yield from remembered_by_function(function.__func__, name, seen, uses)
         return
     is_users = not is_library(function.__globals__.get("__name__", ""))
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
@@ -190,21 +236,30 @@ def remembered_by_function(function: Any, name: str, seen: set[int]) -> Iterator
     for variable, cell in cells:
         # The wrapper of a library, such as that of a scheduler around `step`, may call a function
         # of the user.
-        if id(cell) not in seen and (is_users or isinstance(_content(cell), callables)):
+        if isinstance(_content(cell), nn.Module) or (
+            id(cell) not in seen and (is_users or isinstance(_content(cell), callables))
+        ):
             seen.add(id(cell))
             place = replace(
                 _in_cell(f"{name}, {variable}", cell), is_read_only=variable not in assigned
             )
-            yield from _of_value(place, seen)
+            yield from _of_value(place, seen, uses)
     if not is_users:
         return
-    yield from _of_globals(function, name, seen)
-    for i, value in enumerate(function.__defaults__ or ()):
-        yield from _of_value(_constant(f"{name}, default {i}", value), seen)
+    yield from _of_globals(function, name, seen, uses)
+    own = [key for key in sorted(vars(function)) if not key.startswith("__")]
+    for place in (
+        *(_in_attribute(f"{name}.{key}", function, key) for key in own),
+        *(
+            _constant(f"{name}, default {i}", value)
+            for i, value in enumerate(function.__defaults__ or ())
+        ),
+    ):
+        yield from _of_value(place, seen, uses)
 
 
 def _of_globals(
-    function: types.FunctionType, name: str, seen: set[int]
+    function: types.FunctionType, name: str, seen: set[int], uses: _Uses
 ) -> Iterator[RememberedValue]:
     instructions = list(dis.get_instructions(function))
     assigned = {i.argval for i in instructions if i.opname == "STORE_GLOBAL"}
@@ -213,13 +268,15 @@ def _of_globals(
     for variable in sorted(assigned | used):
         value = values.get(variable)
         keeps = isinstance(value, (MutableSequence, MutableMapping, torch.Tensor, set))
-        if variable in assigned or keeps or has_state(value):
-            yield from _of_value(_in_dict(f"{name}, {variable}", values, variable), seen)
+        if variable in assigned or keeps or has_state(value) or _is_users_class(value):
+            yield from _of_value(_in_dict(f"{name}, {variable}", values, variable), seen, uses)
         elif isinstance(value, types.FunctionType) and value.__globals__ is values:
-            yield from remembered_by_function(value, f"{name}, {variable}", seen)
+            yield from remembered_by_function(value, f"{name}, {variable}", seen, uses)
 
 
-def _of_value(place: RememberedValue, seen: set[int]) -> Iterator[RememberedValue]:
+def _of_value(
+    place: RememberedValue, seen: set[int], uses: _Uses = _NOTHING
+) -> Iterator[RememberedValue]:
     try:
         value = place.get()
     except ValueError:
@@ -228,10 +285,15 @@ def _of_value(place: RememberedValue, seen: set[int]) -> Iterator[RememberedValu
     if isinstance(value, (*NUMBERS, np.generic)):
         yield place
         return
+    if isinstance(value, nn.Module):
+        yield from _of_module(value, place.name, seen, uses)
+    if _is_users_class(value):
+        yield from _of_class(value, place.name, seen, uses)
+        return
     if id(value) in seen:
         return
     if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
-        yield from remembered_by_function(value, place.name, seen)
+        yield from remembered_by_function(value, place.name, seen, uses)
         return
     seen.add(id(value))
     if isinstance(value, nn.Parameter) or _is_constant(value):
@@ -240,20 +302,121 @@ def _of_value(place: RememberedValue, seen: set[int]) -> Iterator[RememberedValu
         yield place
         return
     if hasattr(value, "__dict__") and not is_of_library(type(value)):
-        yield from remembered_by_object(value, place.name, sorted(vars(value)), seen)
+        yield from remembered_by_object(value, place.name, sorted(vars(value)), seen, uses)
         return
     # A value of another kind: `RememberedValue.read` reports that it cannot be stored.
     yield place
 
 
+def _of_module(
+    module: nn.Module, name: str, seen: set[int], uses: _Uses
+) -> Iterator[RememberedValue]:
+    """Yield the attributes of a module and its submodules that a function's code may change.
+
+    The other attributes are those of `forward`, which `untracked_state.py` examines.
+    """
+    if (searched := hash((id(module), uses))) in seen:
+        return
+    seen.add(searched)
+    for prefix, each in module.named_modules():
+        of_module = _with_methods(uses, each)
+        others = _OF_MODULES | each._parameters.keys() | each._modules.keys()  # noqa: SLF001
+        others |= each._buffers.keys() - each._non_persistent_buffers_set  # noqa: SLF001
+        for attribute in sorted(of_module.named - others):
+            known = hash((id(each), attribute))
+            value = inspect.getattr_static(each, attribute, None)
+            is_of_class = attribute not in vars(each) and attribute not in each._buffers  # noqa: SLF001
+            if known in seen or (is_of_class and hasattr(value, "__get__")):
+                continue
+            is_assigned = attribute in of_module.assigned
+            is_missing = is_of_class and not hasattr(type(each), attribute)
+            # `p.grad = ...` assigns an attribute of another object.
+            if is_missing and (not is_assigned or is_of_library(type(each))):
+                continue
+            value = getattr(each, attribute, None)
+            if isinstance(value, (*NUMBERS, np.generic)) and not is_assigned:
+                continue
+            seen.add(known)
+            where = ".".join(part for part in (name, prefix, attribute) if part)
+            place = _in_attribute(where, each, attribute)
+            for found in _of_value(place, seen, uses):
+                yield replace(found, may_be_setting=True)
+
+
+def _of_class(kind: type[Any], name: str, seen: set[int], uses: _Uses) -> Iterator[RememberedValue]:
+    """Yield the attributes of a user's class that a function's code assigns or may fill."""
+    of_class = (uses.assigned & vars(kind).keys()) | _mutable(kind, uses.named)
+    for attribute in sorted(of_class):
+        known = hash((id(kind), attribute))
+        value = inspect.getattr_static(kind, attribute)
+        if known not in seen and not hasattr(value, "__get__"):
+            seen.add(known)
+            yield from _of_value(_in_attribute(f"{name}.{attribute}", kind, attribute), seen, uses)
+
+
+def _mutable(kind: type[Any], names: Iterable[str]) -> set[str]:
+    """Return those of some names that are lists, dicts, tensors and the like in a class."""
+    mutable = (MutableSequence, MutableMapping, set, torch.Tensor, np.ndarray)
+    found = ((name, inspect.getattr_static(kind, name, None)) for name in names)
+    return {name for name, value in found if isinstance(value, mutable)}
+
+
+def _is_users_class(value: Any) -> bool:
+    return isinstance(value, type) and not is_of_library(value)
+
+
+def _with_methods(uses: _Uses, owner: Any) -> _Uses:
+    """Return what functions name, and what the methods of an object name that they call."""
+    new = set(uses.named)
+    while new:
+        method = inspect.getattr_static(type(owner), new.pop(), None)
+        if isinstance(method, types.FunctionType):
+            more = _uses_of(method)
+            new |= more.named - uses.named
+            uses |= more
+    return uses
+
+
+def _uses_of(function: Any) -> _Uses:
+    """Return what the code of a user's function names; nothing if it is not the user's."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not isinstance(function, (types.FunctionType, types.MethodType)):
+        # Of its class, as `function()` looks it up; a class has a `__call__` of its own.
+        function = inspect.getattr_static(type(function), "__call__", None)
+    code = getattr(function, "__code__", None)
+    return _uses_of_code(code) if code and is_of_the_user(code.co_filename) else _NOTHING
+
+
+@functools.cache
+def _uses_of_code(code: types.CodeType) -> _Uses:
+    """Return what a function, and the functions nested in it, name."""
+    assigned = {i.argval for i in dis.get_instructions(code) if i.opname == "STORE_ATTR"}
+    uses = _Uses(frozenset(code.co_names), frozenset(assigned))
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            uses |= _uses_of_code(inner)
+    return uses
+
+
 def remembered_by_object(
-    value: Any, name: str, attributes: list[str], seen: set[int]
+    value: Any, name: str, attributes: list[str], seen: set[int], uses: _Uses = _NOTHING
 ) -> Iterator[RememberedValue]:
     """Yield what an object remembers in some of its attributes, and in `__call__`."""
+    uses |= _uses_of(value)
     for attribute in attributes:
-        yield from _of_value(_in_dict(f"{name}.{attribute}", vars(value), attribute), seen)
+        place = _in_dict(f"{name}.{attribute}", vars(value), attribute)
+        yield from _of_value(replace(place, owner=value), seen, uses)
+    if not is_of_library(type(value)):
+        # The first call may set others.
+        names = _with_methods(uses, value)
+        of_class = names.assigned | _mutable(type(value), names.named)
+        for attribute in sorted(of_class - vars(value).keys()):
+            if not hasattr(inspect.getattr_static(type(value), attribute, None), "__get__"):
+                place = _in_attribute(f"{name}.{attribute}", value, attribute)
+                yield from _of_value(place, seen, uses)
     if callable(value):
-        yield from remembered_by_function(type(value).__call__, name, seen)
+        yield from remembered_by_function(type(value).__call__, name, seen, uses)
 
 
 def _constant(name: str, value: Any) -> RememberedValue:
@@ -279,6 +442,38 @@ def _in_dict(name: str, values: dict[str, Any], key: str) -> RememberedValue:
     return RememberedValue(
         name, lambda: values.get(key), lambda value: values.__setitem__(key, value)
     )
+
+
+def _in_attribute(name: str, owner: Any, attribute: str) -> RememberedValue:
+    """Describe an attribute that may be missing until a hook sets it."""
+
+    def put_value(value: Any) -> None:
+        if value is not None or hasattr(owner, attribute):
+            setattr(owner, attribute, value)
+
+    return RememberedValue(name, lambda: getattr(owner, attribute, None), put_value, owner=owner)
+
+
+def _state_of(generator: Any) -> Any:
+    """Return the state of a random generator as numbers, arrays and containers."""
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    if isinstance(generator, np.random.RandomState):
+        return generator.get_state(legacy=False)
+    return generator.getstate()
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, torch.Generator):
+        generator.set_state(state)
+    elif isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, np.random.RandomState):
+        generator.set_state(state)
+    else:
+        generator.setstate(state)
 
 
 def has_state(value: Any) -> bool:

@@ -1,9 +1,14 @@
-"""State of an optimizer's hooks: schedules, counters, averages of weights.
+"""State of hooks of the optimizer and of gradients: schedules, counters, averages of weights.
 
-A hook (`optimizer.register_step_post_hook`) and a function that replaces `optimizer.step` are a
-user's functions, and the values that they change are outside the optimizer's state. They are found
-by `function_memory.py` and stored in a checkpoint, as are attributes that the user's code sets on
-the optimizer; a value that cannot be stored is rejected when the trainer is created.
+    optimizer.register_step_post_hook(hook)               a hook of the optimizer
+    optimizer.step = another                              likewise
+    parameter.register_hook(hook)                         a hook of gradients; gradients that are
+    module.register_full_backward_hook(hook)              summed over workers have none
+
+Hooks are a user's functions, and the values that they change are outside the optimizer's state.
+They are found by `function_memory.py` and stored in a checkpoint, as are attributes that the user's
+code sets on the optimizer and on parameters. A value that cannot be stored is rejected when the
+trainer is created; but one that may only be a setting, when it has changed.
 
 Callers: `optimizer.py`.
 """
@@ -15,6 +20,7 @@ import functools
 import inspect
 import types
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,16 +32,20 @@ from elasticdl.training.torch.function_memory import (
     RememberedValue,
     is_library,
     is_of_library,
+    objects_of,
     remembered_by_function,
     remembered_by_object,
 )
-from elasticdl.training.torch.value_codec import Codec, UnkeepableValueError
+from elasticdl.training.torch.untracked_state import digest
+from elasticdl.training.torch.value_codec import NUMBERS, Codec, UnkeepableValueError
 
 if TYPE_CHECKING:
     import numpy as np
 
     from elasticdl.definition import Origin
 
+_ATTRIBUTES, _DEFAULTS = "attributes of parameters", "defaults"
+_BESIDE = {_ATTRIBUTES, _DEFAULTS}
 _OF_EVERY_OPTIMIZER = {
     *vars(torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.0)),
     "step",
@@ -50,6 +60,7 @@ class HookMemory:
         optimizer: The optimizer that has the hooks; attributes that the user's code sets are state
             too.
         parameters: The model's parameters, by name.
+        model: The model; hooks that are registered on it later, by callbacks, are not examined.
         origin: Prefix of errors.
         may_be_scheduled: Whether the optimizer may have learning rate schedulers that no hook
             refers to, because the trainer steps them.
@@ -63,13 +74,27 @@ class HookMemory:
         self,
         optimizer: torch.optim.Optimizer,
         parameters: Mapping[str, nn.Parameter],
+        model: nn.Module,
         origin: Origin,
         *,
         may_be_scheduled: bool = False,
     ) -> None:
         self._optimizer, self._origin = optimizer, origin
         self._codec = Codec(parameters)
+        self._parameters, self._model = dict(parameters), model
+        self._gradient_hooks = _gradient_hooks(parameters, model)
+        self._first_attributes = {
+            name: {key: digest(value) for key, value in _attributes_of(parameter).items()}
+            for name, parameter in parameters.items()
+        }
+        self._first_defaults = digest(optimizer.defaults)
+        self._settings: dict[str, str] = {}
         _check_global_hooks(origin)
+        self._settings = {
+            place.name: _digest_of(place)
+            for place in self._places()
+            if self._may_be_left_out(place)
+        }
         self.state()
         is_scheduled = hasattr(optimizer.step, "_wrapped_by_lr_sched") and not may_be_scheduled
         if is_scheduled and not any(_is_scheduler(place.get()) for place in self._places()):
@@ -85,40 +110,103 @@ class HookMemory:
         Raises:
             DefinitionError: A value cannot be stored.
         """
-        values = {}
+        values: dict[str, Any] = {}
         for place in self._places():
+            if place.name in self._settings and self._settings[place.name] == _digest_of(place):
+                continue
             try:
                 values[place.name] = place.read()
             except UnkeepableValueError as error:
-                raise self._refused(place, error) from error
-        if not values:
-            return {}
+                raise self._refused(place.name, error) from error
+        values |= self._beside()
         try:
-            return self._codec.to_arrays(values)
-        except UnkeepableValueError as error:
-            raise DefinitionError(
-                f"{self._origin}: the hooks of the optimizer keep {error}; a checkpoint can store "
-                "numbers, strings, tensors, and lists and dicts of them."
-            ) from error
+            return self._codec.to_arrays(values) if values else {}
+        except UnkeepableValueError:
+            for name, value in values.items():
+                try:
+                    self._codec.to_arrays(value)
+                except UnkeepableValueError as error:
+                    raise self._refused(name, error) from error
+            raise
+
+    @property
+    def objects(self) -> list[Any]:
+        """The objects whose contents `state` returns."""
+        return objects_of(self._places())
 
     def problems(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
         """Return one line for each mismatch between a saved state and the state of these hooks."""
         saved = self._codec.to_values(arrays) if arrays else {}
-        names = {place.name for place in self._places()}
+        saved = {name: value for name, value in saved.items() if name not in _BESIDE}
+        names = {
+            place.name
+            for place in self._places()
+            if place.name in saved or place.name not in self._settings
+        }
         return [f"{name}: not in the checkpoint" for name in sorted(names - saved.keys())] + [
             f"{name}: not in the model file" for name in sorted(saved.keys() - names)
         ]
 
     def load(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
         """Restore the hooks' state; `problems` must have found no mismatch."""
-        if not arrays:
-            return
-        saved = self._codec.to_values(arrays)
+        saved = self._codec.to_values(arrays) if arrays else {}
         for place in self._places():
-            place.write(saved[place.name])
+            if place.name in saved:
+                place.write(saved[place.name])
+        self._load_beside(saved)
+
+    def _may_be_left_out(self, place: RememberedValue) -> bool:
+        """Return whether a value is not stored unless it changes: it looks like a setting."""
+        if not place.may_be_setting:
+            return False
+        if place.is_read_only and isinstance(place.get(), NUMBERS):
+            return True
+        try:
+            self._codec.to_arrays(place.read())
+        except UnkeepableValueError:
+            return True
+        return False
+
+    def _beside(self) -> dict[str, Any]:
+        """Return the attributes that user code has set on parameters, and defaults that changed.
+
+        Raises:
+            DefinitionError: A value cannot be stored.
+        """
+        attributes: dict[str, dict[str, Any]] = {}
+        for name, parameter in self._parameters.items():
+            for attribute, value in _attributes_of(parameter).items():
+                try:
+                    self._codec.to_arrays(value)
+                except UnkeepableValueError as error:
+                    # It is unchanged, or a function or a class.
+                    first = self._first_attributes[name].get(attribute)
+                    if digest(value) == first or callable(value):
+                        continue
+                    raise self._refused(f"{attribute} of the parameter {name}", error) from error
+                attributes.setdefault(name, {})[attribute] = value
+        values: dict[str, Any] = {_ATTRIBUTES: attributes} if attributes else {}
+        defaults = self._optimizer.defaults
+        if digest(defaults) != self._first_defaults:
+            try:
+                self._codec.to_arrays(defaults)
+            except UnkeepableValueError as error:
+                raise self._refused("optimizer.defaults", error) from error
+            values[_DEFAULTS] = dict(defaults)
+        return values
+
+    def _load_beside(self, saved: Mapping[str, Any]) -> None:
+        attributes = saved.get(_ATTRIBUTES, {})
+        for name, parameter in self._parameters.items():
+            now, mine = vars(parameter), attributes.get(name, {})
+            for attribute in _attributes_of(parameter).keys() - mine.keys():
+                if attribute not in self._first_attributes[name]:
+                    del now[attribute]
+            now.update(mine)
+        self._optimizer.defaults.update(saved.get(_DEFAULTS, {}))
 
     def _places(self) -> list[RememberedValue]:
-        seen: set[int] = {id(self._optimizer)}
+        seen = {id(each) for each in (self._optimizer, *self._model.modules())}
         places: list[RememberedValue] = []
         hooks = (
             *self._optimizer._optimizer_step_pre_hooks.values(),  # noqa: SLF001 - no public name
@@ -132,14 +220,45 @@ class HookMemory:
         kind: Any = type(self._optimizer)
         theirs = attributes.keys() - _OF_EVERY_OPTIMIZER - _set_by_library(kind)
         places += remembered_by_object(self._optimizer, "optimizer", sorted(theirs), seen)
+        for name, hook in self._gradient_hooks.items():
+            found = remembered_by_function(hook, name, seen)
+            places += [replace(place, may_be_setting=True) for place in found]
         return places
 
-    def _refused(self, place: RememberedValue, error: UnkeepableValueError) -> DefinitionError:
+    def _refused(self, name: str, error: UnkeepableValueError) -> DefinitionError:
+        of_gradients = any(name.startswith(each) for each in self._gradient_hooks)
+        keeper = "a hook of gradients" if of_gradients else "the optimizer"
         return DefinitionError(
-            f"{self._origin}: the optimizer keeps {error} ({place.name}), which no checkpoint can "
+            f"{self._origin}: {keeper} keeps {error} ({name}), which no checkpoint can "
             "store, so a resumed training would continue differently. Keep numbers, strings and "
             "tensors, lists and dicts of them, or implement state_dict() and load_state_dict()."
         )
+
+
+def _gradient_hooks(parameters: Mapping[str, nn.Parameter], model: nn.Module) -> dict[str, Any]:
+    """Return the hooks that see gradients: description -> function."""
+    found: list[tuple[str, Any]] = []
+    for name, parameter in parameters.items():
+        of_tensor: Any = parameter
+        for hooks in (of_tensor._backward_hooks, of_tensor._post_accumulate_grad_hooks):  # noqa: SLF001 - no public name
+            found += [(f"hook of the parameter {name}", hook) for hook in (hooks or {}).values()]
+    for name, module in model.named_modules():
+        for of_module in (module._backward_pre_hooks, module._backward_hooks):  # noqa: SLF001
+            found += [(f"hook of {name or 'the model'}", hook) for hook in of_module.values()]
+    return {f"{name}, number {number}": hook for number, (name, hook) in enumerate(found)}
+
+
+def _attributes_of(parameter: nn.Parameter) -> dict[str, Any]:
+    """Return the attributes that the user's code, and not the compiler, has set on a parameter."""
+    return {k: v for k, v in vars(parameter).items() if not k.startswith("_dynamo")}
+
+
+def _digest_of(place: RememberedValue) -> str:
+    try:
+        return digest(place.get())
+    except ValueError:
+        # A variable that has no value yet.
+        return ""
 
 
 def _is_scheduler(value: Any) -> bool:

@@ -40,6 +40,7 @@ class TorchHooks:
         drawing: Function (hash of the event's name, epoch or batch number) -> context manager that
             seeds the random numbers drawn in its block.
         changed: Called after callbacks may have changed the set of trainable parameters.
+        stored: Objects of the user's code, besides callbacks, whose contents checkpoints hold.
 
     Attributes:
         epoch: The current epoch, from 0.
@@ -59,6 +60,7 @@ class TorchHooks:
         schedulers: Schedulers,
         drawing: Callable[[int, int], AbstractContextManager[None]],
         changed: Callable[[], None],
+        stored: Sequence[Any],
     ) -> None:
         self._callbacks, self._model, self._optimizer = callbacks, model, optimizer
         self._modes, self._schedulers, self._drawing = modes, schedulers, drawing
@@ -72,7 +74,7 @@ class TorchHooks:
         self.observes_batches = callbacks.any_has(BATCH_MOMENTS)
         self.observes_test_batches = callbacks.any_has(TEST_BATCH_MOMENTS)
         self.callbacks: Sequence[Any] = callbacks.objects
-        self.stored: Sequence[Any] = ()
+        self.stored = stored
 
     @property
     def stop_requested(self) -> bool:

@@ -82,6 +82,7 @@ class OptimizerState:
         self._memory = HookMemory(
             self.optimizer,
             parameters,
+            model,
             definition.where("optimizer"),
             # `configure_optimizers` creates both.
             may_be_scheduled=definition.loss_within == "training_step",
@@ -161,6 +162,11 @@ class OptimizerState:
         state |= {f"{_BESIDE}{name}": array for name, array in kept.items()}
         state |= {f"{_HOOKS}{name}": array for name, array in self._memory.state().items()}
         return state
+
+    @property
+    def remembered(self) -> list[Any]:
+        """Objects of the user's code whose contents `state` returns: what hooks change."""
+        return self._memory.objects
 
     def load(self, state: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
         """Restore a state; if it does not match, change nothing and return the mismatches."""

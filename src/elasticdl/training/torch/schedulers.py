@@ -35,6 +35,7 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.training.torch.function_memory import FunctionMemory
+from elasticdl.training.torch.scheduler_trial import loses_state
 from elasticdl.training.torch.value_codec import Codec, UnkeepableValueError
 
 if TYPE_CHECKING:
@@ -228,6 +229,11 @@ class Schedulers:
             arrays[f"{number}/{_CLASS}"] = np.frombuffer(_class_of(schedule).encode(), np.uint8)
         return arrays
 
+    @property
+    def remembered(self) -> list[Any]:
+        """Objects of the user's code whose contents `state` returns: what functions change."""
+        return [each for memory in self._memories for each in memory.objects]
+
     def load(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
         """Restore a state; if it does not match, change nothing and return the mismatches."""
         by_number: dict[int, dict[str, np.ndarray[Any, Any]]] = {}
@@ -271,7 +277,20 @@ class Schedulers:
 
     def _read(self, returned: Any) -> list[_Schedule]:
         several = returned if isinstance(returned, (list, tuple)) else [returned]
-        return [self._read_one(each) for each in several]
+        schedules = [self._read_one(each) for each in several]
+        for schedule in schedules:
+            self._check_state(schedule.scheduler)
+        return schedules
+
+    def _check_state(self, scheduler: Any) -> None:
+        if loses_state(scheduler, self._optimizer):
+            raise self._error(
+                f"state_dict() of {type(scheduler).__name__} omits what step() uses: another "
+                "scheduler that loads it sets other learning rates, so a resumed training would "
+                "continue differently.",
+                "Return all attributes that step() changes. A class derived from "
+                "torch.optim.lr_scheduler.LRScheduler does so without a state_dict() of its own.",
+            )
 
     def _read_one(self, returned: Any) -> _Schedule:
         config = dict(returned) if isinstance(returned, Mapping) else {"scheduler": returned}

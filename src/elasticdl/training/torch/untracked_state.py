@@ -12,6 +12,10 @@ Then both this copy and a new copy run two other examples. A value that differs 
 copies depends on the examples that only this copy ran before: a mean of the first batch, or weights
 that were initialized from it, if only an attribute records that they were.
 
+If the user's code registers hooks on tensors in `forward` (`h.register_hook(self.hook)`), gradients
+are computed as well, of the squares of the outputs. Hooks that were registered when the model was
+created are left out, because `hook_memory.py` stores what they change.
+
 A variable of the file or of a class, and the state of a loss, may only be a log for the user (a
 list of losses, say). Such a variable or state is rejected if the second run returns other numbers
 than the first; otherwise `engines/file_variables.py` warns of it.
@@ -28,6 +32,7 @@ import hashlib
 import itertools
 import random
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -37,9 +42,11 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from elasticdl.data.batch import leaves
 from elasticdl.errors import DefinitionError
 from elasticdl.training.iterators import CountingIterator, is_readable, position_of
 from elasticdl.training.torch.buffers import Buffers, is_kept
+from elasticdl.training.torch.outputs import as_plain_containers
 from elasticdl.training.torch.tensors import parts_of, to_array
 
 if TYPE_CHECKING:
@@ -83,23 +90,32 @@ def check_no_untracked_state(
         # A warning may concern the copy only: on a GPU, the weights of a copied RNN are not
         # contiguous.
         with warnings.catch_warnings(action="ignore"):
-            outputs = digest(run(tried))
+            outputs = _outcome(tried, run)[0]
             _restore(tried, kept)
             first, in_code = _digests(_remembered(tried)), _digests(_remembered_by_code(tried))
-            same = digest(run(tried)) == outputs
+            again, of_forward = _outcome(tried, run)
+            same = again == outputs
             _restore(tried, kept)
         values = dict(_remembered(tried))
+        of_hooks = {name for name, seen in of_forward.items() if seen == first.get(name)}
+        logs = {name for name in of_hooks if same and _is_log(values[name])}
         if not same:
             first |= in_code
             values |= dict(_remembered_by_code(tried))
-        changed = [name for name, value in values.items() if first.get(name) != digest(value)]
+        changed = [
+            name
+            for name, value in values.items()
+            if name not in logs and first.get(name) != digest(value)
+        ]
         earlier = [] if changed else _of_earlier_examples(tried, without_history, kept, run_others)
+        earlier = [name for name in earlier if name not in logs]
     except Exception:  # noqa: BLE001 - the first step will report it, on a batch of the data
         return
     if changed:
         raise DefinitionError(
-            f"{origin}: {changed[0]} changes with every call of `forward` in training, but no "
-            "checkpoint stores it, so a resumed training would continue differently. "
+            f"{origin}: {changed[0]} changes with every "
+            f"{'backward pass' if changed[0] in of_hooks else 'call of `forward` in training'}, "
+            "but no checkpoint stores it, so a resumed training would continue differently. "
             f"{_way_out(values[changed[0]])}"
         )
     if earlier:
@@ -110,6 +126,60 @@ def check_no_untracked_state(
             'self.register_buffer("is_set", torch.tensor(False)).'
         )
     _check_modes(tried, origin)
+
+
+def _outcome(
+    tried: nn.Module, run: Callable[[nn.Module], object]
+) -> tuple[tuple[str, str], dict[str, str]]:
+    """Run a copy of the model, and compute gradients if the user's code registers hooks on tensors.
+
+    The copy's other hooks of gradients are removed: functions are shared with the model, and would
+    change what they keep.
+
+    Returns:
+        Digests of the outputs and of the gradients; and those of the remembered values before the
+        gradients were computed, empty if none were.
+    """
+    if not _registers_hooks(tried):
+        return (digest(run(tried)), ""), {}
+    for module in tried.modules():
+        module._backward_hooks.clear()  # noqa: SLF001 - no public name
+        module._backward_pre_hooks.clear()  # noqa: SLF001
+    outputs = run(tried)
+    seen, remembered = digest(outputs), _digests(_remembered(tried))
+    tensors = [t for t in leaves(as_plain_containers(outputs)) if isinstance(t, torch.Tensor)]
+    squares = [t.square().sum() for t in tensors if t.requires_grad and not t.is_complex()]
+    if not squares:
+        return (seen, ""), {}
+    torch.autograd.backward(squares)
+    return (seen, digest([parameter.grad for parameter in tried.parameters()])), remembered
+
+
+def _is_log(value: Any) -> bool:
+    """Return whether a value may only collect numbers for the user: a list, or a dict of lists."""
+    if isinstance(value, Mapping):
+        return all(isinstance(each, (list, deque)) for each in value.values())
+    return isinstance(value, (list, deque))
+
+
+def _registers_hooks(model: nn.Module) -> bool:
+    """Return whether the code of a model's own classes registers a hook on a tensor."""
+    kinds = {kind for module in model.modules() for kind in type(module).__mro__}
+    functions = [
+        each
+        for kind in kinds
+        if not _is_of_torch(kind)
+        for each in vars(kind).values()
+        if isinstance(each, FunctionType) and each.__name__ != "__init__"
+    ]
+    called = [f.__globals__[name] for f in functions for name in _globals_of(f)]
+    functions += [each for each in called if isinstance(each, FunctionType)]
+    return any("register_hook" in _names_in(each.__code__) for each in functions)
+
+
+def _names_in(code: CodeType) -> set[str]:
+    within = [_names_in(each) for each in code.co_consts if isinstance(each, CodeType)]
+    return set(code.co_names).union(*within)
 
 
 def _is_function(value: Any) -> bool:
@@ -138,7 +208,7 @@ def _of_earlier_examples(
     without_history.train()
     for module in (tried, without_history):
         with warnings.catch_warnings(action="ignore"):
-            run(module)
+            _outcome(module, run)
         # Functions may be compiled, separately for each copy.
         values = [(name, each) for name, each in _remembered(module) if not _is_function(each)]
         tensors = [

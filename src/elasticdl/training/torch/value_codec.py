@@ -3,7 +3,7 @@
     {"calls": 3, "norms": deque([0.5, tensor(0.2)])}    JSON as an array of bytes, and one array for
                                                         each tensor in it
 
-Parameters are stored by name, not copied; so is `id(parameter)` as a key of a dict.
+Parameters are stored by name, not copied; so is `id(parameter)`, also in text.
 
 Callers: `function_memory.py`, `hook_memory.py`, `optimizer.py` and `schedulers.py`.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,8 @@ from torch import nn
 from elasticdl.training.torch.tensors import here, to_array, to_tensor
 
 _JSON = "values"
+# At least as many as ids have.
+_DIGITS = re.compile(r"(\d{6,20})")
 NUMBERS = (bool, int, float, str, type(None))
 
 
@@ -56,7 +59,14 @@ class Codec:
         """Restore the value that was passed to `to_arrays`."""
         return self._decoded(json.loads(arrays[_JSON].tobytes().decode()), arrays)
 
-    def _encoded(self, value: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
+    def _encoded(  # noqa: C901, PLR0911, PLR0912 - one line a type
+        self, value: Any, arrays: dict[str, np.ndarray[Any, Any]]
+    ) -> Any:
+        if type(value) is int and value in self._names:
+            # Each process has another id.
+            return {"id of": self._names[value]}
+        if type(value) is str and any(self._names_of_ids(value)):
+            return {"text": [self._encoded_part(part) for part in _DIGITS.split(value)]}
         if type(value) in NUMBERS:
             return value
         if isinstance(value, np.generic):
@@ -75,22 +85,32 @@ class Codec:
             raise UnkeepableValueError(f"a {type(value).__module__}.{type(value).__name__}")
         if isinstance(value, Mapping):
             items = [
-                [self._key(key, arrays), self._encoded(inner, arrays)]
+                [self._encoded(key, arrays), self._encoded(inner, arrays)]
                 for key, inner in value.items()
             ]
         else:
             items = [self._encoded(item, arrays) for item in value]
         if kind == "deque":
             return {kind: items, "maxlen": value.maxlen}
+        if kind == "defaultdict":
+            factory = next((k for k, f in _FACTORIES.items() if f is value.default_factory), None)
+            if factory is None:
+                raise UnkeepableValueError("a collections.defaultdict with a function of its own")
+            return {kind: items, "factory": factory}
         return {kind: items}
 
-    def _key(self, key: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
-        """Encode a key of a dict; `id(parameter)`, which each process has another of, by name."""
-        if type(key) is int and key in self._names:
-            return {"id of": self._names[key]}
-        return self._encoded(key, arrays)
+    def _names_of_ids(self, text: str) -> list[str]:
+        found = (self._names.get(int(part)) for part in _DIGITS.findall(text))
+        return [name for name in found if name is not None]
 
-    def _decoded(self, made: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
+    def _encoded_part(self, part: str) -> Any:
+        """Encode a part of a text, which may be the digits of an id."""
+        is_id = _DIGITS.fullmatch(part) and int(part) in self._names
+        return {"id of": self._names[int(part)]} if is_id else part
+
+    def _decoded(  # noqa: PLR0911 - one line a type
+        self, made: Any, arrays: Mapping[str, np.ndarray[Any, Any]]
+    ) -> Any:
         if not isinstance(made, dict):
             return made
         (kind, inner), *more = made.items()
@@ -98,6 +118,8 @@ class Codec:
             return self._parameters[inner]
         if kind == "id of":
             return id(self._parameters[inner])
+        if kind == "text":
+            return "".join(str(self._decoded(part, arrays)) for part in inner)
         if kind == "tensor":
             return to_tensor(arrays[inner]).to(here(made["device"]))
         if kind == "array":
@@ -105,6 +127,8 @@ class Codec:
         container: Any = CONTAINERS[kind]
         if issubclass(container, Mapping):
             pairs = [[self._decoded(x, arrays) for x in item] for item in inner]
+            if kind == "defaultdict":
+                return collections.defaultdict(_FACTORIES[made["factory"]], dict(pairs))
             return container(dict(pairs))
         items = [self._decoded(item, arrays) for item in inner]
         return container(items, *(value for _, value in more))
@@ -118,4 +142,9 @@ CONTAINERS: Mapping[str, type[Any]] = {
     "dict": dict,
     "ordered": collections.OrderedDict,
     "counter": collections.Counter,
+    "defaultdict": collections.defaultdict,
+}
+_FACTORIES: Mapping[str, Any] = {
+    "none": None,
+    **{kind.__name__: kind for kind in (int, float, bool, str, list, dict, set)},
 }

@@ -1,0 +1,74 @@
+"""Tries whether the state_dict() of a user's scheduler contains all that its step() uses.
+
+A copy of the scheduler makes a few steps; its state is loaded into another copy. If both then set
+different learning rates, a resumed training would continue differently.
+
+Callers: `schedulers.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import warnings
+from typing import Any
+
+import torch
+from torch.optim import Optimizer, lr_scheduler
+
+from elasticdl.training.torch.function_memory import is_of_library
+from elasticdl.training.torch.untracked_state import digest
+
+_NUM_STEPS = 3
+
+
+def loses_state(scheduler: Any, optimizer: Optimizer) -> bool:
+    """Return whether a copy with the scheduler's state continues with other learning rates.
+
+    Only classes of the user with their own state_dict() are tried, and only if they can be copied.
+
+    Args:
+        scheduler: The scheduler, which has not made a step; it is not changed.
+        optimizer: The optimizer whose learning rates it sets; it is not changed.
+    """
+    state_dict = getattr(type(scheduler), "state_dict", None)
+    if is_of_library(type(scheduler)) or state_dict is lr_scheduler.LRScheduler.state_dict:
+        return False
+    is_plateau = isinstance(scheduler, lr_scheduler.ReduceLROnPlateau)
+    metrics = (1.0,) if is_plateau else ()
+    try:
+        # The first step may warn that the optimizer has made none; a class may print its rates.
+        with warnings.catch_warnings(action="ignore"), contextlib.redirect_stdout(io.StringIO()):
+            trained, others = _copied(scheduler, optimizer)
+            resumed, groups = _copied(scheduler, optimizer)
+            for _ in range(_NUM_STEPS):
+                trained.step(*metrics)
+            resumed.load_state_dict(copy.deepcopy(trained.state_dict()))
+            for mine, other in zip(groups, others, strict=True):
+                mine.update({k: copy.deepcopy(v) for k, v in other.items() if k != "params"})
+            for _ in range(_NUM_STEPS):
+                trained.step(*metrics)
+                resumed.step(*metrics)
+                if _digest_of(groups) != _digest_of(others):
+                    return True
+    except Exception:  # noqa: BLE001 - the user's class may raise anything, also when copied
+        return False
+    return False
+
+
+def _copied(scheduler: Any, optimizer: Optimizer) -> tuple[Any, list[dict[str, Any]]]:
+    """Copy a scheduler; return the copy, and the parameter groups of the optimizer that it sets."""
+    groups = [
+        {
+            **{key: copy.deepcopy(value) for key, value in group.items() if key != "params"},
+            "params": [torch.zeros(1, requires_grad=True)],
+        }
+        for group in optimizer.param_groups
+    ]
+    stand_in = torch.optim.SGD(groups, lr=0.1)
+    return copy.deepcopy(scheduler, {id(optimizer): stand_in}), stand_in.param_groups
+
+
+def _digest_of(groups: list[dict[str, Any]]) -> str:
+    return digest([{k: v for k, v in group.items() if k != "params"} for group in groups])
