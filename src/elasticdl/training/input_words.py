@@ -56,7 +56,7 @@ def how_to_change_features(
     *,
     is_default: bool,
     needs_floats: bool = False,
-    needs_channels: bool = False,
+    with_channels: str = "",
 ) -> str:
     """Return sentences that say how to pass other features to the model.
 
@@ -65,8 +65,7 @@ def how_to_change_features(
         features: The features of the example batch.
         is_default: Whether the model file has no input function.
         needs_floats: Whether the model takes these features as floats.
-        needs_channels: Whether the model takes one array of features with an axis of 1 in front of
-            the others.
+        with_channels: How to give the features x the axis for channels that the model takes.
     """
     where = "in the data, or in input_fn(records)" if is_default else "in the input function"
     if needs_floats:
@@ -74,10 +73,10 @@ def how_to_change_features(
             "The features are whole numbers, and the model takes them as floats. Convert them "
             f'{where}: x.astype("float32"), or x / np.float32(255) for the pixels of an image.'
         )
-    if needs_channels:
+    if with_channels:
         return (
-            "The model takes these features with an axis for channels, [examples, channels, ...]. "
-            f"Add it {where}: x[:, None]."
+            "The convolutions of the model take features of the shape [examples, channels, ...]. "
+            f"Convert them {where}: {with_channels}."
         )
     if not is_default:
         return f"Make the input function return what {expected} expects."

@@ -136,14 +136,26 @@ def test_a_model_in_bfloat16_is_answered_with_a_conversion_in_forward():
         trainer_of(definition_of(model), batch_of(8))
 
 
-def test_images_without_an_axis_for_channels_are_answered_with_the_axis():
+@pytest.mark.parametrize(
+    ("shape", "num_channels", "dtype", "expression"),
+    [
+        ((2, 2), 1, "float32", "x[:, None]."),
+        ((2, 2), 1, "uint8", 'x[:, None].astype("float32").'),
+        ((1, 1, 4), 4, "float32", "np.moveaxis(x, -1, 1)."),
+    ],
+)
+def test_images_without_channels_in_front_are_answered_with_how_to_convert_them(
+    shape, num_channels, dtype, expression
+):
     def model():
-        return nn.Sequential(nn.Conv2d(1, 2, 1), nn.Flatten(), nn.Linear(8, 3))
+        return nn.Sequential(nn.Conv2d(num_channels, 2, 1), nn.Flatten(), nn.LazyLinear(3))
 
-    batch = batch_of(8, features=lambda x: x.reshape(8, 2, 2))
+    batch = batch_of(8, features=lambda x: x.reshape(8, *shape).astype(dtype))
 
-    with pytest.raises(DefinitionError, match=r"Add it in the input function: x\[:, None\]"):
+    with pytest.raises(DefinitionError) as caught:
         trainer_of(definition_of(model), batch)
+
+    assert f"Convert them in the input function: {expression}" in str(caught.value)
 
 
 def test_a_mismatched_shape_is_refused():

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
+from torch.nn.modules.conv import _ConvNd
 
 from elasticdl.data.batch import Arrays, describe, leaves, map_arrays
 from elasticdl.errors import DefinitionError, raised_at, users_traceback
@@ -39,7 +40,11 @@ if TYPE_CHECKING:
 Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 Adapter: TypeAlias = Callable[[Arrays], Arguments]
 
-_TAKES_NO_DICT = re.compile(r"not dict$|'dict' object|and 'dict'$|got dict\b", re.MULTILINE)
+_TAKES_NO_DICT = re.compile(r"not dict$|'dict' object|operand.*'dict'|got dict\b", re.MULTILINE)
+_CHANNELS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "x[:, None]": lambda x: x[:, None],
+    "np.moveaxis(x, -1, 1)": lambda x: x.movedim(-1, 1),
+}
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -89,8 +94,7 @@ def find_adapter(
             features,
             is_default=is_default,
             needs_floats=_takes_floats(features, candidates[0], run),
-            needs_channels="channels" in str(failures[0])
-            and _takes_channels(features, candidates[0], run),
+            with_channels=_with_channels(model, features, candidates[0], run),
         )
     else:
         change = (
@@ -140,15 +144,23 @@ def _takes_floats(features: Arrays, adapter: Adapter, run: Callable[[Adapter], o
     return True
 
 
-def _takes_channels(features: Arrays, adapter: Adapter, run: Callable[[Adapter], object]) -> bool:
-    """Return whether a model that does not take an array takes it with an axis for channels."""
-    if not isinstance(features, np.ndarray):
-        return False
-    try:
-        run(lambda tensors: adapter(tensors[:, None].float()))
-    except Exception:  # noqa: BLE001 - a user's `forward` may raise anything
-        return False
-    return True
+def _with_channels(
+    model: nn.Module, features: Arrays, adapter: Adapter, run: Callable[[Adapter], object]
+) -> str:
+    """Return how to make an array that the convolutions of a model take, with an axis for channels.
+
+    The result is an expression of the array x; "" if none is known.
+    """
+    is_of_convolutions = any(isinstance(each, _ConvNd) for each in model.modules())
+    if not isinstance(features, np.ndarray) or not is_of_convolutions:
+        return ""
+    for expression, change in _CHANNELS.items():
+        try:
+            run(lambda tensors, change=change: adapter(change(tensors).float()))  # type: ignore[misc]
+        except Exception:  # noqa: BLE001, S112 - a user's `forward` may raise anything
+            continue
+        return expression if features.dtype.kind == "f" else f'{expression}.astype("float32")'
+    return ""
 
 
 def _required(model: nn.Module) -> list[str]:
