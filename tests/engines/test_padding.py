@@ -161,3 +161,45 @@ def test_padding_that_a_pooling_layer_counts_is_reported(
     train(model_def="pooled", **UPDATES_OF_FOUR)
 
     assert len(warnings_of(caplog)) == num_warnings
+
+
+POOLED_KERAS = """
+    def input_fn(records):
+        x = np.stack([r["x"] for r in records])
+        lengths = [1 + abs(int(10 * r["x"][0])) % 5 for r in records]
+        x = np.repeat(x[:, None], max(lengths), 1)
+        for row, length in zip(x, lengths):
+            row[length:] = 0
+        return x, 100 + np.abs(x).sum((1, 2), keepdims=True)[:, 0]
+
+
+    def custom_model():
+        keras.config.set_dtype_policy("{policy}")
+        layers = [keras.layers.Masking(), keras.layers.GRU(3, return_sequences=True)]
+        layers += [keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)]
+        return keras.Sequential([keras.Input((None, 4)), *layers[{first}:]])
+
+
+    loss = keras.losses.MeanSquaredError()
+    del eval_metrics_fn
+"""
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_masked", "num_warnings"),
+    [("float32", False, 1), ("float32", True, 0), ("mixed_bfloat16", True, 0)],
+)
+def test_padding_that_a_pooling_layer_of_keras_counts_is_reported(
+    zoo, train, caplog, policy, is_masked, num_warnings
+) -> None:
+    import keras
+
+    first = "0" if is_masked else "1"
+    zoo(POOLED_KERAS.replace("{first}", first).replace("{policy}", policy))
+
+    try:
+        train(**UPDATES_OF_FOUR)
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+    assert len(warnings_of(caplog)) == num_warnings
