@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import scipy.sparse
+import torch
 
 from elasticdl.data import in_memory
 from elasticdl.data.array_shapes import shape_of
@@ -18,6 +19,10 @@ from elasticdl.errors import DataError, SchemaError, UsageError, UserCodeError
 
 X = np.arange(24, dtype=np.float32).reshape(4, 3, 2)
 Y = np.array([3, 1, 2, 0])
+BFLOAT16 = (
+    r"a tensor of the dtype torch.bfloat16, which NumPy does not have. Keep the data in float32, "
+    r"and .* forward\(\): x = x.to\(torch.bfloat16\)"
+)
 
 
 def rows_of(data):
@@ -281,6 +286,13 @@ REFUSED = {
         (scipy.sparse.csr_matrix(np.eye(4)), Y),
         DataError,
         r"sparse matrix \(csr_matrix\), which is not supported. Give a dense array: matrix.toarray",
+    ),
+    "a bfloat16 tensor": ((torch.zeros(4, 2).bfloat16(), Y), DataError, BFLOAT16),
+    "a list of bfloat16 tensors": (([torch.zeros(2).bfloat16()] * 4, Y), DataError, BFLOAT16),
+    "a dataset of bfloat16 tensors": (
+        torch.utils.data.TensorDataset(torch.zeros(4, 2).bfloat16(), torch.from_numpy(Y)),
+        DataError,
+        BFLOAT16,
     ),
     "one name twice": (({"y": X}, Y), DataError, "Both x and y have a column 'y'"),
     "two columns": (

@@ -59,6 +59,15 @@ def test_an_ambiguous_choice_must_be_resolved_in_the_file(columns, message) -> N
         INPUT(rows(**columns), Mode.TRAINING)
 
 
+def test_text_labels_are_answered_with_how_to_number_them() -> None:
+    records = rows(x=np.ones(2), y=np.array([b"a", b"b"], object))
+
+    with pytest.raises(SchemaError, match=r"'y' is text, .* such as 'a'") as caught:
+        INPUT(records, Mode.TRAINING)
+
+    assert "classes.index(record['y'].item().decode()) for record in records" in str(caught.value)
+
+
 def test_without_a_label_the_error_advises_to_rename_one() -> None:
     with pytest.raises(SchemaError, match=r"a Series keeps its name: y\.rename\(\"y\"\)\.$"):
         INPUT(rows(x=np.ones(2), progress=np.ones(2)), Mode.TRAINING)

@@ -138,6 +138,8 @@ def test_the_arguments_of_an_input_fn_take_precedence_over_its_name(define) -> N
         "y_pred, target",
         "outputs, masks",
         "output, y",
+        "out, labels",
+        "y_hat, y_true",
     ],
 )
 @pytest.mark.parametrize("swapped", [False, True])
@@ -154,7 +156,16 @@ def test_argument_names_determine_the_order_of_a_loss(define, arguments, swapped
 
 
 @pytest.mark.parametrize(
-    "arguments", ["a, b", "outputs, x", "x, labels", "outputs, predictions", "outputs, a, b"]
+    "arguments",
+    [
+        "a, b",
+        "outputs, x",
+        "x, labels",
+        "y, target",
+        "a, b, labels",
+        "outputs, predictions",
+        "outputs, a, b",
+    ],
 )
 def test_ambiguous_argument_names_are_refused(refused, arguments) -> None:
     text = FIRST.replace("def loss(output, labels):", f"def loss({arguments}):")

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 
 from elasticdl.dialects.pipelines import elements, kind_of
 from elasticdl.errors import DefinitionError, UserCodeError
@@ -176,3 +177,10 @@ def test_another_runtime_error_is_not_the_end():
 
     with pytest.raises(UserCodeError, match="out of memory"):
         list(elements(breaking(), NAME))
+
+
+def test_a_bfloat16_tensor_is_refused_by_the_name_of_the_generator():
+    with pytest.raises(
+        DefinitionError, match=r"generator\(\) yields a tensor .*torch.bfloat16, wh"
+    ):
+        list(elements(iter([torch.zeros(2).bfloat16()]), NAME))

@@ -54,6 +54,23 @@ def test_a_loss_that_padding_does_not_change_is_not_named(measure, caplog) -> No
     assert not caplog.messages
 
 
+def test_batches_of_equal_lengths_are_compared_more_than_once(caplog) -> None:
+    def largest(batch: Batch) -> MeasuredLoss:
+        value = float(batch.features.max(1).sum())
+        return MeasuredLoss(value / batch.num_examples, batch.num_examples, [()], 1e-4)
+
+    def padded_with_two(records, seed):
+        made = features_only(records, seed)
+        features = np.where(made.features == 0, 2.0, made.features)
+        return Batch(features, made.labels, made.num_examples)
+
+    # The padding is the maximum of records of length 1, which consist of ones.
+    batches = [of_lengths(*lengths, make=padded_with_two) for lengths in ((3, 4, 4), (1, 4, 4))]
+    checked(largest, *batches)
+
+    assert len(caplog.messages) == 1
+
+
 def test_an_update_of_one_minibatch_is_not_compared(caplog) -> None:
     # The last minibatch of an epoch is smaller, and still all of its update.
     checked(mean_of_all, of_lengths(2, 4, 3), of_lengths(1, 5), update_size=3)
@@ -82,6 +99,28 @@ def test_padded_features_that_the_model_does_not_mask_are_named(caplog) -> None:
     assert message.endswith(
         "or mask the padding in the model, so that it has no effect on the outputs."
     )
+
+
+def test_changed_outputs_are_found_below_large_labels(caplog) -> None:
+    def pooled(batch: Batch) -> MeasuredLoss:
+        outputs = batch.features.mean(1)
+        loss = float(((outputs - 1000) ** 2).mean())
+        return MeasuredLoss(loss, batch.num_examples, [()], 0.01, outputs=[outputs])
+
+    checked(pooled, of_lengths(2, 4, 3, make=features_only))
+
+    (message,) = caplog.messages
+    # The first: 4 / 2 and 4 / 4
+    assert "Outputs for the same examples differ by up to 1." in message
+
+
+def test_changed_outputs_that_the_loss_ignores_are_not_named(caplog) -> None:
+    def ignoring(batch: Batch) -> MeasuredLoss:
+        return MeasuredLoss(1.0, batch.num_examples, [()], 1e-4, outputs=[batch.features.mean(1)])
+
+    checked(ignoring, of_lengths(2, 4, 3, make=features_only))
+
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize("is_random", [False, True])

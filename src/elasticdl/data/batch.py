@@ -120,6 +120,8 @@ def batch_of(parts: Sequence[Arrays], where: str) -> Batch:
     """
 
     def as_array(value: Any) -> np.ndarray[Any, Any]:
+        if problem := not_in_numpy(value):
+            raise DefinitionError(f"{where} {problem}")
         try:
             array = np.asarray(value)
         except ValueError as error:
@@ -248,6 +250,22 @@ def dense_form(value: Any) -> str:
         return "matrix.toarray()"
     is_of_tensorflow = type(value).__name__ in {"SparseTensor", "SparseTensorValue"}
     return "tf.sparse.to_dense(matrix)" if is_of_tensorflow else ""
+
+
+def not_in_numpy(value: Any) -> str:
+    """Return what is wrong with a tensor, or a list of tensors, that NumPy has no type for.
+
+    The result is a noun with its advice, to end an error; "" for other values.
+    """
+    while isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    name = str(getattr(value, "dtype", ""))
+    if not name.startswith(("torch.bfloat16", "torch.float8", "torch.float4")):
+        return ""
+    return (
+        f"a tensor of the dtype {name}, which NumPy does not have. Keep the data in float32, and "
+        f"convert features in the model's forward(): x = x.to({name})."
+    )
 
 
 def describe(features: Arrays) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from elasticdl.data.batch import dense_form
+from elasticdl.data.batch import dense_form, not_in_numpy
 from elasticdl.data.wording import counted, listed
 from elasticdl.errors import DataError, UsageError
 
@@ -226,8 +226,11 @@ def as_numpy(value: Any) -> np.ndarray[Any, Any]:
     """Convert a value, which may be a tensor, to an array.
 
     Raises:
-        DataError: It is a nested list whose parts have different lengths, or a sparse matrix.
+        DataError: It is a nested list whose parts have different lengths, a sparse matrix, or a
+            tensor of a dtype that NumPy lacks.
     """
+    if problem := not_in_numpy(value):
+        raise DataError(f"data has {problem}")
     if dense := dense_form(value):
         raise DataError(
             f"data has a sparse matrix ({type(value).__name__}), which is not supported. Give a "

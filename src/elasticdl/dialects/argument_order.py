@@ -2,8 +2,9 @@
 
 A loss of early ElasticDL was `loss(output, labels)`, later `loss(labels, predictions)`; Keras
 uses `(y_true, y_pred)`. A wrong order would silently compute a different loss, so names that do not
-show the order are rejected. A name for the outputs is enough: in `loss(outputs, masks)`, the masks
-are the labels. Names of other things, such as `features`, are not accepted as labels.
+show the order are rejected. One name is enough: in `loss(outputs, masks)`, the masks are the
+labels, and in `loss(labels, out)`, `out` are the outputs. Names of other things, such as
+`features`, are not accepted for the other argument.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ OUTPUTS = frozenset(
     ]
 )
 LABELS = frozenset(["label", "labels", "target", "targets", "y_true"])
-_NOT_LABELS = frozenset(
+_NEITHER = frozenset(
     [
         "feature",
         "features",
@@ -107,12 +108,14 @@ def _find(
     others = [
         p for p in parameters if p.kind in single and p.default is p.empty and not role_of(p.name)
     ]
-    if (
-        len(outputs) == len(others) == 1
-        and not labels
-        and _plain(others[0].name) not in _NOT_LABELS
-    ):
+    if len(outputs) == len(others) == 1 and not labels and _plain(others[0].name) not in _NEITHER:
         return outputs[0], others[0]
+    if (
+        len(labels) == len(others) == 1
+        and not outputs
+        and _plain(others[0].name) not in {*_NEITHER, "y"}
+    ):
+        return others[0], labels[0]
     name = symbol.short_name
     if len(arguments) < 2 and not any(p.kind is p.VAR_POSITIONAL for p in parameters):  # noqa: PLR2004
         raise reading.error(

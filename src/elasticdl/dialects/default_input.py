@@ -20,6 +20,7 @@ import numpy as np
 from elasticdl.data.wording import listed
 from elasticdl.definition import Mode, RecordInput
 from elasticdl.errors import SchemaError
+from elasticdl.training.input_words import text_label_advice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,7 +82,9 @@ class _DefaultInput:
             )
             raise self._error(list(records[0]), f"{name!r} {values}")
         if arrays[0].dtype.kind in "OSU":
-            raise self._error(list(records[0]), f"{name!r} is text, but a model needs numbers")
+            problem = f"{name!r} is text, but a model needs numbers"
+            advice = text_label_advice(arrays[0], field=name) if name in LABELS else ""
+            raise self._error(list(records[0]), problem, advice)
         return np.stack(arrays)
 
     def _error(self, names: Sequence[str], problem: str, way_out: str = "") -> SchemaError:

@@ -10,11 +10,12 @@ Callers: `abstractions.py`, and code that evaluates a session.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from elasticdl.data.batch import map_arrays
+from elasticdl.data.batch import map_arrays, not_in_numpy
 from elasticdl.errors import DefinitionError, ElasticDLError, UserCodeError, users_traceback
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def elements(generator: Any, name: str, first: int = 0) -> Iterator[Any]:
 
     Raises:
         UserCodeError: The generator raised; the message has the user's part of the traceback.
+        DefinitionError: An element has a tensor of a dtype that NumPy lacks.
     """
     kind = kind_of(generator, name)
     if kind == "tf.data":
@@ -77,8 +79,8 @@ def elements(generator: Any, name: str, first: int = 0) -> Iterator[Any]:
         return _guarded(lambda: tensorflow.numpy_elements(generator), name)
     if kind == "indexed":
         items = (generator[i] for i in range(first, length_of(generator) or 0))
-        return _guarded(lambda: map(_as_numpy, items), name)
-    return _guarded(lambda: map(_as_numpy, generator), name)
+        return _guarded(lambda: map(partial(_as_numpy, name=name), items), name)
+    return _guarded(lambda: map(partial(_as_numpy, name=name), generator), name)
 
 
 def is_end(error: Exception) -> bool:
@@ -101,7 +103,10 @@ def _guarded(begin: Callable[[], Iterator[Any]], name: str) -> Iterator[Any]:
         raise UserCodeError(f"{name} raised:\n{users_traceback(error)}") from error
 
 
-def _as_numpy(element: Any) -> Any:
-    return map_arrays(
-        lambda leaf: leaf if isinstance(leaf, (str, bytes)) else np.asarray(leaf), element
-    )
+def _as_numpy(element: Any, name: str) -> Any:
+    def convert(leaf: Any) -> Any:
+        if problem := not_in_numpy(leaf):
+            raise DefinitionError(f"{name} yields {problem}")
+        return leaf if isinstance(leaf, (str, bytes)) else np.asarray(leaf)
+
+    return map_arrays(convert, element)

@@ -1,20 +1,26 @@
 """Words for features and labels that a model or its loss does not accept.
 
-Callers: `keras/inputs.py`, `keras/failures.py`, `keras/trainer.py`, `torch/inputs.py`,
-`torch/tensors.py`.
+Callers: `dialects/default_input.py`, `keras/inputs.py`, `keras/failures.py`, `keras/trainer.py`,
+`torch/inputs.py`, `torch/tensors.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from elasticdl.data.batch import leaves, map_arrays
+from elasticdl.data.wording import did_you_mean
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays
+
+
+# Up to how many names of features are all listed, and how many of more.
+_EACH_LABEL = ("label", "label in labels")
+_MAX_NAMES, _MAX_SHOWN = 10, 5
 
 
 def source_of_features(*, is_default: bool) -> str:
@@ -26,8 +32,31 @@ def source_of_features(*, is_default: bool) -> str:
     return "the fields of the records" if is_default else "what the input function returns"
 
 
+def missing_features(expected: Sequence[str], features: Iterable[str], *, is_default: bool) -> str:
+    """Return sentences that say which features there are, and which of the expected are missing.
+
+    Args:
+        expected: Names of the features that the model needs.
+        features: Names of the features that there are. Of many, the first few are named.
+        is_default: Whether the model file has no input function.
+    """
+    names = [*features]
+    missing = [name for name in expected if name not in names]
+    shown = names if len(names) <= _MAX_NAMES else names[:_MAX_SHOWN]
+    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    has = "the data have" if is_default else "the input function returns"
+    unused = [name for name in names if name not in expected]
+    near = did_you_mean(missing[0], unused) if len(missing) == 1 else "."
+    return f"{has} {', '.join(shown)}{more}. Missing: {', '.join(missing)}{near}"
+
+
 def how_to_change_features(
-    expected: str, features: Arrays, *, is_default: bool, needs_floats: bool = False
+    expected: str,
+    features: Arrays,
+    *,
+    is_default: bool,
+    needs_floats: bool = False,
+    with_channels: str = "",
 ) -> str:
     """Return sentences that say how to pass other features to the model.
 
@@ -36,12 +65,18 @@ def how_to_change_features(
         features: The features of the example batch.
         is_default: Whether the model file has no input function.
         needs_floats: Whether the model takes these features as floats.
+        with_channels: How to give the features x the axis for channels that the model takes.
     """
+    where = "in the data, or in input_fn(records)" if is_default else "in the input function"
     if needs_floats:
-        where = "in the data, or in input_fn(records)" if is_default else "in the input function"
         return (
             "The features are whole numbers, and the model takes them as floats. Convert them "
             f'{where}: x.astype("float32"), or x / np.float32(255) for the pixels of an image.'
+        )
+    if with_channels:
+        return (
+            "The convolutions of the model take features of the shape [examples, channels, ...]. "
+            f"Convert them {where}: {with_channels}."
         )
     if not is_default:
         return f"Make the input function return what {expected} expects."
@@ -52,10 +87,10 @@ def how_to_change_features(
             "features and labels, or pass the features as one array, such as "
             "x = frame[columns].to_numpy()."
         )
-    shape = ", ".join(map(str, features.shape[1:]))
+    shape = list(features.shape[1:])
     return (
         f"The file has no input_fn(records), so the features are passed to {expected} as they are: "
-        f"an example has the shape ({shape}). Build the model for this shape, or convert the "
+        f"an example has the shape {shape}. Build the model for this shape, or convert the "
         "features, in the data or in input_fn(records), which returns features and labels. Image "
         "files are resized to the shape in data_schema()."
     )
@@ -75,19 +110,21 @@ def has_text(arrays: Arrays) -> bool:
     return any(array.dtype.kind in "OSU" for array in leaves(arrays))
 
 
-def text_label_advice(labels: Arrays) -> str:
+def text_label_advice(labels: Arrays, *, field: str = "") -> str:
     """Return advice for labels that are text, where a loss needs numbers.
 
     Args:
         labels: Labels, of which some are text.
+        field: The name of their field in the records, if they were taken from there.
     """
     first = next(array for array in leaves(labels) if has_text(array)).flat[0]
     is_bytes = isinstance(first, bytes)
     shown = first.decode(errors="replace") if isinstance(first, bytes) else str(first)
-    of_each = "label.decode()" if is_bytes else "label"
+    of_each, in_all = (f"record[{field!r}].item()", "record in records") if field else _EACH_LABEL
+    of_each += ".decode()" if is_bytes else ""
     return (
         f"The labels are text, such as {shown!r}, and a loss needs numbers. Name the classes in "
         "the model file, in the order of the outputs: classes = [...]. Then return their numbers: "
-        f"np.array([classes.index({of_each}) for label in labels]). (np.unique would number only "
+        f"np.array([classes.index({of_each}) for {in_all}]). (np.unique would number only "
         "the classes of one minibatch.)"
     )

@@ -14,9 +14,12 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from elasticdl.data.batch import Batch, leaves
 from elasticdl.data.padding import PaddedParts, lengths_of, padded_parts
@@ -26,8 +29,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("elasticdl")
 
-# Comparisons of batches with other lengths than before, each of which takes several forward passes.
+# Comparisons, each of which takes several forward passes, and how many of them have equal lengths:
+# whether padding changes a maximum depends on the values.
 _MAX_COMPARISONS = 8
+_MAX_OF_EQUAL_LENGTHS = 3
+# Relative difference of losses that rounding in float32 explains, if the outputs are different.
+_ROUNDING_OF_LOSS = 1e-6
 _MASK = "mask the padding in the model, so that it has no effect on the outputs"
 _OWN_MEAN = (
     "use a loss that returns one value per example, the mean over its own labels, or divides by "
@@ -45,6 +52,8 @@ class MeasuredLoss:
         lengths: Shape of each output of the model, without the number of examples.
         precision: Relative difference that rounding alone can cause.
         is_random: Whether another seed gives another loss.
+        outputs: Outputs with one row per example, as float64 or complex128.
+        output_precision: Difference of outputs, relative to the largest, that rounding can cause.
     """
 
     value: float
@@ -52,6 +61,8 @@ class MeasuredLoss:
     lengths: Sequence[tuple[int, ...]]
     precision: float
     is_random: bool = False
+    outputs: Sequence[np.ndarray[Any, Any]] = ()
+    output_precision: float = 1e-3
 
 
 class PaddingCheck:
@@ -67,7 +78,7 @@ class PaddingCheck:
         self._origin, self._advice = origin, advice
         self._num_comparisons, self._is_done = 0, False
         self._largest = 0
-        self._seen: set[tuple[tuple[int, ...], ...]] = set()
+        self._seen: Counter[tuple[tuple[int, ...], ...]] = Counter()
         self._before: Batch | None = None
 
     def check(
@@ -85,12 +96,12 @@ class PaddingCheck:
         if self._is_done or batch.remake is None or update_size <= self._largest:
             return
         lengths = tuple(lengths_of(batch))
-        if lengths in self._seen and batch.num_examples > 1:
+        if self._seen[lengths] >= _MAX_OF_EQUAL_LENGTHS and batch.num_examples > 1:
             return
         found = padded_parts(batch, before)
         if found is None:
             return
-        self._seen.add(lengths)
+        self._seen[lengths] += 1
         self._num_comparisons += 1
         self._is_done = self._num_comparisons >= _MAX_COMPARISONS
         try:
@@ -117,13 +128,18 @@ class PaddingCheck:
         if whole.is_random:
             what = "The loss is random, so it cannot be determined whether it counts padding."
             verb = "may change"
-        elif math.isclose(whole.value, combined, rel_tol=whole.precision, abs_tol=1e-6):
-            return
         else:
+            # Large labels hide changed outputs: their loss changes less, but not its gradients.
+            change = 0.0 if of_steps else _change_of_outputs(whole, parts)
+            tolerance = _ROUNDING_OF_LOSS if change else whole.precision
+            if math.isclose(whole.value, combined, rel_tol=tolerance, abs_tol=1e-6):
+                return
             what = (
                 f"The loss of all is {whole.value:.6g}; the losses of the parts combine to "
                 f"{combined:.6g}."
             )
+            if change:
+                what += f" Outputs for the same examples differ by up to {change:.3g}."
             verb = "changes"
         self._is_done = True
         kind = "labels" if found.of_labels else "features"
@@ -149,6 +165,23 @@ class PaddingCheck:
             what,
             way_out,
         )
+
+
+def _change_of_outputs(whole: MeasuredLoss, parts: Sequence[MeasuredLoss]) -> float:
+    """Return the largest difference of an output for an example; 0 if rounding explains all."""
+    largest = 0.0
+    for output, *pieces in zip(whole.outputs, *(part.outputs for part in parts), strict=False):
+        if any(piece.shape[1:] != output.shape[1:] for piece in pieces):
+            continue
+        joined = np.concatenate(pieces)
+        if joined.shape != output.shape:
+            continue
+        is_finite = np.isfinite(output) & np.isfinite(joined)
+        changes = np.abs(output[is_finite] - joined[is_finite])
+        scale = np.abs(output[is_finite]).max(initial=0.0)
+        if changes.max(initial=0.0) > whole.output_precision * scale + 1e-6:
+            largest = max(largest, float(changes.max()))
+    return largest
 
 
 def _shape_of(arrays: Any) -> str:

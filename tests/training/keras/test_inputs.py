@@ -57,6 +57,46 @@ def test_features_that_do_not_fit_are_refused_with_what_to_change(is_default, wo
         inputs.build(model, FEATURES, ORIGIN, is_default=is_default)
 
 
+@pytest.mark.parametrize("is_functional", [False, True])
+def test_more_channels_than_the_one_of_the_model_are_refused(is_functional) -> None:
+    import keras
+
+    from elasticdl.training.keras import inputs
+
+    layers = [keras.layers.Conv2D(4, 3), keras.layers.Flatten(), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((8, 8, 1)), *layers])
+    if is_functional:
+        model = keras.Model(model.inputs, model.outputs)
+    images = np.zeros((2, 8, 8, 3), np.float32)
+
+    message = r"expected shape=\(None, 8, 8, 1\), found shape=\(None, 8, 8, 3\)"
+    with pytest.raises(DefinitionError, match=message):
+        inputs.build(model, images, ORIGIN, is_default=True)
+
+
+def test_more_channels_are_taken_where_no_layer_depends_on_their_number() -> None:
+    import keras
+
+    from elasticdl.training.keras import inputs
+
+    model = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.GlobalAveragePooling2D()])
+
+    inputs.build(model, np.zeros((2, 8, 8, 3), np.float32), ORIGIN, is_default=True)
+
+
+def test_of_many_columns_without_the_named_inputs_some_are_listed() -> None:
+    import keras
+
+    from elasticdl.training.keras import inputs
+
+    age, plan = keras.Input((1,), name="age"), keras.Input((1,), name="plan")
+    model = keras.Model([age, plan], keras.layers.Add()([age, plan]))
+    columns = {f"x{i}": np.zeros((2, 1), np.float32) for i in range(64)}
+
+    with pytest.raises(DefinitionError, match=r"; the data have x0, .* and 59 more. Missing: age"):
+        inputs.build(model, columns, ORIGIN, is_default=True)
+
+
 def test_a_last_axis_of_size_1_may_be_missing_in_a_sequential_model_too() -> None:
     import keras
 
@@ -82,7 +122,7 @@ def test_a_shape_that_does_not_fit_is_shown_with_its_number_of_examples() -> Non
         inputs.build(model, images, ORIGIN, is_default=True)
     message = str(caught.value)
     assert "(float32[2, 16, 16, 3], of the first 2 examples)" in message
-    assert "an example has the shape (16, 16, 3). Build the model for this shape, or" in message
+    assert "an example has the shape [16, 16, 3]. Build the model for this shape, or" in message
     assert "frame[columns]" not in message
 
 

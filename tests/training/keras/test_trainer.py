@@ -293,6 +293,7 @@ def test_text_labels_are_refused_before_training_with_how_to_number_them(text, n
     with pytest.raises(UserCodeError) as caught:
         trainer_of(definition_of(), Batch(batch.features, labels, 8))
     assert "such as 'red', and a loss needs numbers" in str(caught.value)
+    assert "evaluation" not in str(caught.value)
     assert f"classes.index({number})" in str(caught.value)
 
 

@@ -192,6 +192,18 @@ class Looping(nn.Linear):
         return torch.stack([super(Looping, self).forward(each) for each in x])
 
 
+class Counting(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 3)
+
+    def forward(self, x):
+        outputs = super().forward(x)
+        return outputs[torch.arange(self.number_of(outputs))]
+
+    def number_of(self, outputs):
+        return len(outputs)
+
+
 class InNumpy(Looping):
     def forward(self, x):
         return nn.Linear.forward(self, x) * float(self.bias.detach().numpy().size / 3)
@@ -203,6 +215,7 @@ class InNumpy(Looping):
         (Gated, r"conftest.py:\d+: forward\(\) depends on the value of a tensor"),
         (Packed, r"test_export.py:\d+: sequences packed by pack_padded_sequence\(\) cannot be"),
         (Looping, r"serving: the exported forward\(\) works for one number of examples only"),
+        (Counting, r"may call len\(tensor\), .* \(use tensor.shape\[0\]\)"),
         (InNumpy, r"test_export.py:\d+: torch.export raised RuntimeError: .* subclasses\. Train"),
     ],
 )
@@ -217,6 +230,15 @@ def test_a_model_that_cannot_be_exported_is_reported_with_the_reason(
     assert "cannot be exported for serving: " in caplog.text
     assert re.search(reason, caplog.text)
     assert list(tmp_path.iterdir()) == []
+
+
+class CountingByShape(Counting):
+    def number_of(self, outputs):
+        return outputs.shape[0]
+
+
+def test_the_number_of_examples_may_be_read_from_a_shape(tmp_path):
+    assert trainer_of(definition_of(CountingByShape)).export(tmp_path) != []
 
 
 class DataDependent(nn.Linear):

@@ -106,6 +106,58 @@ def test_missing_features_are_reported():
         trainer_of(definition_of(ByName), batch)
 
 
+def test_the_only_argument_is_compared_with_the_names_too():
+    class Takes(nn.Linear):
+        def forward(self, age):
+            return super().forward(age)
+
+    batch = batch_of(8, features=lambda x: {"ages": x, "plan": x})
+
+    with pytest.raises(DefinitionError, match=r"takes age; .*Missing: age; did you mean 'ages'\?"):
+        trainer_of(definition_of(lambda: Takes(4, 3)), batch)
+
+
+def test_one_array_for_several_arguments_is_reported_with_their_names():
+    message = (
+        r"(?s)takes left, right; .* one array of features, .*\{\"left\": ..., \"right\": ...\}"
+    )
+
+    with pytest.raises(DefinitionError, match=message):
+        trainer_of(definition_of(ByName), batch_of(8))
+
+
+def test_a_model_in_bfloat16_is_answered_with_a_conversion_in_forward():
+    def model():
+        return nn.Sequential(nn.Linear(4, 3)).to(torch.bfloat16)
+
+    message = r"parameters are torch.bfloat16. Convert .*`forward`: x = x.to\(torch.bfloat16\)"
+
+    with pytest.raises(DefinitionError, match=message):
+        trainer_of(definition_of(model), batch_of(8))
+
+
+@pytest.mark.parametrize(
+    ("shape", "num_channels", "dtype", "expression"),
+    [
+        ((2, 2), 1, "float32", "x[:, None]."),
+        ((2, 2), 1, "uint8", 'x[:, None].astype("float32").'),
+        ((1, 1, 4), 4, "float32", "np.moveaxis(x, -1, 1)."),
+    ],
+)
+def test_images_without_channels_in_front_are_answered_with_how_to_convert_them(
+    shape, num_channels, dtype, expression
+):
+    def model():
+        return nn.Sequential(nn.Conv2d(num_channels, 2, 1), nn.Flatten(), nn.LazyLinear(3))
+
+    batch = batch_of(8, features=lambda x: x.reshape(8, *shape).astype(dtype))
+
+    with pytest.raises(DefinitionError) as caught:
+        trainer_of(definition_of(model), batch)
+
+    assert f"Convert them in the input function: {expression}" in str(caught.value)
+
+
 def test_a_mismatched_shape_is_refused():
     batch = batch_of(8, features=lambda x: {"image": x[:, :3]})
 

@@ -54,7 +54,10 @@ def rate(trainer):
     ("returned", "expected"),
     [
         (lambda o: None, "None, which is not a scheduler.*StepLR"),
-        (lambda o: o, "returned an object of SGD, which is not a scheduler"),
+        (
+            lambda o: o,
+            "an object of SGD, which is not a scheduler.*with step.., state_dict.. and load_",
+        ),
         (StepsWithEpoch, r"step\(\) of StepsWithEpoch.*'epoch'"),
         (lambda o: {"scheduler": step_lr(o), "every": 2}, "'every' is not an option"),
         (lambda o: {"scheduler": step_lr(o), "interval": "batch"}, 'Expected "step" or "epoch"'),

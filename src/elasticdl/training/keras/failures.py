@@ -134,9 +134,11 @@ def of_a_step(
         return mistake
     if isinstance(error, _NOT_OF_THE_USER):
         return _of_tensorflow(error, what, step, definition)
+    # Labels that are text are tried before training, in a step of evaluation.
+    at = "" if has_text(batches[0].labels) else f" in {phase(what)}"
     return UserCodeError(
-        f"{where_raised(error, definition, _PARTS)}: the model, its loss or its metrics raised in "
-        f"{phase(what)} on {_described(batches)}:\n{users_traceback(error)}"
+        f"{where_raised(error, definition, _PARTS)}: the model, its loss or its metrics raised{at} "
+        f"on {_described(batches)}:\n{users_traceback(error)}"
         f"{label_advice(error, batches[0].labels)}"
     )
 

@@ -16,7 +16,12 @@ import keras
 
 from elasticdl.data.batch import Arrays, describe, leaves, map_arrays
 from elasticdl.errors import DefinitionError, raised_at, reason
-from elasticdl.training.input_words import as_floats, how_to_change_features, source_of_features
+from elasticdl.training.input_words import (
+    as_floats,
+    how_to_change_features,
+    missing_features,
+    source_of_features,
+)
 
 if TYPE_CHECKING:
     from elasticdl.definition import Origin
@@ -47,7 +52,7 @@ def build(
     elif _input_names(model) is None:
         candidates = [_as_they_are, _only_entry] if alone else [_as_they_are]
     else:
-        candidates = [_functional_adapter(model, features, origin)]
+        candidates = [_functional_adapter(model, features, origin, is_default=is_default)]
     failures: list[Exception] = []
     for adapter in candidates:
         error = _failure(model, adapter, features)
@@ -90,7 +95,9 @@ def _failure(model: keras.Model, adapter: Adapter, features: Arrays) -> Exceptio
             # Keras warns about an attempt that fails; the next one may fit.
             warnings.simplefilter("ignore")
             given = map_arrays(_symbolic, adapter(features))
-            model(_with_columns(model, given), training=False)
+            given = _with_columns(model, given)
+            _check_last_axis(model, given)
+            model(given, training=False)
     except Exception as error:  # noqa: BLE001 - a user's `call` may raise anything
         return error
     return None
@@ -125,15 +132,44 @@ def _symbolic(array: Any) -> Any:
     return keras.KerasTensor((None, *array.shape[1:]), dtype=dtype)
 
 
+def _functional(model: keras.Model) -> keras.Model:
+    """Return the functional model within a sequential one that has an `Input`, or the model."""
+    return getattr(model, "_functional", None) or model
+
+
+def _expected(model: keras.Model) -> list[Any]:
+    """Return the symbolic inputs that a functional model was made of; none of another model."""
+    if not _input_names(model):
+        return []
+    return leaves(getattr(_functional(model), "_inputs_struct", None))
+
+
+def _check_last_axis(model: keras.Model, given: Any) -> None:
+    """Check inputs whose last axis is 1 in the model only, which Keras ignores until it computes.
+
+    Raises:
+        ValueError: A layer does not take them.
+    """
+    tensors, expected = leaves(given), _expected(model)
+    if len(expected) != len(tensors):
+        return
+    for tensor, wanted in zip(tensors, expected, strict=True):
+        differs = len(tensor.shape) == len(wanted.shape) and wanted.shape[-1] == 1
+        if differs and tensor.shape[-1] not in {1, None}:
+            try:
+                _functional(model).call(given, training=False)
+            except ValueError as error:
+                raise ValueError(
+                    f"expected shape={tuple(wanted.shape)}, found shape={tuple(tensor.shape)}"
+                ) from error
+
+
 def _with_columns(model: keras.Model, given: Any) -> Any:
     """Return symbolic inputs, with a last axis of size 1 where only the model's input has it.
 
     Keras adds such an axis to numbers, but not to symbolic inputs.
     """
-    # A sequential model with an `Input` has a functional model within.
-    functional = getattr(model, "_functional", None) or model
-    expected = leaves(getattr(functional, "_inputs_struct", None)) if _input_names(model) else []
-    tensors = leaves(given)
+    expected, tensors = _expected(model), leaves(given)
     if len(expected) != len(tensors):
         return given
     replaced = iter(
@@ -161,17 +197,18 @@ def _input_names(model: keras.Model) -> list[str] | None:
     return [tensor.name for tensor in inputs] if inputs else None
 
 
-def _functional_adapter(model: keras.Model, features: Arrays, origin: Origin) -> Adapter:
+def _functional_adapter(
+    model: keras.Model, features: Arrays, origin: Origin, *, is_default: bool
+) -> Adapter:
     names = _input_names(model) or []
     if not isinstance(features, Mapping):
         return _as_they_are
     if len(names) == 1 and len(features) == 1:
         return _only_entry
-    missing = [name for name in names if name not in features]
-    if missing:
+    if any(name not in features for name in names):
         raise DefinitionError(
-            f"{origin}: the model {model.name!r} has the inputs {', '.join(names)}; the input "
-            f"function returns {', '.join(features)}. Missing: {', '.join(missing)}.\n"
+            f"{origin}: the model {model.name!r} has the inputs {', '.join(names)}; "
+            f"{missing_features(names, features, is_default=is_default)}\n"
             "  Name the entries of the features as the model's `Input(name=...)`."
         )
     ranks = {tensor.name: len(tensor.shape) for tensor in model.inputs}

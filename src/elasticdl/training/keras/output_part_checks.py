@@ -364,6 +364,12 @@ def rounding_of(model: keras.Model) -> float:
     return _RTOL if is_known and types.isdisjoint(_HALF_PRECISION) else _HALF_PRECISION_RTOL
 
 
+def rows_of(batch: ExampleBatch) -> list[np.ndarray[Any, Any]]:
+    """Return the outputs of a batch with one row per example, as float64 or complex128."""
+    rows = _numbers(batch.outputs)
+    return [each for each in rows if each.ndim and len(each) == batch.num_examples]
+
+
 def _numbers(outputs: Any) -> list[np.ndarray[Any, Any]]:
     """Return the floating-point and complex outputs, as float64 and complex128 arrays.
 

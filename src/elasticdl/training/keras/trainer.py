@@ -1007,13 +1007,16 @@ class KerasTrainer:
             made, again = (replace(trial, outputs=forward(trial, seed, False)) for seed in range(2))
             loss, divisor = runs.loss_of(made), runs.divisor_of(made)
             is_random = loss != runs.loss_of(again)
+        rounding = output_part_checks.rounding_of(self.model)
         return MeasuredLoss(
             loss,
             divisor,
             [tuple(output.shape[1:]) for output in leaves(made.outputs)],
             # A tenth of what deep models may amplify in single outputs.
-            output_part_checks.rounding_of(self.model) / 10,
+            rounding / 10,
             is_random,
+            output_part_checks.rows_of(made),
+            rounding,
         )
 
     def _unmoved(self) -> contextlib.AbstractContextManager[None]:

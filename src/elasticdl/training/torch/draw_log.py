@@ -1,5 +1,8 @@
 """Records a model's random draws, to find out whether two runs drew the same numbers.
 
+It also records whether the model computes in half precision, which no dtype of its parameters or
+outputs shows for certain.
+
 With the same seed, two runs on batches of the same shapes draw the same numbers at the same places,
 unless the number of draws depends on values, as for dropout of the tokens that reach an expert.
 In some of PyTorch's own operations it does: RReLU draws for negative numbers only, and a gamma
@@ -36,12 +39,20 @@ _MEANS: Mapping[Any, Callable[..., torch.Tensor]] = {
 }
 
 
+_HALVES = {torch.bfloat16, torch.float16}
+
+
 class DrawLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records, as a context manager, the PyTorch operations that draw random numbers."""
+    """Records, as a context manager, the PyTorch operations that draw random numbers.
+
+    Attributes:
+        is_half: Whether an operation returned float16 or bfloat16.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._draws: list[Hashable] = []
+        self.is_half = False
 
     def __torch_dispatch__(
         self,
@@ -58,8 +69,9 @@ class DrawLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func in _MEANS:
             return _MEANS[func](*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
+        tensors = [each for each in tree_leaves(result) if isinstance(each, torch.Tensor)]
+        self.is_half = self.is_half or any(tensor.dtype in _HALVES for tensor in tensors)
         if torch.Tag.nondeterministic_seeded in func.tags:
-            tensors = [each for each in tree_leaves(result) if isinstance(each, torch.Tensor)]
             self._draws.append((str(func), *(tuple(tensor.shape) for tensor in tensors)))
         return result
 

@@ -100,7 +100,7 @@ def _reason(error: Exception) -> str:
     if in_rnn and (decides or "FakeTensor" in text):
         reason = (
             "sequences packed by pack_padded_sequence() cannot be exported. Pad them instead: the "
-            "last output of each is outputs[torch.arange(len(outputs)), lengths - 1]."
+            "last output of each is outputs[torch.arange(outputs.shape[0]), lengths - 1]."
         )
     elif decides:
         reason = (
@@ -109,7 +109,8 @@ def _reason(error: Exception) -> str:
         )
     elif "Constraints violated" in text:
         reason = (
-            "the exported forward() works for one number of examples only. It may loop over the "
+            "the exported forward() works for one number of examples only. It may call "
+            "len(tensor), which is a fixed number there (use tensor.shape[0]), loop over the "
             "examples, reshape to a fixed number of them, contain TorchScript, or use an einsum of "
             "more than two tensors, which torch.export fixes to that number."
         )

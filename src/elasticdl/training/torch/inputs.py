@@ -15,12 +15,21 @@ a default may be among the features of some modes only, such as a target in trai
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+import torch
+from torch.nn.modules.conv import _ConvNd
+
 from elasticdl.data.batch import Arrays, describe, leaves, map_arrays
 from elasticdl.errors import DefinitionError, raised_at, users_traceback
-from elasticdl.training.input_words import how_to_change_features, source_of_features
+from elasticdl.training.input_words import (
+    how_to_change_features,
+    missing_features,
+    source_of_features,
+)
 from elasticdl.training.torch.failures import device_advice
 
 if TYPE_CHECKING:
@@ -31,6 +40,11 @@ if TYPE_CHECKING:
 Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 Adapter: TypeAlias = Callable[[Arrays], Arguments]
 
+_TAKES_NO_DICT = re.compile(r"not dict$|'dict' object|operand.*'dict'|got dict\b", re.MULTILINE)
+_CHANNELS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "x[:, None]": lambda x: x[:, None],
+    "np.moveaxis(x, -1, 1)": lambda x: x.movedim(-1, 1),
+}
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -55,7 +69,7 @@ def find_adapter(
         DefinitionError: The model does not accept these features.
     """
     failures: list[Exception] = []
-    candidates = _candidates(model, features, origin)
+    candidates = _candidates(model, features, origin, is_default=is_default)
     for adapter in candidates:
         try:
             run(adapter)
@@ -63,13 +77,30 @@ def find_adapter(
             failures.append(error)
         else:
             return adapter
+    required = _required(model)
+    if (
+        isinstance(features, Mapping)
+        and len(required) == 1
+        and required[0] not in features
+        and len(features) > 1
+        and _TAKES_NO_DICT.search(str(failures[0]))
+    ):
+        raise _missing(model, required, features, origin, is_default=is_default) from failures[0]
     num_examples = next((len(array) for array in leaves(features) if array.ndim), 0)
-    change = how_to_change_features(
-        "the model's `forward`",
-        features,
-        is_default=is_default,
-        needs_floats=_takes_floats(features, candidates[0], run),
-    )
+    dtype = _dtype_it_takes(model, candidates[0], run)
+    if dtype is None:
+        change = how_to_change_features(
+            "the model's `forward`",
+            features,
+            is_default=is_default,
+            needs_floats=_takes_floats(features, candidates[0], run),
+            with_channels=_with_channels(model, features, candidates[0], run),
+        )
+    else:
+        change = (
+            f"The model's parameters are {dtype}. Convert features in the model's `forward`: "
+            f"x = x.to({dtype}). An nn.Sequential needs a module around it whose forward does."
+        )
     advice = (
         f"\n  {change}"
         f"\n  The model was tried on the first {num_examples} examples. It must accept a batch of "
@@ -83,6 +114,25 @@ def find_adapter(
     ) from failures[0]
 
 
+def _dtype_it_takes(
+    model: nn.Module, adapter: Adapter, run: Callable[[Adapter], object]
+) -> torch.dtype | None:
+    """Return the dtype of the parameters, if the model takes features only of this dtype."""
+    dtypes = {each.dtype for each in model.parameters() if each.is_floating_point()}
+    if len(dtypes) != 1 or dtypes == {torch.get_default_dtype()}:
+        return None
+    (dtype,) = dtypes
+
+    def convert(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+    try:
+        run(lambda tensors: adapter(map_arrays(convert, tensors)))
+    except Exception:  # noqa: BLE001 - a user's `forward` may raise anything
+        return None
+    return dtype
+
+
 def _takes_floats(features: Arrays, adapter: Adapter, run: Callable[[Adapter], object]) -> bool:
     """Return whether a model that does not take the features takes their numbers as floats."""
     if not any(array.dtype.kind in "iub" for array in leaves(features)):
@@ -94,12 +144,62 @@ def _takes_floats(features: Arrays, adapter: Adapter, run: Callable[[Adapter], o
     return True
 
 
-def _candidates(model: nn.Module, features: Arrays, origin: Origin) -> Sequence[Adapter]:
+def _with_channels(
+    model: nn.Module, features: Arrays, adapter: Adapter, run: Callable[[Adapter], object]
+) -> str:
+    """Return how to make an array that the convolutions of a model take, with an axis for channels.
+
+    The result is an expression of the array x; "" if none is known.
+    """
+    is_of_convolutions = any(isinstance(each, _ConvNd) for each in model.modules())
+    if not isinstance(features, np.ndarray) or not is_of_convolutions:
+        return ""
+    for expression, change in _CHANNELS.items():
+        try:
+            run(lambda tensors, change=change: adapter(change(tensors).float()))  # type: ignore[misc]
+        except Exception:  # noqa: BLE001, S112 - a user's `forward` may raise anything
+            continue
+        return expression if features.dtype.kind == "f" else f'{expression}.astype("float32")'
+    return ""
+
+
+def _required(model: nn.Module) -> list[str]:
+    """Return the names of the arguments that `forward` requires."""
     parameters = inspect.signature(model.forward).parameters.values()
-    required = [p.name for p in parameters if p.kind in _POSITIONAL and p.default is p.empty]
+    return [p.name for p in parameters if p.kind in _POSITIONAL and p.default is p.empty]
+
+
+def _missing(
+    model: nn.Module,
+    required: Sequence[str],
+    features: Mapping[str, Any],
+    origin: Origin,
+    *,
+    is_default: bool,
+) -> DefinitionError:
+    arguments = f"{type(model).__name__}.forward takes {', '.join(required)}"
+    return DefinitionError(
+        f"{origin}: {arguments}; {missing_features(required, features, is_default=is_default)}\n"
+        "  Name the entries of the features as the arguments of `forward`."
+    )
+
+
+def _candidates(
+    model: nn.Module, features: Arrays, origin: Origin, *, is_default: bool
+) -> Sequence[Adapter]:
+    parameters = inspect.signature(model.forward).parameters.values()
+    required = _required(model)
     if isinstance(features, (list, tuple)):
         return [_one_an_argument if len(required) > 1 else _as_they_are]
     if not isinstance(features, Mapping):
+        if len(required) > 1:
+            has = "the data have" if is_default else "the input function returns"
+            entries = ", ".join(f'"{name}": ...' for name in required)
+            raise DefinitionError(
+                f"{origin}: {type(model).__name__}.forward takes {', '.join(required)}; {has} one "
+                f"array of features, {describe(features)}.\n  Features for several arguments are "
+                f"a dict with their names: {{{entries}}}."
+            )
         return [_as_they_are]
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
     takes = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -109,11 +209,7 @@ def _candidates(model: nn.Module, features: Arrays, origin: Origin) -> Sequence[
     if are_names and not missing:
         return [_by_name(None if takes_all else takes)]
     if len(required) > 1:
-        raise DefinitionError(
-            f"{origin}: {type(model).__name__}.forward takes {', '.join(required)}; the input "
-            f"function returns {', '.join(features)}. Missing: {', '.join(missing)}.\n"
-            "  Name the entries of the features as the arguments of `forward`."
-        )
+        raise _missing(model, required, features, origin, is_default=is_default)
     # The tensor first: a forward that expects the dict fails on it at once, but not the reverse.
     return [_only_entry, _as_they_are] if len(features) == 1 else [_as_they_are]
 

@@ -59,6 +59,9 @@ _CROWDED_EXAMPLES = 3
 _MAX_CROWDING = 4
 # Examples that any model must accept.
 _FEWEST = 2
+# Relative differences of losses and of outputs that rounding can cause. A GPU may multiply float32
+# with as few digits (TensorFloat-32) as float16 has.
+_ROUNDING, _ROUNDING_ON_GPU, _HALF_ROUNDING = (1e-4, 1e-3), (1e-3, 0.01), (4e-3, 0.02)
 QUIET = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # noqa: SLF001 - their base
 
 
@@ -71,12 +74,14 @@ class _Made:
         loss: The loss, if there is one.
         moves: Whether the run changed a buffer.
         draws: Equal for two runs with the same seed and the same random draws.
+        is_half: Whether an operation returned float16 or bfloat16.
     """
 
     outputs: Sequence[torch.Tensor]
     loss: BatchLoss | None
     moves: bool
     draws: Hashable
+    is_half: bool
 
 
 class PartCheck:
@@ -162,12 +167,17 @@ class PartCheck:
         made, again = (self._run(batch, moment, training=False) for moment in (0, 1))
         if made.loss is None:
             return MeasuredLoss(0.0, 1.0, [], 0.0)
+        is_on_cpu = made.loss.value.device.type == "cpu"
+        rounding = _ROUNDING if is_on_cpu else _ROUNDING_ON_GPU
+        of_loss, of_outputs = _HALF_ROUNDING if made.is_half else rounding
         return MeasuredLoss(
             float(made.loss.value),
             float(made.loss.divisor),
             [tuple(output.shape[1:]) for output in made.outputs],
-            made.loss.precision,
+            max(of_loss, made.loss.precision) if made.is_half else of_loss,
             _value(made) != _value(again),
+            [t.cpu().numpy() for t in made.outputs if t.ndim and len(t) == batch.num_examples],
+            of_outputs,
         )
 
     def _check_crowded(self, batch: Tensors, update_size: int) -> None:
@@ -381,7 +391,7 @@ class PartCheck:
             # separately.
             value = float(stepped.loss.value)
             doubles = [t for t in doubles if t.ndim or float(t) != value]
-        return _Made(doubles, stepped.loss, moves, draws)
+        return _Made(doubles, stepped.loss, moves, draws, log.is_half)
 
     @contextmanager
     def _mode(self, *, training: bool) -> Iterator[None]:

@@ -305,7 +305,8 @@ class Schedulers:
         if not has_all or isinstance(scheduler, Optimizer):
             raise self._error(
                 f"it returned {_described(scheduler)}, which is not a scheduler.",
-                "Return one of torch.optim.lr_scheduler, such as StepLR(optimizer, 30).",
+                "Return one of torch.optim.lr_scheduler, such as StepLR(optimizer, 30), or an "
+                "object with step(), state_dict() and load_state_dict().",
             )
         is_plateau = isinstance(scheduler, lr_scheduler.ReduceLROnPlateau)
         if not is_plateau and (missing := _required(scheduler.step)):
