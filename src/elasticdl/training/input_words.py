@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays
 
 
-# Up to how many names of features are all listed, and how many of more.
 _EACH_LABEL = ("label", "label in labels")
+# Up to how many names of features are all listed, and how many of more.
 _MAX_NAMES, _MAX_SHOWN = 10, 5
 
 
