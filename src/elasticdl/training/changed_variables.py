@@ -139,14 +139,17 @@ class ChangedVariables:
         name: str,
         arguments: Sequence[Variable | None] = (),
         named: Mapping[str, Variable] | None = None,
+        *,
+        is_complete: bool = True,
     ) -> None:
         """Follow a function, a method, a partial or an object that can be called.
 
         Args:
             function: What is called; anything else is ignored.
             name: Name of the function for messages.
-            arguments: Its first arguments, as far as they outlive the call.
-            named: Arguments by name, likewise.
+            arguments: Its first arguments; None for those that do not outlive the call.
+            named: Arguments by name.
+            is_complete: Whether the others have their default values.
         """
         named = named or {}
         if isinstance(function, functools.partial):
@@ -155,19 +158,22 @@ class ChangedVariables:
             more = {
                 key: Variable(each, "", "", each, name) for key, each in function.keywords.items()
             }
-            self.follow(function.func, name, [*bound, *arguments], {**more, **named})
+            arguments, named = [*bound, *arguments], {**more, **named}
+            self.follow(function.func, name, arguments, named, is_complete=is_complete)
         elif isinstance(function, types.MethodType):
             owner = function.__self__
             itself = self._use(owner, "", _name_of(owner), owner, name)
-            self.follow(function.__func__, name, [itself, *arguments], named)
+            arguments = [itself, *arguments]
+            self.follow(function.__func__, name, arguments, named, is_complete=is_complete)
         elif isinstance(function, types.FunctionType):
             if is_users(function):
-                self._function(function, name, arguments, named)
+                self._function(function, name, arguments, named, is_complete=is_complete)
         elif is_users_object(function) and not self._is_left_out(function):
             # `callable()` would not say whose method it is.
             called = inspect.getattr_static(type(function), "__call__", None)
             if isinstance(called, types.FunctionType):
-                self.follow(types.MethodType(called, function), name, arguments, named)
+                method = types.MethodType(called, function)
+                self.follow(method, name, arguments, named, is_complete=is_complete)
 
     def _function(
         self,
@@ -175,9 +181,12 @@ class ChangedVariables:
         name: str,
         arguments: Sequence[Variable | None],
         named: Mapping[str, Variable],
+        *,
+        is_complete: bool,
     ) -> None:
         code = function.__code__
-        seen = (id(function), *(id(each.value) for each in arguments if each))
+        known = [*arguments, *named.values()]
+        seen = (id(function), *(id(each.value) for each in known if each))
         if seen in self._seen or len(self._seen) >= _MAX_FUNCTIONS:
             return
         self._seen.add(seen)
@@ -191,7 +200,8 @@ class ChangedVariables:
         for parameter, value in defaults.items():
             # A default argument stays the same object.
             if parameter not in given and not isinstance(value, PLAIN):
-                given[parameter] = self._use(value, "", parameter, value, name)
+                default = self._use(value, "", parameter, value, name)
+                given[parameter] = default if is_complete else None
         free = {
             variable: self._use(cell, variable, variable, content_of(cell), name)
             for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)
@@ -201,6 +211,12 @@ class ChangedVariables:
             if attribute != "__wrapped__":
                 self._use(function, attribute, f"{function.__name__}.{attribute}", value, name)
         self._code(code, function.__globals__, free, given, name)
+
+    def _follow_inner(
+        self, function: Any, name: str, arguments: Sequence[Variable | None] = ()
+    ) -> None:
+        """Follow what a function uses; with which arguments it calls it is unknown."""
+        self.follow(function, name, arguments, is_complete=False)
 
     def _use(
         self, owner: Any, attribute: str, name: str, value: Any, function: str
@@ -214,7 +230,7 @@ class ChangedVariables:
         self._used.setdefault(variable.key, variable)
         self._num_uses[variable.key] += 1
         if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
-            self.follow(value, function)
+            self._follow_inner(value, function)
         return variable
 
     def _change(self, variable: Variable | None, *, collects: bool = False) -> None:
@@ -251,7 +267,7 @@ class ChangedVariables:
         if self._is_left_out(value):
             return None
         if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
-            self.follow(value, function)
+            self._follow_inner(value, function)
         is_stored = self._is_stored(of.value, name)
         return Variable(of.value, name, f"{of.name}.{name}", value, function, is_stored)
 
@@ -260,14 +276,14 @@ class ChangedVariables:
         is_class = isinstance(of.value, type)
         match found:
             case types.FunctionType():
-                self.follow(found, function, [] if is_class else [of])
+                self._follow_inner(found, function, [] if is_class else [of])
             case property():
-                self.follow(found.fget, function, [of])
+                self._follow_inner(found.fget, function, [of])
             case classmethod():
                 of_class = Variable(base, "", base.__name__, base, function)
-                self.follow(found.__func__, function, [of_class])
+                self._follow_inner(found.__func__, function, [of_class])
             case staticmethod():
-                self.follow(found.__func__, function)
+                self._follow_inner(found.__func__, function)
             case _ if is_class or name not in _assigned_by_methods(type(of.value)):
                 return self._use(base, name, f"{base.__name__}.{name}", found, function)
         return None
@@ -300,7 +316,7 @@ class ChangedVariables:
                 shared = {key: given[key] for key in inner.co_freevars if key in given}
                 self._code(inner, variables, free, shared, name)
 
-    def _step(  # noqa: C901, PLR0912, PLR0915 - one line an instruction
+    def _step(  # noqa: C901, PLR0912 - one line an instruction
         self,
         each: dis.Instruction,
         frame: _Frame,
@@ -338,8 +354,7 @@ class ChangedVariables:
                 self._change(frame.pop(-effect)[1])
             case "BINARY_SUBSCR" | "BINARY_OP" if effect == -1:
                 of, _ = frame.pop(2)
-                is_item = each.opname == "BINARY_SUBSCR" or each.argrepr == "[]"
-                frame.push(_item(of) if is_item else None)
+                frame.push(self._combined(of, each.argrepr or "[]"))
             case "GET_ITER":
                 self._advance(frame.stack[-1] if frame.stack else None)
             case "PRECALL":
@@ -379,6 +394,15 @@ class ChangedVariables:
         elif isinstance(of.value, _GENERATORS) and not name.startswith("_"):
             self._change(of)
 
+    def _combined(self, of: Variable | None, operator: str) -> Variable | None:
+        """Return the result of a subscript, or of `+=` and the like, which change a container."""
+        if operator == "[]":
+            return _item(of)
+        if of and operator.endswith("=") and isinstance(of.value, _CONTAINERS):
+            self._change(of)
+            return of
+        return None
+
     def _set_item(self, of: Variable | None, key: Variable | None) -> None:
         # A constant key of a dict of the file is a setting; a change shows if it happens.
         if not (of and of.is_of_file and key is _CONSTANT):
@@ -408,7 +432,7 @@ class ChangedVariables:
             (None, ()),
         )
         if is_users_object(called):
-            self.follow(called, function)
+            self._follow_inner(called, function)
         first = next((each for each in rest[:2] if each), None)
         if first is None:
             return None

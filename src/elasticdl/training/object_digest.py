@@ -129,12 +129,12 @@ class _Summary:
                 return type(value).__name__, len(value), items
             case set() | frozenset():
                 # The order of a set is not part of its value.
-                return len(value), sorted(repr(self._token(each, depth - 1)) for each in value)
-            case list() | tuple() | deque():
                 some = list(itertools.islice(value, _MAX_ITEMS))
+                return len(value), sorted(repr(self._token(each, depth - 1)) for each in some)
+            case list() | tuple() | deque():
                 # The end of a long list changes when items are added, and when the last one does.
-                last = list(value)[-1:] if len(value) > _MAX_ITEMS else []
-                return len(value), [self._token(each, depth - 1) for each in [*some, *last]]
+                some = [*itertools.islice(value, _MAX_ITEMS), *([value[-1]] if value else [])]
+                return len(value), [self._token(each, depth - 1) for each in some]
             case Iterator() if not isinstance(value, itertools.count):
                 return [self._token(each, depth - 1) for each in position_of(value)]
         inner = self._attributes(value)

@@ -268,6 +268,22 @@ def test_constants_in_attributes_of_a_callback_are_not_named(keras):
     assert all(memory.watches(monitoring, name) for name in ("config", "mode", "longest"))
 
 
+def test_the_default_of_an_argument_that_keras_passes_is_not_named(keras):
+    def add(logs={}):  # noqa: B006 - the subject of the test
+        logs["added"] = 1
+
+    def on_epoch_end(self, epoch, logs={}):  # noqa: B006
+        logs["more"] = epoch
+        add(logs)
+
+    own = callback(on_epoch_end=on_epoch_end)
+    memory = memory_of(own, keras.callbacks.LambdaCallback(on_epoch_end=own.on_epoch_end))
+    assert list(memory.suspected()) == []
+    own.on_epoch_end(0, {})
+
+    assert list(memory.changed()) == []
+
+
 class Settings:
     def __init__(self):
         self.rate, self.n = 0.01, 0

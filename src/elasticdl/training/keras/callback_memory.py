@@ -35,6 +35,8 @@ from elasticdl.training.object_digest import (
 
 # A resumed training calls these again, or has no need of what they change.
 _AT_AN_END = ("__init__", "set_model", "set_params", "on_train_begin", "on_train_end")
+# Keras passes a number and the logs, or the learning rate, so their defaults are not used.
+_GIVEN = (None, None)
 _FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
 _OF_KERAS = (
     keras.Model, keras.layers.Layer, keras.optimizers.Optimizer, keras.metrics.Metric,
@@ -104,10 +106,10 @@ class CallbackMemory:
         try:
             for name, function in _methods(callback):
                 itself = Variable(callback, "", "self", callback, name)
-                code.follow(function, name, [itself])
+                code.follow(function, name, [itself, *_GIVEN])
             for name, value in attributes.items():
                 if name not in _AT_AN_END and not _is_left_out(value):
-                    code.follow(value, _name_of(value, name))
+                    code.follow(value, _name_of(value, name), _GIVEN)
         except Exception:  # noqa: BLE001, S110 - see above
             pass
         own = [

@@ -474,8 +474,8 @@ class KerasHooks:
             self._warned.add((who, name))
             _log.warning(
                 "%s: the callback %s keeps %s in self.%s, which a checkpoint cannot store, so it "
-                "is reset when this job resumes: create it in on_train_begin(), and keep what must "
-                "outlive it in attributes with numbers, strings, lists, dicts or arrays.",
+                "is reset when this job resumes. Create what has no state in on_train_begin(), and "
+                "keep state as numbers, strings, lists, dicts or arrays.",
                 self._where,
                 who,
                 _with_article(kind.removeprefix("builtins.")),
