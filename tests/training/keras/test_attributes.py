@@ -1,8 +1,11 @@
 """Plain values of layers and optimizers: compiled with what the model file made."""
 
+import functools
 import itertools
 import json
 import re
+import sys
+import types
 
 import keras
 import numpy as np
@@ -242,6 +245,100 @@ def of_wrapper():
         return loss(labels, outputs)
 
     return ordered, settings
+
+
+SCALE = 1.0
+CONFIG = {"scale": 1.0}
+helper = types.ModuleType("helper")
+helper.DEPTH = 4
+
+
+class Halving(keras.losses.Loss):
+    factor = 0.5
+
+    @property
+    def scale(self):
+        return self.factor
+
+    def call(self, y_true, y_pred):
+        return self.scale * (y_true - y_pred)
+
+
+def of_plain_values():
+    scale = 1.0
+
+    def set_scale(value):
+        nonlocal scale
+        scale = value
+
+    def scaled(error):
+        return CONFIG["scale"] * scale * error
+
+    def loss(labels, outputs):
+        return SCALE * scaled(labels - outputs) * helper.DEPTH
+
+    return loss, set_scale
+
+
+class Scaling(keras.layers.Layer):
+    factor = 1.0
+
+    def call(self, x):
+        return SCALE * self.factor * x
+
+
+def changes_of_plain_variables(monkeypatch):
+    """Return name of the changed variable -> a loss or layer, and a change of what it reads."""
+    loss, set_scale = of_plain_values()
+    put, here = monkeypatch.setattr, sys.modules[__name__]
+    return {
+        "SCALE of test_attributes.py": (loss, lambda: put(here, "SCALE", 2.0)),
+        "CONFIG of test_attributes.py": (
+            functools.partial(loss, outputs=0),
+            lambda: monkeypatch.setitem(CONFIG, "scale", 2.0),
+        ),
+        "scale of .*scaled": (loss, lambda: set_scale(2.0)),
+        "DEPTH of helper": (loss, lambda: put(helper, "DEPTH", 5)),
+        "factor of Halving": (Halving(), lambda: put(Halving, "factor", 1.0)),
+        "factor of Scaling": (Scaling(), lambda: put(Scaling, "factor", 2.0)),
+        "SCALE of test_attributes.py .": (
+            keras.layers.Lambda(lambda x: SCALE * x),
+            lambda: put(here, "SCALE", 3.0),
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", changes_of_plain_variables(pytest.MonkeyPatch()))
+def test_a_change_of_variables_that_a_step_reads_is_refused(name, monkeypatch):
+    reader, apply = changes_of_plain_variables(monkeypatch)[name]
+    layers = [reader] if isinstance(reader, keras.layers.Layer) else []
+    model = keras.Sequential([keras.Input((2,)), *layers])
+    losses = [] if layers else [reader]
+    attributes = attributes_of(model, keras.optimizers.SGD(), *losses)
+
+    with (
+        pytest.raises(DefinitionError, match=rf"on_train_begin\(\) changes {name}"),
+        attributes.watched("on_train_begin()", "Do not."),
+    ):
+        apply()
+
+    changed = attributes.changed()
+    with attributes.as_in_file():
+        assert attributes.changed() == {}
+    assert len(changed) == 1
+    assert attributes.changed() == changed
+    other = attributes_of(model, keras.optimizers.SGD(), *losses)
+    assert other.changed() == {}
+
+
+def test_variables_that_no_step_reads_may_change(monkeypatch):
+    loss, _ = of_plain_values()
+    attributes = attributes_of(keras.Sequential([keras.Input((2,))]), keras.optimizers.SGD(), loss)
+    changed = {"ORIGIN": None, "weighting": Settings()}
+    for name, value in changed.items():
+        monkeypatch.setattr(sys.modules[__name__], name, value)
+
+    assert attributes.changed() == {}
 
 
 def changes_of_losses():

@@ -568,7 +568,7 @@ def test_a_loss_that_a_callback_changes_is_stored_and_restored(keras):
 
     class Anneals(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
-            focal.gamma = 0.5
+            self.model.loss.gamma = 0.5
 
     focal = Focal()
     definition = definition_of(

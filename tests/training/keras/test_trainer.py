@@ -77,6 +77,25 @@ def test_initial_weights_depend_only_on_the_seed():
     assert not np.array_equal(one[kernel], other[kernel])
 
 
+def test_checks_of_later_batches_see_the_model_as_it_was_compiled():
+    import keras
+
+    def create():
+        # Without a rate, the layer has no seed generator.
+        return keras.Sequential(
+            [keras.Input((4,)), keras.layers.Dropout(0.0), keras.layers.Dense(3)]
+        )
+
+    trainer = trainer_of(definition_of(create_model=create))
+    given = []
+    for number in range(20):
+        trainer.model.layers[0].rate = number / 20
+        contribution, _ = trainer.gradients(batch_of(8))
+        given.append(contribution.buffer.copy())
+
+    assert all(np.array_equal(each, given[0]) for each in given)
+
+
 def test_a_second_model_has_the_same_parameter_names():
     assert list(trainer_of(definition_of()).state()) == list(trainer_of(definition_of()).state())
 

@@ -22,9 +22,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 import types
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import (
+    Collection,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+)
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +41,14 @@ import tensorflow as tf
 from elasticdl.errors import DefinitionError
 from elasticdl.training.iterators import position_of
 from elasticdl.training.keras.callback_state import CONFIGURED
+from elasticdl.training.keras.read_variables import (
+    Variables,
+    is_of_library,
+    is_of_user,
+    names_in,
+    used_by,
+    variables_of,
+)
 
 if TYPE_CHECKING:
     from elasticdl.definition import Origin
@@ -61,7 +75,6 @@ _READ = (*CONFIGURED, keras.losses.Loss, keras.metrics.Metric)
 # Objects that are never compared by identity: Keras or the user's callbacks replace them freely.
 _NOT_COMPARED = (type, keras.Variable, keras.Optimizer, keras.callbacks.Callback)
 _LEARNING_RATE = "_learning_rate"
-_LIBRARIES = ("keras", "tensorflow", "numpy", "tf_keras", "elasticdl")
 _DEPTH_OF_OBJECTS = 2
 _FUNCTIONS = (types.FunctionType, types.MethodType)
 _CALLERS = (*_FUNCTIONS, functools.partial, keras.losses.Loss, keras.metrics.Metric)
@@ -84,7 +97,7 @@ class _Tracked:
     """An object with attributes that a compiled step reads.
 
     Attributes:
-        owner: The object.
+        owner: The object; or `Variables`, which are treated as attributes of their place.
         name: How messages name it.
         key: Prefix of the keys of its attributes in checkpoints.
         made: Its attributes as the user's file set them.
@@ -102,6 +115,8 @@ class _Tracked:
 
     def values(self) -> dict[str, Any]:
         """Return the present attributes."""
+        if isinstance(self.owner, Variables):
+            return _copies(_only(self.owner.place, self.owner.names))
         values = _values(self.owner)
         return values if self.only is None else _only(values, self.only)
 
@@ -118,7 +133,8 @@ class Attributes:
 
     def __init__(self, origin: Origin) -> None:
         self._origin = origin
-        self._tracked: dict[int, _Tracked] = {}
+        # By the id of the object, or the place of the variables.
+        self._tracked: dict[Hashable, _Tracked] = {}
         self._num_of_step = 0
         # The changes that evaluations are compiled with, by key. None before the first evaluation.
         self._in_evaluation: dict[str, Any] | None = None
@@ -145,14 +161,17 @@ class Attributes:
             made = _values(owner) if known is None else known.made
             is_of_step = known is not None and known.is_of_step
             self._tracked[id(owner)] = _Tracked(owner, name, str(number), made, is_of_step)
+        self._track_variables(owner for owner, _ in found.values())
 
     def track_of_step(self, owners: Iterable[Any]) -> None:
         """Track losses or metrics, which are objects or functions, and the objects in them."""
+        readers = []
         for owner in owners:
             name = _name(owner)
             found = [(name, owner), *_held(owner, name, _DEPTH_OF_OBJECTS + 1)]
             others = [each for _, each in found if not isinstance(each, keras.callbacks.Callback)]
-            read = frozenset[str]().union(*map(_names_in, others))
+            read = frozenset[str]().union(*map(names_in, others))
+            readers += others
             for called, each in found:
                 if hasattr(each, "__dict__") and id(each) not in self._tracked:
                     key = f"of_step{self._num_of_step}"
@@ -161,6 +180,18 @@ class Attributes:
                     only = read if isinstance(each, keras.callbacks.Callback) else None
                     values = _values(each) if only is None else _only(_values(each), only)
                     self._tracked[id(each)] = _Tracked(each, called, key, values, True, only)
+        self._track_variables(readers)
+
+    def _track_variables(self, owners: Iterable[Any]) -> None:
+        """Track variables outside objects that the code of a step reads."""
+        for variables in variables_of(owners):
+            known = self._tracked.get(variables.identity)
+            if known is not None:
+                variables.names.update(known.owner.names)
+            key = f"variables{len(self._tracked)}" if known is None else known.key
+            each = _Tracked(variables, variables.called, key, {}, is_of_step=True)
+            each.made.update(each.values() | (known.made if known else {}))
+            self._tracked[variables.identity] = each
 
     @property
     def of_step(self) -> list[Any]:
@@ -184,7 +215,7 @@ class Attributes:
         moved = []
         read = [each for each in self._tracked.values() if not (runs and each.is_of_step)]
         for each in read:
-            vars_ = vars(each.owner)
+            vars_ = _vars(each.owner)
             for name in _changes(each.owner, each.made, each.values(), with_new=True):
                 wanted = each.made.get(name, _MISSING)
                 moved.append((each, name, vars_.get(name, _MISSING), wanted))
@@ -205,9 +236,9 @@ class Attributes:
             for each, name, value, put in reversed(moved):
                 if _same(each.values().get(name, _MISSING), put):
                     if value is _MISSING:
-                        vars(each.owner).pop(name, None)
+                        _vars(each.owner).pop(name, None)
                     else:
-                        vars(each.owner)[name] = value
+                        _vars(each.owner)[name] = value
 
     def begin_evaluation(self) -> bool:
         """Note what callbacks have changed so far: evaluations are compiled with it, as in `fit`.
@@ -301,8 +332,12 @@ class Attributes:
             for name in sorted(found, key=lambda name: name.startswith("_")):
                 raise DefinitionError(
                     f"{self._origin}: {who} changes {name.removeprefix('_')} of "
-                    f"{each.name} ({type(each.owner).__name__}). {advice}"
+                    f"{each.name} ({_kind(each.owner)}). {advice}"
                 )
+
+
+def _kind(owner: Any) -> str:
+    return owner.kind if isinstance(owner, Variables) else type(owner).__name__
 
 
 def _of(key: str, changed: Mapping[str, Any]) -> dict[str, Any]:
@@ -321,7 +356,11 @@ def _values(owner: Any) -> dict[str, Any]:
         for name, value in vars(owner).items()
         if name in _PRIVATE or not (name.startswith("_") or name in _OF_KERAS)
     }
-    copies = {name: _copied(value, _DEPTH) for name, value in plain.items()}
+    return _copies(plain)
+
+
+def _copies(values: Mapping[str, Any]) -> dict[str, Any]:
+    copies = {name: _copied(value, _DEPTH) for name, value in values.items()}
     return {name: value for name, value in copies.items() if value is not _MISSING}
 
 
@@ -350,7 +389,7 @@ def _copied(value: Any, depth: int) -> Any:
 
 def _is_compared(value: Any) -> bool:
     """Return whether a value is a function, or an object that a step may call or read."""
-    return not isinstance(value, _NOT_COMPARED) and (callable(value) or _is_of_user(value))
+    return not isinstance(value, _NOT_COMPARED) and (callable(value) or is_of_user(value))
 
 
 def _raw(value: Any) -> Any:
@@ -379,13 +418,13 @@ def _held(owner: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
         name: How messages name `owner`.
         depth: How many levels of objects within objects to search.
     """
-    attributes = {**getattr(owner, "__dict__", {}), **_used_by(owner)}
+    attributes = {**getattr(owner, "__dict__", {}), **used_by(owner)}
     for attribute, value in attributes.items():
         if attribute.startswith("_") and attribute not in (_LEARNING_RATE, *_PRIVATE):
             continue
         # Functions are followed only from a loss, a metric, or a function that may call them.
         of_caller = isinstance(owner, _CALLERS) and isinstance(value, _FUNCTIONS)
-        followed = of_caller and not _is_of_library(value.__module__)
+        followed = of_caller and not is_of_library(value.__module__)
         for each in [value] if followed else _objects_in(value, _DEPTH):
             called = value.__qualname__ if followed else f"{attribute.removeprefix('_')} of {name}"
             yield called, each
@@ -393,58 +432,12 @@ def _held(owner: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
                 yield from _held(each, called, depth - 1)
 
 
-def _used_by(function: Any) -> dict[str, Any]:
-    """Return name -> value of the variables outside a function that it uses; empty for others."""
-    match function:
-        case functools.partial():
-            return {"func": function.func, "args": function.args, **function.keywords}
-        case types.MethodType():
-            return {"self": function.__self__}
-        case types.FunctionType():
-            code, names = function.__code__, function.__globals__
-            used = {name: names[name] for name in code.co_names if name in names}
-            for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-                with contextlib.suppress(ValueError):  # The cell is empty.
-                    used[name] = cell.cell_contents
-            return used
-        case _:
-            return {}
-
-
-def _names_in(value: Any) -> set[str]:
-    """Return the names of variables and attributes in the code of a function or an object."""
-    functions = [value, *vars(type(value)).values()]
-    codes = [getattr(each, "__code__", None) for each in functions]
-    names: set[str] = set()
-    while codes:
-        code = codes.pop()
-        if isinstance(code, types.CodeType):
-            names.update(code.co_names)
-            codes += code.co_consts
-    return names
-
-
 def _objects_in(value: Any, depth: int) -> Iterator[Any]:
     if depth and isinstance(value, (list, tuple, Mapping)):
         for each in list(value.values() if isinstance(value, Mapping) else value):
             yield from _objects_in(each, depth - 1)
-    elif isinstance(value, _READ) or _is_of_user(value):
+    elif isinstance(value, _READ) or is_of_user(value):
         yield value
-
-
-def _is_of_user(value: Any) -> bool:
-    """Return whether a value is an object of a class that the user wrote, with attributes."""
-    kind = type(value)
-    return (
-        hasattr(value, "__dict__")
-        and not isinstance(value, (type, keras.layers.Layer, keras.Variable, keras.Optimizer))
-        and not callable(getattr(value, "__get__", None))
-        and not _is_of_library(kind.__module__)
-    )
-
-
-def _is_of_library(module: str | None) -> bool:
-    return str(module).partition(".")[0] in (*_LIBRARIES, *sys.stdlib_module_names)
 
 
 def _values_within(owner: Any) -> dict[str, Any]:
@@ -517,9 +510,13 @@ def _same(one: Any, other: Any) -> bool:
 def _put(owner: Any, name: str, value: Any) -> None:
     # Bypasses the setters of Keras, which pass `trainable` on to other layers.
     if value is _MISSING:
-        vars(owner).pop(name, None)
+        _vars(owner).pop(name, None)
     else:
-        vars(owner)[name] = _raw(value)
+        _vars(owner)[name] = _raw(value)
+
+
+def _vars(owner: Any) -> MutableMapping[str, Any]:
+    return owner.place if isinstance(owner, Variables) else vars(owner)
 
 
 def _optimizers(optimizer: Any) -> list[Any]:

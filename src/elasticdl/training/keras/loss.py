@@ -71,6 +71,9 @@ class TrainingLoss:
         self.of_the_model = overrides.own(model, overrides.COMPUTE_LOSS) is not None
         if self.of_the_model and not definition.compiled:
             compiled.give_loss(model, self.without_added)
+        elif not definition.compiled and len(self.objects()) == 1:
+            # Callbacks may read it there, as after `compile`.
+            (model.loss,) = self.objects()
 
     @property
     def is_defined(self) -> bool:

@@ -235,12 +235,14 @@ class StepFunctions:
     def uncompiled(self) -> Iterator[None]:
         """Context manager: functions run uncompiled in the block.
 
-        For functions that are called once, for which compiling would take longer than running.
+        For functions that are called once, for which compiling would take longer than running. They
+        read the same attributes as compiled ones, even if a callback has changed them since.
         """
         eager, functions = self.is_eager, self._compiled
         self.is_eager, self._compiled = True, Functions()
         try:
-            yield
+            with self._watched.attributes.as_in_file(runs=eager):
+                yield
         finally:
             self.is_eager, self._compiled = eager, functions
 
