@@ -4,9 +4,9 @@
     LambdaCallback(on_epoch_end=f)         a variable of f's enclosing function, a global one
     self.config.n += 1                     in a callback: an object of the user's own class
 
-Before training, `changed_variables.py` reads from the functions' code what they change. At each
-checkpoint, `object_digest.py` shows what has changed nevertheless. Functions that only read, as
-most schedules do, cause no warning.
+Before training, the functions' code is searched for plain signs of a change (`closures.py`). At
+each checkpoint, a digest (`object_digest.py`) of the variables that the functions read, and of what
+they hold, shows what has changed. Functions that only read, as most schedules do, cause no warning.
 
 Callers: `hooks.py`.
 """
@@ -14,35 +14,41 @@ Callers: `hooks.py`.
 from __future__ import annotations
 
 import functools
+import random
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from elasticdl.training.changed_variables import ChangedVariables, Variable
+from elasticdl.training.closures import Changes, changes_in
 from elasticdl.training.keras import callback_state
-from elasticdl.training.keras.random_ops import handle
-from elasticdl.training.object_digest import (
-    Summary,
-    checksum,
-    is_summarised,
-    is_users,
-    summary,
+from elasticdl.training.keras.object_digest import (
+    Digest,
+    Held,
+    Key,
+    held_by,
+    is_compared,
+    is_users_object,
+    name_of,
 )
+from elasticdl.training.keras.random_ops import handle
+from elasticdl.training.keras.read_variables import is_users, variables_of
 
 # A resumed training calls these again, or has no need of what they change.
 _AT_AN_END = ("__init__", "set_model", "set_params", "on_train_begin", "on_train_end")
-# Keras passes a number and the logs, or the learning rate, so their defaults are not used.
-_GIVEN = (None, None)
 _FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
+_CONTAINERS = (list, MutableMapping, set, deque, np.ndarray)
+_DRAWS = (np.random.Generator, np.random.RandomState, random.Random)
 _OF_KERAS = (
     keras.Model, keras.layers.Layer, keras.optimizers.Optimizer, keras.metrics.Metric,
     keras.losses.Loss, keras.callbacks.Callback, keras.random.SeedGenerator,
 )  # fmt: skip
-_MAX_SIZE = 2**16
+# Keras passes the first arguments (a number and the logs, or the learning rate).
+_NUM_GIVEN = 2
 
 
 class CallbackMemory:
@@ -51,139 +57,181 @@ class CallbackMemory:
     Args:
         callbacks: The callbacks, after `on_train_begin`.
         known: Function () -> the variables that checkpoints contain.
+        stored: Function () -> keys of attributes and Python variables that checkpoints contain.
     """
 
     def __init__(
-        self, callbacks: Sequence[keras.callbacks.Callback], known: Callable[[], Iterable[Any]]
+        self,
+        callbacks: Sequence[keras.callbacks.Callback],
+        known: Callable[[], Iterable[Any]],
+        stored: Callable[[], Collection[Key]] = tuple,
     ) -> None:
-        self._known_variables = known
+        self._known_variables, self._stored = known, stored
         self._known: set[int] = set()
-        self._named: set[tuple[int, str]] = set()
-        self._attributes: set[tuple[int, str]] = set()
-        self._callbacks = [(each, self._follow(each)) for each in callbacks]
-        self._before = [self._summary(followed) for _, followed in self._callbacks]
+        self._named: set[Key] = set()
+        self._unstored: dict[int, dict[str, Any]] = {}
+        for each in callbacks:
+            self._unstored[id(each)] = {
+                name: value
+                for name, value in callback_state.attributes_of(each).items()
+                if not _is_of_keras(value) and callback_state.digest(value) is None
+            }
+        self._functions = [(each, list(self._functions_of(each))) for each in callbacks]
+        self._before = [self._digests(each, functions) for each, functions in self._functions]
 
     def watches(self, callback: keras.callbacks.Callback, name: str) -> bool:
         """Return whether changes of an attribute that cannot be stored are noticed."""
-        return (id(callback), name) in self._attributes
+        unstored = self._unstored[id(callback)]
+        return name in unstored and is_compared(unstored[name])
 
     def suspected(self) -> Iterator[str]:
         """Yield a sentence for each function whose code changes what no checkpoint stores."""
-        for callback, followed in self._callbacks:
-            found = [(each.function, each.name) for each in self._new(followed.changed)]
+        for callback, functions in self._functions:
+            found = []
+            for name, function in functions:
+                suspects = {each.key: each.name for each in _suspects(function)}
+                new = suspects.keys() - self._named - set(self._stored())
+                self._named |= new
+                found += [(name, suspects[key]) for key in suspects if key in new]
             yield from _sentences(callback, found, has_changed=False)
 
     def changed(self) -> Iterator[str]:
         """Yield a sentence for each function that uses what has changed, and was not named yet."""
-        for (callback, followed), before in zip(self._callbacks, self._before, strict=True):
-            now = self._summary(followed)
-            found = [
-                (function, name)
-                for key, (function, name, token) in now.items()
-                if (key not in before or before[key][2] != token) and key not in self._named
-            ]
-            self._named |= {key for key, each in now.items() if each[:2] in found}
+        for (callback, functions), before in zip(self._functions, self._before, strict=True):
+            now = self._digests(callback, functions)
+            changed = {key for key, each in now.items() if before.get(key, ())[2:] != each[2:]}
+            if new := changed - self._named:
+                new -= set(self._stored())
+            self._named |= new
+            found = [now[key][:2] for key in now if key in new]
             yield from _sentences(callback, found, has_changed=True)
 
-    def _new(self, variables: Iterable[Variable]) -> Iterator[Variable]:
-        for each in variables:
-            if each.key not in self._named:
-                self._named.add(each.key)
-                yield each
-
-    def _follow(self, callback: keras.callbacks.Callback) -> _Followed:
-        attributes = callback_state.attributes_of(callback)
-        unstored = {
-            name
-            for name, value in attributes.items()
-            if not _is_left_out(value) and callback_state.digest(value) is None
-        }
-        code = ChangedVariables(
-            _is_left_out,
-            lambda value, name: value is callback and name not in unstored,
-        )
-        # Code may be anything; without a result, there is no warning before training.
-        try:
-            for name, function in _methods(callback):
-                itself = Variable(callback, "", "self", callback, name)
-                code.follow(function, name, [itself, *_GIVEN])
-            for name, value in attributes.items():
-                if name not in _AT_AN_END and not _is_left_out(value):
-                    code.follow(value, _name_of(value, name), _GIVEN)
-        except Exception:  # noqa: BLE001, S110 - see above
-            pass
-        own = [
-            Variable(callback, name, f"self.{name}", attributes[name], "")
-            for name in sorted(unstored)
-            if is_summarised(attributes[name]) and not isinstance(attributes[name], _FUNCTIONS)
-        ]
-        self._attributes |= {(id(callback), each.attribute) for each in own}
-        self._attributes |= {
-            (id(callback), name) for name in unstored if isinstance(attributes[name], _FUNCTIONS)
-        }
-        return _Followed([*code.used, *own], code.changed)
-
-    def _summary(self, followed: _Followed) -> dict[tuple[int, str], tuple[str, str, Any]]:
-        self._known = {id(handle(each)) for each in self._known_variables()}
-        found: dict[tuple[int, str], tuple[str, str, Any]] = {}
-        for each in followed.used:
-            # A value may be anything, or be changed by another thread meanwhile.
-            try:
-                inner: Summary = summary(each.now(), each.name, each.key, self._special)
-            except Exception:  # noqa: BLE001, S112 - see above
-                continue
-            for key, (name, token) in inner.items():
-                found.setdefault(key, (each.function, name, token))
-        return found
-
-    def _special(self, value: Any) -> Any:
-        """Return a summary of a variable or tensor; see `object_digest.summary`."""
-        if _is_left_out(value):
-            return ()
-        if isinstance(value, (keras.Variable, tf.Variable)):
-            is_known = id(handle(value)) in self._known
-            return () if is_known else _some_of(value)
-        return _some_of(value) if isinstance(value, tf.Tensor) else None
-
-
-class _Followed:
-    """What the functions of a callback use and change."""
-
-    def __init__(self, used: list[Variable], changed: list[Variable]) -> None:
-        self.used, self.changed = used, changed
-
-
-def _is_left_out(value: Any) -> bool:
-    if isinstance(value, type):
-        return False
-    return isinstance(value, _OF_KERAS) or type(value).__module__ == "logging"
-
-
-def _methods(callback: keras.callbacks.Callback) -> Iterator[tuple[str, types.FunctionType]]:
-    """Yield (name, method) for the user's methods that Keras calls during the training."""
-    kinds = type(callback).__mro__
-    of_keras = {name for kind in kinds if not is_users(kind) for name in vars(kind)}
-    for kind in kinds:
-        if is_users(kind):
+    def _functions_of(self, callback: keras.callbacks.Callback) -> Iterator[tuple[str, Any]]:
+        """Yield (name, function) for the user's methods of a callback, and functions it holds."""
+        for kind in (each for each in type(callback).__mro__ if is_users(each.__module__)):
             for name, method in vars(kind).items():
-                is_called = name in of_keras and name not in _AT_AN_END
-                if is_called and isinstance(method, types.FunctionType):
-                    yield f"{name}()", method
+                if name not in _AT_AN_END and isinstance(method, types.FunctionType):
+                    yield f"{name}()", types.MethodType(method, callback)
+        for name, value in callback_state.attributes_of(callback).items():
+            is_function = isinstance(value, _FUNCTIONS) or (
+                name in self._unstored[id(callback)] and callable(value)
+            )
+            if is_function and name not in _AT_AN_END and not _is_of_keras(value):
+                yield _called(value, name), value
+
+    def _digests(
+        self, callback: keras.callbacks.Callback, functions: Sequence[tuple[str, Any]]
+    ) -> dict[Key, tuple[str, str, Any]]:
+        """Return key of a variable -> (function, name of the variable, digest)."""
+        self._known = {id(handle(each)) for each in self._known_variables()}
+        digest, by_function = Digest(self._is_left_out), {}
+        for function, owner in [*functions, ("", callback)]:
+            for each in _held(owner, self._unstored[id(callback)] if owner is callback else {}):
+                # A value may be anything, or be changed by another thread meanwhile.
+                try:
+                    digest.add(each)
+                except Exception:  # noqa: BLE001, S112 - see above
+                    continue
+            by_function |= {key: function for key in digest.found if key not in by_function}
+        return {key: (by_function[key], *each) for key, each in digest.found.items()}
+
+    def _is_left_out(self, value: Any) -> bool:
+        is_variable = isinstance(value, (keras.Variable, tf.Variable))
+        return _is_of_keras(value) or (is_variable and id(handle(value)) in self._known)
 
 
-def _name_of(function: Any, attribute: str) -> str:
+def _held(owner: Any, unstored: dict[str, Any]) -> Iterator[Held]:
+    """Yield the variables that a function reads and what it holds, or what a callback holds."""
+    if not isinstance(owner, keras.callbacks.Callback):
+        yield Held((id(owner), ""), name_of(owner), owner)
+        for each in variables_of([owner]):
+            before = f"{each.called}." if each.kind == "class" else ""
+            for name in sorted(each.names & set(each.place)):
+                yield Held(each.key(name), before + name, each.place[name])
+        return
+    for name, value in unstored.items():
+        if is_compared(value) and not isinstance(value, _FUNCTIONS):
+            yield Held((id(owner), name), f"self.{name}", value)
+    for kind in type(owner).__mro__:
+        yield from held_by(kind, kind.__name__)
+
+
+# --- what the code shows --------------------------------------------------------------------------
+
+
+def _suspects(function: Any) -> Iterator[Held]:
+    """Yield the variables that the code of a function seems to change."""
+    passed: list[Held] = []
+    while isinstance(function, functools.partial):
+        passed, function = [*held_by(function, ""), *passed], function.func
+    owner = getattr(function, "__self__", None)
+    code = getattr(function, "__func__", function)
+    if not isinstance(code, types.FunctionType):
+        owner, code = function, vars(type(function)).get("__call__")
+    if not isinstance(code, types.FunctionType) or not is_users(code.__module__):
+        return
+    given = code.__code__.co_varnames[: _NUM_GIVEN + (owner is not None)]
+    own = [each for each in held_by(code, "") if each.key[1] not in {f"{name}=" for name in given}]
+    changes = changes_in(code)
+    # Arguments of a `partial` replace defaults.
+    held = {each.name: each for each in (*own, *passed)}
+    yield from _changed(changes, held.values())
+    for name in changes.variables - held.keys():
+        yield Held((id(code.__globals__), name), name, None)
+    if is_users_object(owner) and not _is_of_keras(owner):
+        changes = changes_in(code, *_methods_called(type(owner), changes.names))
+        yield from _changed(changes, list(held_by(owner, type(owner).__name__)))
+
+
+def _changed(changes: Changes, held: Collection[Held]) -> Iterator[Held]:
+    """Yield those of some variables and attributes that code seems to change."""
+    read = [each for each in held if not each.attribute or each.attribute in changes.names]
+    containers = [each for each in read if isinstance(each.value, _CONTAINERS)]
+    for each in read:
+        name, value = each.attribute or each.name, each.value
+        if (
+            name in (changes.attributes if each.attribute else changes.variables)
+            or (isinstance(value, _CONTAINERS) and changes.mutates(name))
+            # Of several containers, the code does not show in which one it assigns an item.
+            or (changes.assigns_items and containers == [each])
+            or (isinstance(value, _DRAWS) and name in changes.methods)
+            or (isinstance(value, Iterator) and changes.advances)
+        ):
+            yield each
+        elif not each.attribute and is_users_object(value) and not _is_of_keras(value):
+            inner = held_by(value, name)
+            yield from (one for one in inner if one.attribute in changes.attributes)
+
+
+def _methods_called(kind: type, names: Collection[str]) -> list[types.FunctionType]:
+    """Return the methods of a user's class that have one of these names, and that these call."""
+    methods = {
+        name: method
+        for each in reversed(kind.__mro__)
+        for name, method in vars(each).items()
+        if isinstance(method, types.FunctionType) and is_users(method.__module__)
+    }
+    found: dict[str, types.FunctionType] = {}
+    while new := ({*names, "__call__"} & methods.keys()) - found.keys() - {"__init__"}:
+        found |= {name: methods[name] for name in new}
+        names = changes_in(*found.values()).names
+    return list(found.values())
+
+
+# --- names and messages ---------------------------------------------------------------------------
+
+
+def _is_of_keras(value: Any) -> bool:
+    is_object = isinstance(value, _OF_KERAS) or type(value).__module__ == "logging"
+    return is_object and not isinstance(value, type)
+
+
+def _called(function: Any, attribute: str) -> str:
     while isinstance(function, functools.partial):
         function = function.func
-    name = getattr(function, "__qualname__", "")
-    if not name:
-        return type(function).__qualname__.rpartition("<locals>.")[2]
+    name = getattr(function, "__qualname__", "") or type(function).__qualname__
     name = name.rpartition("<locals>.")[2]
     return f"its {attribute}" if name == "<lambda>" else name
-
-
-def _some_of(value: Any) -> Any:
-    array = np.asarray(tf.reshape(tf.convert_to_tensor(value), [-1])[:_MAX_SIZE])
-    return tuple(value.shape), str(value.dtype), checksum(array)
 
 
 def _sentences(

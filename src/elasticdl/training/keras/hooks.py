@@ -498,7 +498,9 @@ class KerasHooks:
     def _warn_of_memory(self) -> None:
         """Warn of what callbacks remember that no checkpoint stores; see `callback_memory.py`."""
         if self._memory is None:
-            self._memory = CallbackMemory(self._callbacks, self._known_variables)
+            self._memory = CallbackMemory(
+                self._callbacks, self._known_variables, self._known_attributes
+            )
             sentences = self._memory.suspected()
         else:
             sentences = self._memory.changed()
@@ -509,6 +511,9 @@ class KerasHooks:
         optimizer = getattr(self._model, "optimizer", None)
         of_optimizer = optimizer.variables if optimizer else ()
         return [*self._model.variables, *of_optimizer, *self.variables()]
+
+    def _known_attributes(self) -> set[tuple[int, str]]:
+        return self.attributes.stored() if self.attributes and self.are_of_users else set()
 
     @contextlib.contextmanager
     def _moment(
