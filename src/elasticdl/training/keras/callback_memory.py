@@ -13,6 +13,7 @@ Callers: `hooks.py`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
 import types
@@ -89,7 +90,10 @@ class CallbackMemory:
         for callback, functions in self._functions:
             found = []
             for name, function in functions:
-                suspects = {each.key: each.name for each in _suspects(function)}
+                # Code may be anything; without a result, there is no warning before training.
+                suspects: dict[Key, str] = {}
+                with contextlib.suppress(Exception):
+                    suspects = {each.key: each.name for each in _suspects(function)}
                 new = suspects.keys() - self._named - set(self._stored())
                 self._named |= new
                 found += [(name, suspects[key]) for key in suspects if key in new]
@@ -124,14 +128,13 @@ class CallbackMemory:
     ) -> dict[Key, tuple[str, str, Any]]:
         """Return key of a variable -> (function, name of the variable, digest)."""
         self._known = {id(handle(each)) for each in self._known_variables()}
-        digest, by_function = Digest(self._is_left_out), {}
+        digest = Digest(self._is_left_out)
+        by_function: dict[Key, str] = {}
         for function, owner in [*functions, ("", callback)]:
-            for each in _held(owner, self._unstored[id(callback)] if owner is callback else {}):
-                # A value may be anything, or be changed by another thread meanwhile.
-                try:
+            # A value may be anything, or be changed by another thread meanwhile.
+            with contextlib.suppress(Exception):
+                for each in _held(owner, self._unstored[id(callback)]):
                     digest.add(each)
-                except Exception:  # noqa: BLE001, S112 - see above
-                    continue
             by_function |= {key: function for key in digest.found if key not in by_function}
         return {key: (by_function[key], *each) for key, each in digest.found.items()}
 

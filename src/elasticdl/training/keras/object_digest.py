@@ -78,22 +78,21 @@ class Digest:
         """Return what equals only that of an equal value; functions and objects go to `inner`."""
         if not depth or self._is_left_out(value):
             return ()
-        is_set = isinstance(value, (set, frozenset))
         if isinstance(value, Iterator):
-            items, size = list(position_of(value)), 0
+            items = list(position_of(value))
         elif isinstance(value, Mapping):
-            items = [each for item in itertools.islice(value.items(), _MAX_ITEMS) for each in item]
-            size = len(value)
+            items = list(itertools.chain(*value.items()))
         elif isinstance(value, _SEQUENCES):
-            last = [] if is_set or not value else [value[-1]]
-            items, size = [*itertools.islice(value, _MAX_ITEMS), *last], len(value)
+            items = list(value)
         else:
             if (found := _digest(value)) is None:
                 inner.append(value)
             return found
-        tokens = [self._token(each, depth - 1, inner) for each in items]
+        some = items[:_MAX_ITEMS] + items[-1:]
+        tokens = [self._token(each, depth - 1, inner) for each in some]
         # The order of a set is not part of its value.
-        return size, sorted(map(repr, tokens)) if is_set else tokens
+        is_set = isinstance(value, (set, frozenset))
+        return len(items), sorted(map(repr, tokens)) if is_set else tokens
 
 
 def _digest(value: Any) -> Any:
