@@ -311,8 +311,8 @@ def test_callback_state_that_cannot_be_kept_is_named_once(keras, tmp_path, caplo
     job.finish()
 
     assert len(said) == 2
-    assert "the callback Writing keeps a _io.TextIOWrapper in file" in said[0]
-    assert "LambdaCallback.on_epoch_end keeps a list in seen" in said[1]
+    assert "the callback LambdaCallback calls its on_epoch_end, which changes seen." in said[0]
+    assert "the callback Writing keeps a _io.TextIOWrapper in self.file, which a check" in said[1]
     assert [record.getMessage() for record in caplog.records] == said
 
 
@@ -339,7 +339,11 @@ def halving():
 
 
 @pytest.mark.parametrize(
-    ("schedule", "kept"), [(halving, "int in num_calls"), (lambda: Halving().rate, "Halving in")]
+    ("schedule", "kept"),
+    [
+        (halving, "rate, which changes num_calls"),
+        (lambda: Halving().rate, "Halving.rate, which changes Halving.num_calls"),
+    ],
 )
 def test_a_function_of_a_callback_that_counts_its_calls_is_named(keras, schedule, kept, caplog):
     def create():
@@ -348,10 +352,62 @@ def test_a_function_of_a_callback_that_counts_its_calls_is_named(keras, schedule
             keras.callbacks.LearningRateScheduler(lambda epoch: 0.1),
         ]
 
-    Checkpointed(create).epoch(0, val_loss=1.0)
+    job = Checkpointed(create)
+    job.epoch(0, val_loss=1.0)
+    job.hooks.state()
     (said,) = [record.getMessage() for record in caplog.records]
 
-    assert f"the callback LearningRateScheduler.schedule keeps a {kept}" in said
+    assert f"the callback LearningRateScheduler calls {kept}. A checkpoint cannot" in said
+
+
+def test_what_a_function_of_a_callback_has_changed_is_named_at_the_checkpoint(keras, caplog):
+    class Rates:
+        n = 0
+
+        def rate(self, epoch):
+            # Not seen in the code.
+            setattr(self, "n", self.n + 1)  # noqa: B010
+            return 0.5**self.n
+
+    job = Checkpointed(lambda: [keras.callbacks.LearningRateScheduler(Rates().rate)])
+    assert caplog.messages == []
+    job.epoch(0, val_loss=1.0)
+    for _ in range(2):
+        job.hooks.state()
+    (said,) = caplog.messages
+    job.resume()
+    job.epoch(1, val_loss=1.0)
+    job.hooks.state()
+
+    assert ".rate, which uses Rates.n, whose value has changed. A checkpoint cannot store" in said
+    assert caplog.messages == [said, said]
+
+
+def test_a_schedule_that_reads_its_object_has_no_warning(keras, caplog):
+    class Rates:
+        def __init__(self):
+            self.base = 0.1
+
+        def rate(self, epoch):
+            return self.base / (epoch + 1)
+
+    job = Checkpointed(lambda: [keras.callbacks.LearningRateScheduler(Rates().rate)])
+    job.epoch(0, val_loss=1.0)
+    job.resume()
+    job.hooks.state()
+
+    assert caplog.messages == []
+
+
+def test_a_callback_that_is_left_out_is_named_when_training_begins(keras, tmp_path, caplog):
+    backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")
+    hooks = trainer_of(definition_of(create_callbacks=lambda: [backup])).hooks
+    assert caplog.messages == []
+
+    hooks.train_begin(num_epochs=1, num_steps=1, resumes=False)
+
+    (said,) = caplog.messages
+    assert "the callback BackupAndRestore is ignored" in said
 
 
 def test_a_callback_gets_the_direction_of_a_metric(keras):

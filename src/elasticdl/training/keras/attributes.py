@@ -198,6 +198,14 @@ class Attributes:
         """The losses and metrics, and objects in them, whose attributes `changed` returns."""
         return [each.owner for each in self._tracked.values() if each.is_of_step]
 
+    def stored(self) -> set[tuple[int, str]]:
+        """Return (id of its object, module, class or cell, name) of all that `changed` compares."""
+        return {
+            each.owner.key(name) if isinstance(each.owner, Variables) else (id(each.owner), name)
+            for each in self._tracked.values()
+            for name in each.values()
+        }
+
     @contextlib.contextmanager
     def as_in_file(self, *, in_evaluation: bool = False, runs: bool = False) -> Iterator[None]:
         """Reset attributes to the values they had when the user's Python file created the model.

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
-import numpy as np
 
 from elasticdl.errors import (
     DefinitionError,
@@ -19,14 +17,16 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.training import missing_logs
-from elasticdl.training.closures import assigned_variables
 from elasticdl.training.keras import callback_state, overrides
 from elasticdl.training.keras.callback_files import CallbackFiles, LoggedRows
+from elasticdl.training.keras.callback_memory import CallbackMemory
 from elasticdl.training.keras.callback_state import CannotKeepError
 from elasticdl.training.keras.untracked_state import variables_in
 from elasticdl.training.trainer import CALLBACKS
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from elasticdl.training.keras.attributes import Attributes
     from elasticdl.training.trainer import State
 
@@ -93,7 +93,10 @@ class KerasHooks:
         self._only_in_validation = only_in_validation
         self._drawing = drawing or (lambda *_: contextlib.nullcontext())
         self._is_compiled = is_compiled
-        self._callbacks = [each for each in callbacks if not self._is_left_out(each)]
+        # It would load its weights over those of the checkpoint.
+        left_out = keras.callbacks.BackupAndRestore
+        self._callbacks = [each for each in callbacks if not isinstance(each, left_out)]
+        self._leaves_out = len(self._callbacks) < len(callbacks)
         # Keras' own callbacks draw no random numbers, except through functions passed to them.
         self.are_of_users = any(
             not overrides.is_of_keras(each) or isinstance(each, keras.callbacks.LambdaCallback)
@@ -125,6 +128,7 @@ class KerasHooks:
             for each in self._callbacks
         ]
         self._warned: set[tuple[str, str]] = set()
+        self._memory: CallbackMemory | None = None
         self._files = CallbackFiles(self._callbacks, model)
         self._has_model = False
 
@@ -251,6 +255,12 @@ class KerasHooks:
         num_updates: int | None = None,
     ) -> None:
         del num_updates
+        if self._leaves_out:
+            self._leaves_out = False
+            _log.warning(
+                "%s: the callback BackupAndRestore is ignored: ElasticDL's checkpoints replace it.",
+                self._where,
+            )
         self._check_monitored(self._only_in_validation)
         self._list.set_params({"verbose": 1, "epochs": num_epochs, "steps": num_steps})
         self._model.stop_training = False
@@ -375,6 +385,7 @@ class KerasHooks:
         values: dict[str, Any] = {}
         arrays: dict[str, np.ndarray[Any, Any]] = {}
         self._files.flush()
+        self._warn_of_memory()
         for number, callback in enumerate(self._callbacks):
             key = self._key(number)
             values[key] = {}
@@ -389,19 +400,15 @@ class KerasHooks:
                     values[key][name] = {_WEIGHTS: kept}
                     arrays |= found
                     continue
-                if callback_state.is_code(value):
-                    continue
                 try:
-                    values[key][name] = callback_state.encode(
-                        value, f"{CALLBACKS}{key}/{name}", found
-                    )
+                    if not callback_state.is_code(value):
+                        kept = callback_state.encode(value, f"{CALLBACKS}{key}/{name}", found)
+                        values[key][name] = kept
+                        arrays |= found
                 except CannotKeepError as error:
-                    self._warn(type(callback).__name__, name, str(error))
-                    continue
-                arrays |= found
+                    self._warn_of_value(callback, name, str(error))
             if isinstance(getattr(callback, "csv_file", None), LoggedRows):
                 values[key][_ROWS] = callback.csv_file.state()
-            self._warn_of_closures(callback)
         if self.attributes is not None and self.are_of_users:
             changed = self.attributes.changed()
             values[_ATTRIBUTES] = self._keep_attributes(changed, _ATTRIBUTES, arrays)
@@ -459,15 +466,19 @@ class KerasHooks:
         first, digest = self._first[number][name]
         return value is first if digest is None else callback_state.digest(value) == digest
 
-    def _warn(self, callback: str, name: str, kind: str) -> None:
-        if (callback, name) not in self._warned:
-            self._warned.add((callback, name))
+    def _warn_of_value(self, callback: keras.callbacks.Callback, name: str, kind: str) -> None:
+        if self._memory and self._memory.watches(callback, name):
+            return
+        who = type(callback).__name__
+        if (who, name) not in self._warned:
+            self._warned.add((who, name))
             _log.warning(
-                "%s: the callback %s keeps a %s in %s, which a checkpoint cannot store: it is "
-                "reset when this job resumes.",
+                "%s: the callback %s keeps %s in self.%s, which a checkpoint cannot store, so it "
+                "is reset when this job resumes. Create what has no state in on_train_begin(), and "
+                "keep state as numbers, strings, lists, dicts or arrays.",
                 self._where,
-                callback,
-                kind,
+                who,
+                _with_article(kind.removeprefix("builtins.")),
                 name,
             )
 
@@ -484,30 +495,25 @@ class KerasHooks:
                 kind.removeprefix("builtins."),
             )
 
-    def _warn_of_closures(self, callback: keras.callbacks.Callback) -> None:
-        for moment, function in {**vars(type(callback)), **vars(callback)}.items():
-            where = f"{type(callback).__name__}.{moment}"
-            if inspect.isfunction(function):
-                assigned = assigned_variables(function)
-                for name, value in inspect.getclosurevars(function).nonlocals.items():
-                    if name in assigned or isinstance(value, (list, dict, set, np.ndarray)):
-                        self._warn(where, name, type(value).__name__)
-            elif inspect.ismethod(function):
-                owner = function.__self__
-                is_kept = isinstance(owner, (keras.callbacks.Callback, keras.layers.Layer))
-                has_attributes = bool(getattr(owner, "__dict__", None))
-                if has_attributes and not is_kept and not callback_state.is_code(owner):
-                    self._warn(where, function.__name__, type(owner).__name__)
+    def _warn_of_memory(self) -> None:
+        """Warn of what callbacks remember that no checkpoint stores; see `callback_memory.py`."""
+        if self._memory is None:
+            self._memory = CallbackMemory(
+                self._callbacks, self._known_variables, self._known_attributes
+            )
+            sentences = self._memory.suspected()
+        else:
+            sentences = self._memory.changed()
+        for sentence in sentences:
+            _log.warning("%s: %s", self._where, sentence)
 
-    def _is_left_out(self, callback: keras.callbacks.Callback) -> bool:
-        if not isinstance(callback, keras.callbacks.BackupAndRestore):
-            return False
-        # It would load its weights over those of the checkpoint.
-        _log.warning(
-            "%s: the callback BackupAndRestore is ignored: ElasticDL's checkpoints replace it.",
-            self._where,
-        )
-        return True
+    def _known_variables(self) -> list[Any]:
+        optimizer = getattr(self._model, "optimizer", None)
+        of_optimizer = optimizer.variables if optimizer else ()
+        return [*self._model.variables, *of_optimizer, *self.variables()]
+
+    def _known_attributes(self) -> set[tuple[int, str]]:
+        return self.attributes.stored() if self.attributes and self.are_of_users else set()
 
     @contextlib.contextmanager
     def _moment(
@@ -551,6 +557,12 @@ class KerasHooks:
 
     def _any_overrides(self, moments: Sequence[str]) -> bool:
         return any(_overrides(each, moment) for each in self._callbacks for moment in moments)
+
+
+def _with_article(kind: str) -> str:
+    if kind.startswith(("a ", "an ")):
+        return kind
+    return f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}"
 
 
 def _refusing(method: str) -> Callable[..., Any]:

@@ -7,7 +7,7 @@
 A step reads them when it is compiled, as it does attributes of objects. `variables_of` finds which
 ones the code of a loss, a metric or a layer names, without running it.
 
-Callers: `attributes.py`.
+Callers: `attributes.py`; `callback_memory.py` for the functions of callbacks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from typing import Any
 
 import keras
 
-__all__ = ["Variables", "is_of_library", "is_of_user", "names_in", "used_by", "variables_of"]
+__all__ = [
+    "Variables", "is_of_library", "is_of_user", "is_users", "names_in", "used_by", "variables_of",
+]  # fmt: skip
 
 _LIBRARIES = ("keras", "tensorflow", "numpy", "tf_keras", "elasticdl")
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib")})
@@ -63,6 +65,12 @@ class Variables:
         of = self.place.of if isinstance(self.place, (_OfClass, _OfClosure)) else self.place
         return "variables", id(of)
 
+    def key(self, name: str) -> tuple[int, str]:
+        """Return what identifies a variable; the same for all functions that share it."""
+        if isinstance(self.place, _OfClosure):
+            return id(self.place.cells[name]), name
+        return id(self.place.of if isinstance(self.place, _OfClass) else self.place), name
+
 
 class _OfClass(MutableMapping[str, Any]):
     """Attributes of a class itself, as a mapping."""
@@ -92,22 +100,22 @@ class _OfClosure(MutableMapping[str, Any]):
     def __init__(self, function: types.FunctionType) -> None:
         self.of = function
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        self._cells = dict(cells)
+        self.cells = dict(cells)
 
     def __getitem__(self, name: str) -> Any:
         try:
-            return self._cells[name].cell_contents
+            return self.cells[name].cell_contents
         except ValueError:  # The cell is empty.
             raise KeyError(name) from None
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self._cells[name].cell_contents = value
+        self.cells[name].cell_contents = value
 
     def __delitem__(self, name: str) -> None:
-        del self._cells[name].cell_contents
+        del self.cells[name].cell_contents
 
     def __iter__(self) -> Iterator[str]:
-        return iter([name for name in self._cells if name in self])
+        return iter([name for name in self.cells if name in self])
 
     def __contains__(self, name: object) -> bool:
         try:
@@ -250,6 +258,12 @@ def is_of_user(value: Any) -> bool:
 def is_of_library(module: str | None) -> bool:
     """Return whether a module is one of Python, of a framework, or of ElasticDL."""
     return str(module).partition(".")[0] in (*_LIBRARIES, *sys.stdlib_module_names)
+
+
+def is_users(module: str | None) -> bool:
+    """Return whether a module is one of the user's files, not one of an installed package."""
+    loaded = sys.modules.get(str(module))
+    return not is_of_library(module) and not (loaded and _is_installed(vars(loaded)))
 
 
 def _is_installed(module: Mapping[str, Any]) -> bool:
