@@ -31,7 +31,7 @@ from collections.abc import (
     Mapping,
     MutableMapping,
 )
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -158,9 +158,9 @@ class Attributes:
         for number, (owner, name) in enumerate(found.values()):
             known = self._tracked.get(id(owner))
             # The loss of a compiled model may be known already, with the attributes it had earlier.
-            made = _values(owner) if known is None else known.made
-            is_of_step = known is not None and known.is_of_step
-            self._tracked[id(owner)] = _Tracked(owner, name, str(number), made, is_of_step)
+            if known is None:
+                known = _Tracked(owner, name, "", _values(owner), is_of_step=False)
+            self._tracked[id(owner)] = replace(known, key=str(number))
         self._track_variables(owner for owner, _ in found.values())
 
     def track_of_step(self, owners: Iterable[Any]) -> None:
