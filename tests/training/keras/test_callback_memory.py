@@ -19,9 +19,9 @@ def keras():
 
 
 def memory_of(*callbacks, known=(), stored=tuple):
-    from elasticdl.training.keras.callback_memory import CallbackMemory
+    from elasticdl.training.keras.callback_memory import UnstoredMemory
 
-    return CallbackMemory(callbacks, lambda: known, stored)
+    return UnstoredMemory(callbacks, lambda: known, stored)
 
 
 def scheduler(schedule):

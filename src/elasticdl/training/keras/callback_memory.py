@@ -52,7 +52,7 @@ _OF_KERAS = (
 _NUM_GIVEN = 2
 
 
-class CallbackMemory:
+class UnstoredMemory:
     """Watches what the functions of callbacks use and change.
 
     Args:

@@ -19,7 +19,7 @@ from elasticdl.errors import (
 from elasticdl.training import missing_logs
 from elasticdl.training.keras import callback_state, overrides
 from elasticdl.training.keras.callback_files import CallbackFiles, LoggedRows
-from elasticdl.training.keras.callback_memory import CallbackMemory
+from elasticdl.training.keras.callback_memory import UnstoredMemory
 from elasticdl.training.keras.callback_state import CannotKeepError
 from elasticdl.training.keras.untracked_state import variables_in
 from elasticdl.training.trainer import CALLBACKS
@@ -128,7 +128,7 @@ class KerasHooks:
             for each in self._callbacks
         ]
         self._warned: set[tuple[str, str]] = set()
-        self._memory: CallbackMemory | None = None
+        self._memory: UnstoredMemory | None = None
         self._files = CallbackFiles(self._callbacks, model)
         self._has_model = False
 
@@ -498,7 +498,7 @@ class KerasHooks:
     def _warn_of_memory(self) -> None:
         """Warn of what callbacks remember that no checkpoint stores; see `callback_memory.py`."""
         if self._memory is None:
-            self._memory = CallbackMemory(
+            self._memory = UnstoredMemory(
                 self._callbacks, self._known_variables, self._known_attributes
             )
             sentences = self._memory.suspected()
