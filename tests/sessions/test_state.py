@@ -87,7 +87,7 @@ def test_a_lock_is_released_however_a_run_ends(tmp_path):
         assert status.attempt == 2
 
 
-@pytest.mark.parametrize("state", set(SessionState) - {SessionState.RUNNING})
+@pytest.mark.parametrize("state", sorted(set(SessionState) - {SessionState.RUNNING}))
 def test_a_reached_state_is_kept(tmp_path, state):
     write_status(tmp_path, SessionStatus(state, attempt=3, error="why"))
 
