@@ -163,16 +163,11 @@ def test_padding_that_a_pooling_layer_counts_is_reported(
     assert len(warnings_of(caplog)) == num_warnings
 
 
-POOLED_KERAS = """
-    def input_fn(records):
-        x = np.stack([r["x"] for r in records])
-        lengths = [1 + abs(int(10 * r["x"][0])) % 5 for r in records]
-        x = np.repeat(x[:, None], max(lengths), 1)
-        for row, length in zip(x, lengths):
-            row[length:] = 0
-        return x, 100 + np.abs(x).sum((1, 2), keepdims=True)[:, 0]
-
-
+POOLED_KERAS = (
+    PADDED.replace(
+        "np.abs(x).sum(2, keepdims=True)", "100 + np.abs(x).sum((1, 2), keepdims=True)[:, 0]"
+    )
+    + """
     def custom_model():
         keras.config.set_dtype_policy("{policy}")
         layers = [keras.layers.Masking(), keras.layers.GRU(3, return_sequences=True)]
@@ -183,6 +178,7 @@ POOLED_KERAS = """
     loss = keras.losses.MeanSquaredError()
     del eval_metrics_fn
 """
+)
 
 
 @pytest.mark.parametrize(

@@ -62,14 +62,13 @@ class Variables:
     @property
     def identity(self) -> Hashable:
         """The same for all variables of a place."""
-        of = self.place.of if isinstance(self.place, (_OfClass, _OfClosure)) else self.place
-        return "variables", id(of)
+        return "variables", id(getattr(self.place, "of", self.place))
 
     def key(self, name: str) -> tuple[int, str]:
         """Return what identifies a variable; the same for all functions that share it."""
         if isinstance(self.place, _OfClosure):
             return id(self.place.cells[name]), name
-        return id(self.place.of if isinstance(self.place, _OfClass) else self.place), name
+        return id(getattr(self.place, "of", self.place)), name
 
 
 class _OfClass(MutableMapping[str, Any]):
@@ -148,11 +147,8 @@ def variables_of(owners: Iterable[Any]) -> list[Variables]:
 
 def _add_read_by(function: types.FunctionType, found: dict[int, Variables]) -> None:
     """Add the variables that a function reads to those found so far, by the id of their place."""
-    names, globals_ = names_in(function), function.__globals__
-    if not _is_installed(globals_):
-        file = Path(str(globals_.get("__file__", function.__module__))).name
-        of_module = found.setdefault(id(globals_), Variables(file, "module", globals_))
-        of_module.names.update(names & globals_.keys())
+    names = names_in(function)
+    _add_of_module(function.__globals__, str(function.__module__), names, found)
     if function.__closure__:
         # Functions share a cell if the function around them was called once.
         called, cells = function.__qualname__, _OfClosure(function)
@@ -161,12 +157,18 @@ def _add_read_by(function: types.FunctionType, found: dict[int, Variables]) -> N
         )
     for value in used_by(function).values():
         if isinstance(value, types.ModuleType) and not is_of_library(value.__name__):
-            if not _is_installed(vars(value)):
-                file = Path(str(getattr(value, "__file__", value.__name__))).name
-                of_other = found.setdefault(id(vars(value)), Variables(file, "module", vars(value)))
-                of_other.names.update(names & vars(value).keys())
+            _add_of_module(vars(value), value.__name__, names, found)
         elif isinstance(value, type):
             _add_of_class(value, names, found)
+
+
+def _add_of_module(
+    module: dict[str, Any], name: str, names: set[str], found: dict[int, Variables]
+) -> None:
+    if not _is_installed(module):
+        file = Path(str(module.get("__file__", name))).name
+        place = Variables(file, "module", module)
+        found.setdefault(id(module), place).names.update(names & module.keys())
 
 
 def _add_of_class(class_: type, names: set[str], found: dict[int, Variables]) -> None:
