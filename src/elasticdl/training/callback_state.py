@@ -20,7 +20,7 @@ import inspect
 import random
 import zlib
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from pathlib import PurePath
 from typing import Any
@@ -33,6 +33,7 @@ _STORABLE_KINDS = "biufc"
 _SEQUENCES: dict[str, Any] = {"$tuple": tuple, "$set": set, "$frozenset": frozenset}
 _DICTS: dict[str, Any] = {"OrderedDict": OrderedDict, "Counter": Counter, "defaultdict": dict}
 _TIMES: dict[str, Any] = {"date": date, "datetime": datetime, "time": time}
+_SHARED = "$shared"
 
 
 class CannotKeepError(Exception):
@@ -231,6 +232,66 @@ class CallbackValues:
             current.update(found)
             return current
         return _DICTS.get(kind, dict)(found)
+
+
+class FirstContainers:
+    """The lists, dicts, sets and arrays that attributes have when training begins.
+
+    Other code may have the same object: another callback, a hook, a loss. A resumed training
+    therefore fills that object, unless the attribute had another one when the checkpoint was
+    written.
+
+    Args:
+        values: Key of an attribute -> its value when training begins.
+    """
+
+    def __init__(self, values: Mapping[Any, Any]) -> None:
+        kinds = (list, deque, dict, set, np.ndarray)
+        self._first = {key: value for key, value in values.items() if isinstance(value, kinds)}
+
+    def mark(self, key: Hashable, value: Any, kept: Any) -> Any:
+        """Return the JSON of a value, with a mark if its attribute still has the first object.
+
+        Args:
+            key: Key of the attribute.
+            value: Its present value.
+            kept: The JSON of the value.
+        """
+        return {_SHARED: kept} if self._first.get(key, self) is value else kept
+
+    def restored(self, key: Hashable, kept: Any, decode: Callable[[Any], Any]) -> Any:
+        """Return the value of an attribute: the first object, filled, if the JSON has the mark.
+
+        Args:
+            key: Key of the attribute.
+            kept: The JSON that `mark` returned.
+            decode: Function (JSON without the mark) -> a value.
+        """
+        if not isinstance(kept, dict) or _SHARED not in kept:
+            return decode(kept)
+        value = decode(kept[_SHARED])
+        return _filled(self._first.get(key), value)
+
+
+def _filled(container: Any, value: Any) -> Any:
+    """Return a container with the content of another; that one if they are of different kinds."""
+    match container:
+        case list() | deque() if isinstance(value, type(container)):
+            container.clear()
+            container.extend(value)
+        case dict() | set() if isinstance(value, (dict if isinstance(container, dict) else set)):
+            container.clear()
+            container.update(value)
+        case np.ndarray() if _is_like(container, value):
+            container[...] = value
+        case _:
+            return value
+    return container
+
+
+def _is_like(array: np.ndarray[Any, Any], value: Any) -> bool:
+    of_value = (getattr(value, "shape", None), getattr(value, "dtype", None))
+    return array.flags.writeable and of_value == (array.shape, array.dtype)
 
 
 def arguments_of(callback: object) -> set[str]:

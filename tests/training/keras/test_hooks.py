@@ -608,3 +608,32 @@ def test_a_metric_that_a_callback_changes_before_the_first_step_is_refused(keras
 
     with pytest.raises(DefinitionError, match=r"on_train_begin\(\) changes bound of share"):
         hooks.train_begin(num_epochs=1, num_steps=1, resumes=False)
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_callbacks_that_share_containers_share_them_after_a_resume(keras, replaces):
+    class Counts(keras.callbacks.Callback):
+        def __init__(self, seen, totals, *, replaces):
+            super().__init__()
+            self.seen, self.totals, self.replaces = seen, totals, replaces
+
+        def on_epoch_begin(self, epoch, logs=None):
+            if self.replaces:
+                self.seen, self.totals = dict(self.seen), self.totals.copy()
+            self.seen[epoch] = self.seen.get(epoch, 0) + 1
+            self.totals += 1.0
+
+    def create():
+        seen, totals = {}, np.zeros(2)
+        return [Counts(seen, totals, replaces=replaces), Counts(seen, totals, replaces=False)]
+
+    run = Checkpointed(create)
+    run.hooks.epoch_begin(0)
+    run.resume()
+    run.hooks.epoch_begin(1)
+    first, second = run.callbacks
+
+    assert (first.seen is second.seen) is not replaces
+    assert second.seen == ({0: 1, 1: 1} if replaces else {0: 2, 1: 2})
+    assert second.totals.tolist() == ([2.0, 2.0] if replaces else [4.0, 4.0])
+    assert first.totals.tolist() == ([2.0, 2.0] if replaces else [4.0, 4.0])

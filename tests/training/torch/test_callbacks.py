@@ -639,6 +639,142 @@ def test_a_callback_may_keep_the_handle_of_a_hook():
     assert not again.model.weight._backward_hooks
 
 
+def counted(function):
+    """Return a hook that passes its last argument and the number of the call to a function."""
+    num_calls = 0
+
+    def hook(*args):
+        nonlocal num_calls
+        num_calls += 1
+        return function(args[-1], num_calls)
+
+    return hook
+
+
+def of_outputs(function):
+    return lambda tensors, num_calls: (function(tensors[0], num_calls),)
+
+
+def on_inputs(hook):
+    return lambda module, inputs, outputs: hook(inputs)
+
+
+def divided(tensor, num_calls):
+    return tensor / num_calls
+
+
+def in_place(parameter, num_calls):
+    parameter.grad /= num_calls
+
+
+REGISTERING = {
+    "gradient": lambda layer: layer.weight.register_hook(counted(divided)),
+    "accumulated": lambda x: x.weight.register_post_accumulate_grad_hook(counted(in_place)),
+    "backward": lambda x: x.register_full_backward_pre_hook(counted(of_outputs(divided))),
+    "full backward": lambda x: x.register_full_backward_hook(
+        on_inputs(counted(of_outputs(divided)))
+    ),
+    "forward": lambda layer: layer.register_forward_hook(counted(divided)),
+    "forward pre": lambda x: x.register_forward_pre_hook(counted(of_outputs(divided))),
+}
+
+
+@pytest.mark.parametrize("register", REGISTERING.values(), ids=REGISTERING)
+def test_the_state_of_a_hook_that_a_callback_registers_is_stored(register):
+    class Registers:
+        def on_train_begin(self):
+            register(self.model.second)
+
+    trained, again = (trained_with(Registers(), create_model=Two) for _ in range(2))
+    begin(trained)
+    trained.train_steps([batch_of(8)] * 2)
+    begin(again, resumes=True)
+    again.load_state(trained.state())
+    again.hooks.load_state(trained.hooks.state(), trained.hooks.arrays())
+    for trainer in (trained, again):
+        trainer.train_steps([batch_of(8)] * 2)
+
+    assert same_bits(again.state(), trained.state())
+
+
+class Recording:
+    """Appends to a list that another callback has, too."""
+
+    def __init__(self, shared, *, replaces=False):
+        self.shared, self.replaces = shared, replaces
+
+    def on_epoch_begin(self, epoch):
+        if self.replaces:
+            self.shared = [*self.shared]
+        self.shared.append(epoch)
+
+
+def test_callbacks_that_share_a_list_share_it_after_a_resume():
+    def create():
+        shared = []
+        return trained_with(Recording(shared), Recording(shared))
+
+    trained = begin(create())
+    trained.hooks.epoch_begin(0)
+    again = moved(trained, create)
+    again.hooks.epoch_begin(1)
+    first, second = again.hooks.callbacks
+
+    assert first.shared is second.shared
+    assert first.shared == [0, 0, 1, 1]
+
+
+def test_a_list_that_a_callback_has_replaced_is_not_shared_after_a_resume():
+    def create():
+        shared = []
+        return trained_with(Recording(shared), Recording(shared, replaces=True))
+
+    trained = begin(create())
+    trained.hooks.epoch_begin(0)
+    again = moved(trained, create)
+    again.hooks.epoch_begin(1)
+    first, second = again.hooks.callbacks
+
+    assert (first.shared, second.shared) == ([0, 1], [0, 0, 1])
+
+
+def test_a_function_has_the_containers_of_its_callback_after_a_resume():
+    class Counting:
+        def on_train_begin(self):
+            numbers, seen, places = np.zeros(2), {}, deque(maxlen=2)
+            self.numbers, self.seen, self.places = numbers, seen, places
+
+            def count(epoch):
+                numbers[:] += 1.0
+                seen[epoch] = len(places)
+                places.append(epoch)
+
+            self.count = count
+
+        def on_epoch_begin(self, epoch):
+            self.count(epoch)
+
+    trained = begin(trained_with(Counting()))
+    trained.hooks.epoch_begin(0)
+    again = moved(trained, lambda: trained_with(Counting()))
+    again.hooks.epoch_begin(1)
+    (callback,) = again.hooks.callbacks
+
+    assert callback.numbers.tolist() == [2.0, 2.0]
+    assert callback.seen == {0: 0, 1: 1}
+    assert callback.places == deque([0, 1], maxlen=2)
+
+
+def test_a_hook_that_a_callback_registers_and_whose_state_cannot_be_stored_is_refused():
+    class Registers:
+        def on_train_begin(self):
+            draws = iter([1.0, 0.5, 0.25])
+            self.model.weight.register_hook(lambda gradient: gradient * next(draws))
+
+    with pytest.raises(DefinitionError, match="list_iterator"):
+        begin(trained_with(Registers()))
+
+
 @pytest.mark.parametrize(
     ("change", "what"),
     [

@@ -252,6 +252,8 @@ OPTIMIZERS = {
     "attributes of parameters": keeping_on_parameters,
     "tuples with ids": keyed_by(lambda p: (id(p), "average")),
     "text with ids": keyed_by(lambda p: f"average of {id(p)}"),
+    "text with hexadecimal ids": keyed_by(lambda p: f"average of {id(p):#x}"),
+    "hexadecimal ids": keyed_by(lambda p: hex(id(p))),
     "defaults": counting_in(lambda optimizer: optimizer.defaults),
     "a defaultdict": counting_in_a_defaultdict(float),
     "a defaultdict with a lambda": counting_in_a_defaultdict(lambda: 0.0),

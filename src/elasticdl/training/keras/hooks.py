@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.training import missing_logs
+from elasticdl.training.callback_state import FirstContainers
 from elasticdl.training.keras import callback_state, overrides
 from elasticdl.training.keras.callback_files import CallbackFiles, LoggedRows
 from elasticdl.training.keras.callback_memory import UnstoredMemory
@@ -128,6 +130,7 @@ class KerasHooks:
             for each in self._callbacks
         ]
         self._warned: set[tuple[str, str]] = set()
+        self._containers = FirstContainers({})
         self._memory: UnstoredMemory | None = None
         self._files = CallbackFiles(self._callbacks, model)
         self._has_model = False
@@ -271,6 +274,13 @@ class KerasHooks:
                 self._files.set_model(self._list)
             self._files.begin(self._list)
         self._files.leads = leads
+        self._containers = FirstContainers(
+            {
+                (number, name): value
+                for number, each in enumerate(self._callbacks)
+                for name, value in callback_state.attributes_of(each).items()
+            }
+        )
         self._check_directions()
         if not resumes:
             self._keep()
@@ -300,12 +310,18 @@ class KerasHooks:
     def test_begin(self) -> None:  # noqa: D102
         with self._moment("on_test_begin"):
             self._list.on_test_begin()
-        if self.attributes is not None and self.attributes.begin_evaluation():
-            self.evaluation_changed()
+        if not self.observes_test_batches:
+            self._begin_evaluation()
 
     def test_batch_begin(self, number: int) -> None:  # noqa: D102
         with self._moment("on_test_batch_begin", number):
             self._list.on_test_batch_begin(number)
+        # As `fit`, which compiles the evaluation after this event of the first batch.
+        self._begin_evaluation()
+
+    def _begin_evaluation(self) -> None:
+        if self.attributes is not None and self.attributes.begin_evaluation():
+            self.evaluation_changed()
 
     def test_batch_end(self, number: int, logs: Mapping[str, Any]) -> None:  # noqa: D102
         with self._moment("on_test_batch_end", number, logs=logs):
@@ -363,7 +379,8 @@ class KerasHooks:
                     weights = callback_state.decode(value[_WEIGHTS], None, arrays)
                     self._give_weights(callback, name, current, weights)
                     continue
-                vars(callback)[name] = callback_state.decode(value, current, arrays)
+                decode = functools.partial(callback_state.decode, current=current, arrays=arrays)
+                vars(callback)[name] = self._containers.restored((number, name), value, decode)
             if isinstance(callback, keras.callbacks.CSVLogger) and rows is not None:
                 callback.csv_file.load_state(rows)
                 callback.append_header, callback.writer = callback.csv_file.is_empty, None
@@ -403,7 +420,7 @@ class KerasHooks:
                 try:
                     if not callback_state.is_code(value):
                         kept = callback_state.encode(value, f"{CALLBACKS}{key}/{name}", found)
-                        values[key][name] = kept
+                        values[key][name] = self._containers.mark((number, name), value, kept)
                         arrays |= found
                 except CannotKeepError as error:
                     self._warn_of_value(callback, name, str(error))

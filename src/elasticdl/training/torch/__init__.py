@@ -21,6 +21,7 @@ parameter_moves.py  detects that forward writes into parameters
 refusals.py     rejects model classes with features that would be ignored, lost or summed wrongly
 untracked_state.py      detects state that checkpoints do not contain
 hooks.py        the events of a run: callbacks and schedulers
+callback_hooks.py   the state of hooks that callbacks register
 tensors.py      arrays as tensors and back
 export.py       exports for serving
 """

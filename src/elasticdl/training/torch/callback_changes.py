@@ -19,6 +19,7 @@ Callers: `hooks.py`; `trainer.py` for the mode.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from elasticdl.errors import DefinitionError
-from elasticdl.training.callback_state import CannotKeepError
+from elasticdl.training.callback_state import CannotKeepError, FirstContainers
 from elasticdl.training.torch.buffers import is_kept
 from elasticdl.training.torch.refusals import KEEP_THE_SHAPE, changed_shape, shapes_of
 from elasticdl.training.torch.untracked_state import digest
@@ -133,6 +134,7 @@ class CallbackChanges:
         self._model, self._optimizer, self._modes = model, optimizer, modes
         self._values, self._where = values, callbacks.where
         self._attributes: set[tuple[str, str]] = set()
+        self._containers = FirstContainers({})
         self._num_groups = len(optimizer.param_groups)
         kinds = dict.fromkeys(kind for module in model.modules() for kind in type(module).__mro__)
         known = [*model.modules(), optimizer, *callbacks.objects]
@@ -143,9 +145,19 @@ class CallbackChanges:
         self._used_by_input = UsedObjects([definition.input] if callbacks else (), known)
 
     def begin(self) -> None:
-        """Remove parameter groups that callbacks added; `on_train_begin` may add them again."""
+        """Remove parameter groups that callbacks added, and record what the user's code created.
+
+        `on_train_begin` may add parameter groups again.
+        """
         del self._optimizer.param_groups[self._num_groups :]
         self._first_hooks = {what: ids for what, ids in self._parts().items() if what in _HOOKS}
+        self._containers = FirstContainers(
+            {
+                (prefix, name): value
+                for prefix, owner in self._owners().items()
+                for name, value in attributes_of(owner).items()
+            }
+        )
 
     @contextmanager
     def watched(self, moment: str, *, in_training: bool) -> Iterator[None]:
@@ -210,9 +222,8 @@ class CallbackChanges:
         for number, (prefix, name) in enumerate(sorted(self._attributes)):
             value = attributes_of(self._owners()[prefix]).get(name)
             try:
-                kept.append(
-                    [prefix, name, self._values.encode(value, f"{CALLBACKS}model/{number}", arrays)]
-                )
+                encoded = self._values.encode(value, f"{CALLBACKS}model/{number}", arrays)
+                kept.append([prefix, name, self._containers.mark((prefix, name), value, encoded)])
             except CannotKeepError as error:
                 raise DefinitionError(
                     f"{self._where}: a callback put {error} into the attribute "
@@ -241,7 +252,8 @@ class CallbackChanges:
         for prefix, name, kept in state["attributes"]:
             owner = self._owners()[prefix]
             current = attributes_of(owner).get(name)
-            value = self._values.decode(kept, current, arrays)
+            decode = functools.partial(self._values.decode, current=current, arrays=arrays)
+            value = self._containers.restored((prefix, name), kept, decode)
             if value is not current:
                 put_attribute(owner, name, value)
             self._attributes.add((prefix, name))

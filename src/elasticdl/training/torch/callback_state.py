@@ -40,6 +40,7 @@ from elasticdl.training.callback_state import (
     Arrays,
     CallbackValues,
     CannotKeepError,
+    FirstContainers,
     arguments_of,
     name_of,
 )
@@ -249,6 +250,7 @@ class CallbackMemory:
             for number, each in enumerate(callbacks.objects)
         ]
         self._made: dict[str, Any] | None = None
+        self._containers = FirstContainers({})
 
     def begun(self) -> None:
         """Record which objects exist after `on_train_begin`, and so also exist in a resumed run.
@@ -260,6 +262,13 @@ class CallbackMemory:
         """
         self._made = None
         self.keep()
+        self._containers = FirstContainers(
+            {
+                (number, name): value
+                for number in range(len(self._callbacks.objects))
+                for name, value in self._callbacks.remembered(number).items()
+            }
+        )
         self._values.begin()
         for number in range(len(self._callbacks.objects)):
             for name, value in self._callbacks.remembered(number).items():
@@ -285,7 +294,9 @@ class CallbackMemory:
                 values[key] = {_STATE_DICT: kept}
                 continue
             values[key] = {
-                name: self._encoded(number, name, value, arrays)
+                name: self._containers.mark(
+                    (number, name), value, self._encoded(number, name, value, arrays)
+                )
                 for name, value in self._callbacks.remembered(number).items()
                 if not self._is_as_in_file(number, name, value)
             }
@@ -307,7 +318,10 @@ class CallbackMemory:
                     callback.load_state_dict(self._values.decode(kept, None, arrays))
                     continue
                 current = self._callbacks.remembered(number)
-                value = self._values.decode(kept, current.get(name), arrays)
+                decode = functools.partial(
+                    self._values.decode, current=current.get(name), arrays=arrays
+                )
+                value = self._containers.restored((number, name), kept, decode)
                 is_of_class = name in current and name not in vars(callback)
                 setattr(type(callback) if is_of_class else callback, name, value)
         # Raises now if an attribute cannot be stored, rather than at the next checkpoint.

@@ -10,7 +10,7 @@ They are found by `function_memory.py` and stored in a checkpoint, as are attrib
 code sets on the optimizer and on parameters. A value that cannot be stored is rejected when the
 trainer is created; but one that may only be a setting, when it has changed.
 
-Callers: `optimizer.py`.
+Callers: `optimizer.py`; `callback_hooks.py` for the list of hooks.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class HookMemory:
         optimizer: The optimizer that has the hooks; attributes that the user's code sets are state
             too.
         parameters: The model's parameters, by name.
-        model: The model; hooks that are registered on it later, by callbacks, are not examined.
+        model: The model; hooks that callbacks register on it later are those of
+            `callback_hooks.py`.
         origin: Prefix of errors.
         may_be_scheduled: Whether the optimizer may have learning rate schedulers that no hook
             refers to, because the trainer steps them.
@@ -82,7 +83,7 @@ class HookMemory:
         self._optimizer, self._origin = optimizer, origin
         self._codec = Codec(parameters)
         self._parameters, self._model = dict(parameters), model
-        self._gradient_hooks = _gradient_hooks(parameters, model)
+        self._gradient_hooks = gradient_hooks(parameters, model)
         self._first_attributes = {
             name: {key: digest(value) for key, value in _attributes_of(parameter).items()}
             for name, parameter in parameters.items()
@@ -235,7 +236,7 @@ class HookMemory:
         )
 
 
-def _gradient_hooks(parameters: Mapping[str, nn.Parameter], model: nn.Module) -> dict[str, Any]:
+def gradient_hooks(parameters: Mapping[str, nn.Parameter], model: nn.Module) -> dict[str, Any]:
     """Return the hooks that see gradients: description -> function."""
     found: list[tuple[str, Any]] = []
     for name, parameter in parameters.items():

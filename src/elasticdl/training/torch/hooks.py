@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl.errors import DefinitionError
 from elasticdl.training.torch.callback_changes import CallbackChanges
+from elasticdl.training.torch.callback_hooks import CallbackHooks
 from elasticdl.training.torch.callback_state import CallbackMemory, TorchValues
 from elasticdl.training.torch.callbacks import BATCH_MOMENTS, TEST_BATCH_MOMENTS
 
@@ -70,6 +71,7 @@ class TorchHooks:
         self._touched = CallbackChanges(
             model, optimizer, modes, values, callbacks=callbacks, definition=definition
         )
+        self._registered = CallbackHooks(model, optimizer, callbacks.objects, callbacks.where)
         self.epoch = 0
         self.observes_batches = callbacks.any_has(BATCH_MOMENTS)
         self.observes_test_batches = callbacks.any_has(TEST_BATCH_MOMENTS)
@@ -118,10 +120,12 @@ class TorchHooks:
             return
         setattr(self._model, _STOPS, False)
         self._touched.begin()
+        self._registered.begin()
         with self._moment("on_train_begin", in_training=True):
             self._callbacks.give(self._model, self._optimizer)
             self._callbacks.call("on_train_begin")
         self._memory.begun()
+        self._registered.begun()
         if not resumes:
             self._touched.keep()
 
@@ -175,7 +179,7 @@ class TorchHooks:
         if not self._callbacks:
             return {}
         arrays: dict[str, np.ndarray[Any, Any]] = self._memory.keep()[1]
-        return arrays | self._touched.keep()[1]
+        return arrays | self._touched.keep()[1] | dict(self._registered.arrays())
 
     def load_state(self, state: Mapping[str, Any], arrays: State) -> None:  # noqa: D102
         if not self._callbacks:
@@ -183,6 +187,7 @@ class TorchHooks:
         self._touched.load(state.get(_TOUCHED, {}), arrays)
         self._changed()
         self._memory.load(state, arrays)
+        self._registered.load(arrays)
         setattr(self._model, _STOPS, bool(state.get(_STOPS, False)))
 
     def _call(

@@ -23,8 +23,8 @@ from torch import nn
 from elasticdl.training.torch.tensors import here, to_array, to_tensor
 
 _JSON = "values"
-# At least as many as ids have.
-_DIGITS = re.compile(r"(\d{6,20})")
+# At least as many digits as ids have; `hex(id(parameter))` begins with 0x.
+_DIGITS = re.compile(r"(0x[0-9a-f]{6,16}|\d{6,20})")
 NUMBERS = (bool, int, float, str, type(None))
 
 
@@ -100,13 +100,14 @@ class Codec:
         return {kind: items}
 
     def _names_of_ids(self, text: str) -> list[str]:
-        found = (self._names.get(int(part)) for part in _DIGITS.findall(text))
+        found = (self._names.get(_number(part)) for part in _DIGITS.findall(text))
         return [name for name in found if name is not None]
 
     def _encoded_part(self, part: str) -> Any:
         """Encode a part of a text, which may be the digits of an id."""
-        is_id = _DIGITS.fullmatch(part) and int(part) in self._names
-        return {"id of": self._names[int(part)]} if is_id else part
+        if not _DIGITS.fullmatch(part) or _number(part) not in self._names:
+            return part
+        return {"hex id of" if part.startswith("0x") else "id of": self._names[_number(part)]}
 
     def _decoded(  # noqa: PLR0911 - one line a type
         self, made: Any, arrays: Mapping[str, np.ndarray[Any, Any]]
@@ -118,6 +119,8 @@ class Codec:
             return self._parameters[inner]
         if kind == "id of":
             return id(self._parameters[inner])
+        if kind == "hex id of":
+            return hex(id(self._parameters[inner]))
         if kind == "text":
             return "".join(str(self._decoded(part, arrays)) for part in inner)
         if kind == "tensor":
@@ -132,6 +135,10 @@ class Codec:
             return container(dict(pairs))
         items = [self._decoded(item, arrays) for item in inner]
         return container(items, *(value for _, value in more))
+
+
+def _number(digits: str) -> int:
+    return int(digits, 16 if digits.startswith("0x") else 10)
 
 
 CONTAINERS: Mapping[str, type[Any]] = {
