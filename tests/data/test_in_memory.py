@@ -471,6 +471,28 @@ def test_batches_of_one_size_are_unbatched():
     assert arrow_rows(of_tensorflow()).batch_size is None
 
 
+def test_examples_that_batches_leave_out_are_counted(caplog):
+    assert len(Y) % 2 == 0
+    arrow_rows(of_tensorflow().batch(2, drop_remainder=True))
+    arrow_rows(of_tensorflow().batch(len(Y) - 1))
+    assert caplog.messages == []
+
+    arrow_rows(of_tensorflow().batch(len(Y) - 1, drop_remainder=True).prefetch(1))
+    arrow_rows(of_tensorflow().filter(lambda x, y: True).batch(2, drop_remainder=True))
+
+    counted, unknown = caplog.messages
+    assert f"batch({len(Y) - 1}, drop_remainder=True) leaves out the last example." in counted
+    assert "batch(2, drop_remainder=True) leaves out the examples of a last, smaller" in unknown
+
+
+def test_batches_that_later_steps_turn_into_examples_are_named(caplog):
+    batches = of_tensorflow().batch(2, drop_remainder=True)
+
+    assert len(plain(batches.map(lambda x, y: (x, y)))["y"]) == len(Y) // 2
+    (message,) = caplog.messages
+    assert "because map() or another step follows batch(2, drop_remainder=True)" in message
+
+
 def test_batches_keep_their_size_in_later_steps_of_a_pipeline():
     batches = of_tensorflow().batch(2)
 

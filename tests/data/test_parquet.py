@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from elasticdl.data import table
 from elasticdl.data.parquet import ParquetSource
 from elasticdl.data.schema import Schema
 from elasticdl.errors import CorruptDataError, NoDataError, SchemaError
@@ -62,6 +63,28 @@ def test_records_decoded_with_a_schema_match_those_read_as_bytes(write):
     path = write({"x": pa.array([[1.5, 2], [3, 4]], pa.list_(pa.float32())), "y": [1, 2]})
 
     check_decoding(ParquetSource([path]), schema_of(y=([1], "int64"), x=([2, 1], "float32")))
+
+
+def test_numbers_that_float32_rounds_without_a_schema_are_named_once(write, caplog, monkeypatch):
+    monkeypatch.setattr(table, "_rounded", set())
+    path = write(
+        {
+            "stamp": [1700000012.75, 1.5],
+            "price": [decimal.Decimal("123456789.12"), decimal.Decimal("1.00")],
+            "whole": [2.0**30, np.nan],
+            "number": [1700000012, 3],
+            "small": [0.1, 12345.678],
+        }
+    )
+
+    read_all(path)
+    read_all(path)
+    read_all(path, schema_of(stamp=([1], "float64")))
+
+    stamp, price = sorted(caplog.messages, reverse=True)
+    assert stamp.startswith("Column 'stamp' has values such as 1700000012.75, which becomes 17000")
+    assert price.startswith("Column 'price' has values such as 123456789.12, which becomes 1234567")
+    assert "float64 in data_schema()" in stamp
 
 
 def test_without_a_schema_columns_keep_their_types(write):

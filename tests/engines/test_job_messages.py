@@ -120,3 +120,37 @@ def test_a_training_leaves_its_notes_and_warnings(tmp_path):
     ]
     # The event of its start says that.
     assert not any(note.message.startswith("Resuming from step") for note in notes)
+
+
+def test_fewer_epochs_than_were_trained_are_noted(tmp_path):
+    class Notes(Silent):
+        def __init__(self):
+            self.notes = []
+
+        def note(self, message):
+            self.notes.append(message)
+
+        @property
+        def of_epochs(self):
+            return [each for each in self.notes if "more epochs than" in each]
+
+    def train(**more):
+        reporter = Notes()
+        outcome = elasticdl.train(**{**options, **more}, reporter=reporter)
+        return outcome, reporter.of_epochs
+
+    options = training(tmp_path / "zoo")
+    first, none = train(num_epochs=3)
+    again, still_none = train(num_epochs=3)
+    fewer, (complete,) = train(num_epochs=2)
+    assert (none, still_none) == ([], [])
+    assert first.step == again.step == fewer.step
+    assert complete.endswith("It has trained for more epochs than num_epochs=2.")
+    # As a killed job: the newest checkpoint is in an epoch, and there is no trained model.
+    options = training(tmp_path / "other")
+    part, _ = train(num_epochs=3, max_steps=first.step * 5 // 6)
+    (tmp_path / "other/out/trained_model.pb").unlink()
+    ended, (note,) = train(num_epochs=2)
+
+    assert ended.step == part.step
+    assert note.endswith(f"nothing more is trained: the model is that of step {part.step}.")

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from elasticdl.data.batch import leaves
 from elasticdl.data.memory_tables import as_numpy, kinds_of, rows_of_hugging_face
+from elasticdl.data.wording import counted
 from elasticdl.errors import (
     DataError,
     ElasticDLError,
@@ -26,6 +28,7 @@ from elasticdl.errors import (
     users_traceback,
 )
 
+_log = logging.getLogger("elasticdl")
 PAIR, WITH_WEIGHTS = 2, 3
 # Enough to find random steps, without reading a large data set twice.
 _COMPARED = 10_000
@@ -217,7 +220,18 @@ def _of_tensorflow(dataset: Any) -> tuple[Callable[[], Iterable[Any]], int | Non
     batch_size = None
     if is_batched:
         batch_size = _batch_size(steps)
+        _note_dropped(steps)
         dataset, size = dataset.unbatch(), -1
+    elif (given := _batch_size(steps)) is not None and given > 1:
+        shapes = [list(spec.shape) for spec in specs]
+        if all(shape[:1] == [given] for shape in shapes):
+            _log.warning(
+                "data: its examples have the shapes %s, because map() or another step follows "
+                "batch(%d, drop_remainder=True): each batch is taken for one example. If single "
+                "examples are meant, leave out batch(): ElasticDL makes the batches.",
+                " and ".join(map(str, shapes)),
+                given,
+            )
     return dataset.as_numpy_iterator, size if size >= 0 else None, batch_size
 
 
@@ -248,6 +262,36 @@ def _batch_size(steps: Sequence[Any]) -> int | None:
         if name.strip("_") not in _ELEMENT_BY_ELEMENT:
             return None
     return None
+
+
+def _note_dropped(steps: Sequence[Any]) -> None:
+    """Warn if a pipeline that yields batches drops the last, smaller one.
+
+    Args:
+        steps: The steps of the pipeline, the last one first.
+    """
+    for step in steps:
+        name = type(step).__name__
+        if "BatchDataset" not in name:
+            if name.strip("_") not in _ELEMENT_BY_ELEMENT:
+                return
+            continue
+        drops, batch_size = getattr(step, "_drop_remainder", None), _batch_size([step])
+        if drops is None or not bool(drops) or not batch_size:
+            return
+        (given,) = step._inputs()  # noqa: SLF001 - no public name
+        size = int(given.cardinality())
+        dropped = size % batch_size if size >= 0 else None
+        if dropped != 0:
+            _log.warning(
+                "data: its batch(%d, drop_remainder=True) leaves out %s. Remove drop_remainder "
+                "to use all examples: ElasticDL makes batches of its own.",
+                batch_size,
+                f"the last {counted(dropped, 'example').removeprefix('1 ')}"
+                if dropped
+                else "the examples of a last, smaller batch",
+            )
+        return
 
 
 def _repeats_its_order(step: Any) -> bool:

@@ -44,6 +44,10 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("elasticdl")
+# The largest magnitude up to which float32 has all whole numbers.
+_EXACT_IN_FLOAT32 = 2**24
+# Names of columns in warnings.
+_rounded: set[str] = set()
 
 
 def decode_table(
@@ -129,6 +133,24 @@ def _note_left_out(names: tuple[str, ...]) -> None:
         f"{columns} {listed(names)} {verb} left out of the records: a model cannot read a struct, "
         "a map or a column without any value. `elasticdl data show` shows all columns."
     )
+
+
+def _note_rounding(name: str, values: Array) -> None:
+    """Log once per process that float32, the type without a schema, has too few digits."""
+    large = values[np.abs(values) > _EXACT_IN_FLOAT32]
+    with np.errstate(over="ignore"):
+        rounded = large[large.astype(np.float32) != large]
+    if rounded.size and name not in _rounded:
+        _rounded.add(name)
+        value = float(rounded[0])
+        _log.warning(
+            "Column %r has values such as %r, which becomes %r: without a data_schema(), numbers "
+            "with a fraction are read as float32. To keep all digits, give the column the dtype "
+            "float64 in data_schema().",
+            name,
+            value,
+            float(np.float32(value)),
+        )
 
 
 def columns_of(field: Field, names: Sequence[str]) -> list[str]:
@@ -449,9 +471,12 @@ class _TableGroup:
             if not is_time(column.type):
                 column = column.cast(pa.float64(), safe=False)
         try:
-            return _to_numpy(column)
+            values = _to_numpy(column)
         except pa.ArrowInvalid as error:
             raise SchemaError(f"{self._where(0)}: column {name!r}: {error}.") from None
+        if not self._fields and values.dtype == np.float64 and not is_time(column.type):
+            _note_rounding(name, values)
+        return values
 
     def _no_value(self, name: str, column: pa.Array, counts: Array) -> NoValueError:
         at = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))

@@ -89,6 +89,12 @@ class Run:
             without_recording(self.reporter).note(
                 f"Resuming from step {resumed_from_step:,} in {self.folder.uri}."
             )
+            planned = self.context.job.training.num_epochs
+            if _epochs(TrainProgress.from_json(self.checkpoint.metadata["progress"])) > planned:
+                self.reporter.note(
+                    f"The job has already trained for more epochs than --num_epochs={planned}, so "
+                    f"nothing more is trained: the model is that of step {resumed_from_step:,}."
+                )
         options = self.context.job.training
         if self.counts_steps:
             self.reporter.started("Training", options.max_steps, "steps", done=resumed_from_step)
@@ -190,8 +196,11 @@ def train(
         folder, checkpoint, generation = begun.folder, begun.checkpoint, begun.generation
         reporter = begun.reporter
         if checkpoint is not None and _is_done(job, checkpoint, begun.store, folder):
-            stopped = TrainProgress.from_json(checkpoint.metadata["progress"]).stopped
+            progress = TrainProgress.from_json(checkpoint.metadata["progress"])
+            stopped, planned = progress.stopped, job.training.num_epochs
             why = " A callback ended it, so a larger --num_epochs changes nothing." * stopped
+            if not stopped and _epochs(progress) > planned:
+                why = f" It has trained for more epochs than --num_epochs={planned}."
             reporter.note(
                 f"The training in {folder.uri} is already complete: {checkpoint.step:,} steps.{why}"
             )
@@ -297,6 +306,11 @@ def _published(job: Job, last: Checkpoint, store: CheckpointStore) -> Checkpoint
     with contextlib.suppress(CorruptCheckpointError):
         return store.best() or last
     return last
+
+
+def _epochs(progress: TrainProgress) -> float:
+    """Return the number of epochs that were trained; a part of one counts as a half."""
+    return progress.ledger.epoch + 0.5 * bool(progress.epoch_examples)
 
 
 def _is_done(

@@ -395,8 +395,9 @@ class TrainingContext:
         return (
             f"{schedule} counts updates. An update uses one minibatch of each worker, so with "
             f"{num_workers} workers there are about 1/{num_workers} as many updates as in one "
-            "process, and a schedule made for one process does not reach its end. To keep the "
-            f"number of updates, add --global_batch_size={size}{smaller}."
+            "process, and more after a worker was lost: a schedule made for one process does not "
+            "reach its end. For as many updates as in one process, add "
+            f"--global_batch_size={size}{smaller}."
         )
 
     def check_global_batch_size(self) -> None:

@@ -183,6 +183,33 @@ def test_a_schedule_that_is_too_short_states_the_required_length():
             trainer.train_steps([batch_of(8)])
 
 
+def test_a_schedule_that_is_too_short_keeps_its_last_rate_if_the_number_of_updates_is_unknown(
+    caplog,
+):
+    def create():
+        return trainer_of(
+            definition_of(
+                create_lr_schedulers=lambda o: {
+                    "scheduler": lr_scheduler.OneCycleLR(o, 0.1, total_steps=3),
+                    "interval": "step",
+                }
+            )
+        )
+
+    trainer = create()
+    trainer.hooks.train_begin(num_epochs=3, num_steps=2, resumes=False, num_updates=None)
+    for _ in range(5):
+        trainer.train_steps([batch_of(8)])
+    resumed = create()
+    resumed.load_state(trainer.state())
+    resumed.hooks.train_begin(num_epochs=3, num_steps=2, resumes=True, num_updates=None)
+    resumed.train_steps([batch_of(8)])
+
+    first, second = caplog.messages
+    assert first == second
+    assert "OneCycleLR has made all its 3 steps: from here on, the learning rate stays" in first
+
+
 def test_a_resumed_schedule_that_is_too_short_is_that_of_the_checkpoint():
     def trainer_with(total_steps):
         return trainer_of(

@@ -113,6 +113,8 @@ class TorchHooks:
         del num_epochs, num_steps
         if not resumes:
             self._schedulers.note_idle_epoch()
+        if num_updates is None:
+            self._schedulers.hold_at_the_end()
         if not self._callbacks:
             # A callback may stop training before the schedule ends.
             if num_updates is not None:

@@ -99,7 +99,7 @@ class Schedulers:
             FunctionMemory(_functions_of(each.scheduler), self._codec, known=known)
             for each in self._schedules
         ]
-        self._loaded = False
+        self._loaded = self._holds = self._has_warned = False
         self.state()
 
     def __bool__(self) -> bool:
@@ -135,6 +135,14 @@ class Schedulers:
                     f"makes {needed:,} updates.",
                     f"Set total_steps={needed}, or train for fewer epochs.",
                 )
+
+    def hold_at_the_end(self) -> None:
+        """Let a OneCycleLR keep its last learning rate if there are more updates than its steps.
+
+        Call it if the number of updates is not known. On workers, it depends on how many of them
+        live, and a job must not end because one was lost.
+        """
+        self._holds = True
 
     def note_idle_epoch(self) -> None:
         """Warn of a warm-up that starts at 0 and steps per epoch: nothing is learned in epoch 1.
@@ -265,6 +273,23 @@ class Schedulers:
         return []
 
     def _step(self, scheduler: Any, *monitored: float) -> None:
+        is_at_its_end = (
+            isinstance(scheduler, lr_scheduler.OneCycleLR)
+            and scheduler.last_epoch >= scheduler.total_steps
+        )
+        if self._holds and is_at_its_end:
+            if not self._has_warned:
+                self._has_warned = True
+                _log.warning(
+                    "%s: OneCycleLR has made all its %s steps: from here on, the learning rate "
+                    "stays at %.4g. On workers, an update uses one minibatch of each live worker, "
+                    "so a lost worker makes more updates. Their number is fixed only with "
+                    "--global_batch_size.",
+                    self._where,
+                    f"{scheduler.total_steps:,}",
+                    float(self._optimizer.param_groups[0]["lr"]),
+                )
+            return
         try:
             scheduler.step(*monitored)
         except Exception as error:
