@@ -196,18 +196,25 @@ def test_a_schedule_that_is_too_short_keeps_its_last_rate_if_the_number_of_updat
             )
         )
 
+    def train(trainer, num_steps, *, resumes=False):
+        trainer.hooks.train_begin(num_epochs=3, num_steps=2, resumes=resumes, num_updates=None)
+        for _ in range(num_steps):
+            trainer.train_steps([batch_of(8)])
+
     trainer = create()
-    trainer.hooks.train_begin(num_epochs=3, num_steps=2, resumes=False, num_updates=None)
-    for _ in range(5):
-        trainer.train_steps([batch_of(8)])
+    train(trainer, 3)
+    assert caplog.messages == []
+    train(trainer, 3, resumes=True)
     resumed = create()
     resumed.load_state(trainer.state())
-    resumed.hooks.train_begin(num_epochs=3, num_steps=2, resumes=True, num_updates=None)
-    resumed.train_steps([batch_of(8)])
+    train(resumed, 3, resumes=True)
 
     first, second = caplog.messages
     assert first == second
-    assert "OneCycleLR has made all its 3 steps: from here on, the learning rate stays" in first
+    assert (
+        "OneCycleLR has made all its 3 steps: from here on, the learning rate stays at 4e" in first
+    )
+    assert "e-07" in first
 
 
 def test_a_resumed_schedule_that_is_too_short_is_that_of_the_checkpoint():

@@ -99,7 +99,8 @@ class Schedulers:
             FunctionMemory(_functions_of(each.scheduler), self._codec, known=known)
             for each in self._schedules
         ]
-        self._loaded = self._holds = self._has_warned = False
+        self._loaded = self._holds = False
+        self._num_held = 0
         self.state()
 
     def __bool__(self) -> bool:
@@ -273,13 +274,15 @@ class Schedulers:
         return []
 
     def _step(self, scheduler: Any, *monitored: float) -> None:
+        # One step more, and the learning rate would rise again.
         is_at_its_end = (
             isinstance(scheduler, lr_scheduler.OneCycleLR)
-            and scheduler.last_epoch >= scheduler.total_steps
+            and scheduler.last_epoch >= scheduler.total_steps - 1
         )
         if self._holds and is_at_its_end:
-            if not self._has_warned:
-                self._has_warned = True
+            self._num_held += 1
+            # A schedule that fits is held after the last update.
+            if self._num_held == 2:  # noqa: PLR2004
                 _log.warning(
                     "%s: OneCycleLR has made all its %s steps: from here on, the learning rate "
                     "stays at %.4g. On workers, an update uses one minibatch of each live worker, "
