@@ -12,6 +12,7 @@ from click.testing import CliRunner
 import elasticdl
 from elasticdl import api
 from elasticdl.cli.main import cli
+from elasticdl.engines.engine import Outcome
 from elasticdl.errors import ElasticDLError, UsageError
 from elasticdl.job import Job, Tracking
 from elasticdl.job_options import evaluation_job, prediction_job, training_job
@@ -511,6 +512,22 @@ def test_a_model_object_is_refused_with_how_to_name_a_model() -> None:
     """What users with a compiled model in a notebook try first."""
     with pytest.raises(UsageError, match=r"no option 'model'\. Pass the function .*compiled a Ker"):
         elasticdl.train(model=object(), data="x.csv", output="out")
+
+
+@pytest.mark.parametrize("call", [elasticdl.evaluate, elasticdl.predict, elasticdl.load])
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (object(), "an object of type object; expected the folder that a training wrote, its outp"),
+        (Outcome("out"), "an object of type Outcome; .* output: pass its attribute output"),
+    ],
+)
+def test_an_object_as_trained_model_is_answered_with_the_folder(call, model, message):
+    options = {} if call is elasticdl.load else {"data": "data"}
+    options |= {"output": "out.csv"} if call is elasticdl.predict else {}
+
+    with pytest.raises(UsageError, match=f"trained_model is {message}"):
+        call(trained_model=model, **options)
 
 
 @pytest.mark.parametrize(
