@@ -187,7 +187,9 @@ def test_text_labels_are_refused_at_the_input_function(classes, message):
     )
     batch = dataclasses.replace(batch_of(8), labels=np.array(["red"] * 8))
 
-    with pytest.raises(DefinitionError, match=rf"model.py:41: .* labels text\[\d\](?s:.*){message}"):
+    with pytest.raises(
+        DefinitionError, match=rf"model.py:41: .* labels text\[\d\](?s:.*){message}"
+    ):
         trainer_of(definition, batch)
 
 
