@@ -1,5 +1,6 @@
 """The command line and Python build the same job."""
 
+import dataclasses
 import json
 import re
 import traceback
@@ -506,6 +507,14 @@ def test_a_quiet_call_prints_nothing(tmp_path, monkeypatch, capfd):
     elasticdl.predict(trained_model="out", data=data[0], output="p.csv", quiet=True)
 
     assert capfd.readouterr() == ("", "")
+
+
+def test_the_text_of_an_outcome_has_only_flags_that_are_set() -> None:
+    outcome = Outcome("out", 8, {"loss": 0.5})
+
+    assert repr(outcome) == "Outcome(output='out', step=8, metrics={'loss': 0.5})"
+    stopped = dataclasses.replace(outcome, stopped=True)
+    assert repr(stopped) == f"{repr(outcome)[:-1]}, stopped=True)"
 
 
 def test_a_model_object_is_refused_with_how_to_name_a_model() -> None:
