@@ -470,6 +470,11 @@ def test_an_interrupt_ends_at_the_line_of_the_script(tmp_path):
 
     files = [frame.filename for frame in traceback.extract_tb(caught.tb)]
     assert sum("src/elasticdl" in file for file in files) == 1
+    assert caught.value.__notes__ == ["Nothing was saved yet; run the same command to start again."]
+    # What a notebook shows.
+    assert caught.value._render_traceback_() == [
+        "KeyboardInterrupt: Nothing was saved yet; make the same call to start again."
+    ]
 
 
 @pytest.mark.parametrize(
