@@ -614,17 +614,17 @@ def output_location(text: str | Path, option: str = "--output") -> str:
     return check_output(location(text), option)
 
 
-def trained_location(trained_model: str | Path) -> str:
+def trained_location(trained_model: object) -> str:
     """Make the location of a trained model absolute.
 
     Args:
-        trained_model: Folder or URI as the user gave it.
+        trained_model: What the user gave: a folder or a URI, or by mistake an object.
 
     Raises:
         UsageError: It is an object, such as the model itself.
     """
     if isinstance(trained_model, (str, os.PathLike)):
-        return location(trained_model)
+        return location(str(trained_model))
     hint = ": pass its attribute output" if isinstance(trained_model, Outcome) else ""
     raise UsageError(
         f"trained_model is an object of type {type(trained_model).__name__}; expected the folder "
