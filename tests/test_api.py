@@ -1,5 +1,6 @@
 """The command line and Python build the same job."""
 
+import dataclasses
 import json
 import re
 import traceback
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 import elasticdl
 from elasticdl import api
 from elasticdl.cli.main import cli
+from elasticdl.engines.engine import Outcome
 from elasticdl.errors import ElasticDLError, UsageError
 from elasticdl.job import Job, Tracking
 from elasticdl.job_options import evaluation_job, prediction_job, training_job
@@ -468,6 +470,11 @@ def test_an_interrupt_ends_at_the_line_of_the_script(tmp_path):
 
     files = [frame.filename for frame in traceback.extract_tb(caught.tb)]
     assert sum("src/elasticdl" in file for file in files) == 1
+    assert caught.value.__notes__ == ["Nothing was saved yet; run the same command to start again."]
+    # What a notebook shows.
+    assert caught.value._render_traceback_() == [
+        "KeyboardInterrupt: Nothing was saved yet; make the same call to start again."
+    ]
 
 
 @pytest.mark.parametrize(
@@ -507,10 +514,34 @@ def test_a_quiet_call_prints_nothing(tmp_path, monkeypatch, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+def test_the_text_of_an_outcome_has_only_flags_that_are_set() -> None:
+    outcome = Outcome("out", 8, {"loss": 0.5})
+
+    assert repr(outcome) == "Outcome(output='out', step=8, metrics={'loss': 0.5})"
+    stopped = dataclasses.replace(outcome, stopped=True)
+    assert repr(stopped) == f"{repr(outcome)[:-1]}, stopped=True)"
+
+
 def test_a_model_object_is_refused_with_how_to_name_a_model() -> None:
     """What users with a compiled model in a notebook try first."""
     with pytest.raises(UsageError, match=r"no option 'model'\. Pass the function .*compiled a Ker"):
         elasticdl.train(model=object(), data="x.csv", output="out")
+
+
+@pytest.mark.parametrize("call", [elasticdl.evaluate, elasticdl.predict, elasticdl.load])
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (object(), "an object of type object; expected the folder that a training wrote, its outp"),
+        (Outcome("out"), "an object of type Outcome; .* output: pass its attribute output"),
+    ],
+)
+def test_an_object_as_trained_model_is_answered_with_the_folder(call, model, message):
+    options = {} if call is elasticdl.load else {"data": "data"}
+    options |= {"output": "out.csv"} if call is elasticdl.predict else {}
+
+    with pytest.raises(UsageError, match=f"trained_model is {message}"):
+        call(trained_model=model, **options)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ from elasticdl.job_options import (
     evaluation_job,
     location,
     prediction_job,
+    trained_location,
     training_job,
 )
 from elasticdl.option_types import shows_options_of
@@ -206,7 +207,7 @@ def load(trained_model: str | Path, data: Any = None) -> Any:
 
     is_name = isinstance(data, (str, Path))
     with framework_settings.restored():
-        return load_model(location(trained_model), location(data) if is_name else data)
+        return load_model(trained_location(trained_model), location(data) if is_name else data)
 
 
 @for_scripts

@@ -119,9 +119,23 @@ def ends_at_caller(function: Callable[_Arguments, _Result]) -> Callable[_Argumen
             )
             if os.environ.get(DEBUG):
                 raise
+            if isinstance(error, KeyboardInterrupt):
+                _show_without_traceback(error)
             raise error.with_traceback(None) from None
 
     return call
+
+
+def _show_without_traceback(error: KeyboardInterrupt) -> None:
+    """Have notebooks show only the notes of an interrupt, as they show an `ElasticDLError`.
+
+    Notes say to run the command again; in a notebook, it is a call. Elsewhere they stay as they
+    are, because a script is run by a command.
+    """
+    notes = " ".join(getattr(error, "__notes__", ()))
+    if notes:
+        notes = notes.replace("run the same command", "make the same call")
+        error._render_traceback_ = lambda: [f"{type(error).__name__}: {notes}"]  # type: ignore[attr-defined]
 
 
 def _check_arguments(

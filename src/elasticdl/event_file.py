@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -160,15 +160,28 @@ def parse_events(data: bytes, where: str = "events.jsonl") -> list[Event]:
         CorruptDataError: A line is damaged.
     """
     history: list[Event] = []
-    offset = 0
-    for line in data.split(b"\n")[:-1]:
-        event = parse_event(line, where, offset)
-        offset += len(line) + 1
+    for event in parse_all_events(data, where):
         if isinstance(event, JobStarted):
             history = [item for item in history if _step_of(item) <= event.resumed_from_step]
         history.append(event)
     last = {_superseding_key(event): at for at, event in enumerate(history)}
     return [event for at, event in enumerate(history) if last[_superseding_key(event)] == at]
+
+
+def parse_all_events(data: bytes, where: str = "events.jsonl") -> Iterator[Event]:
+    """Yield all events of a log in their order, also those that a later attempt superseded.
+
+    Args:
+        data: The content of the file.
+        where: The name of the log in errors.
+
+    Raises:
+        CorruptDataError: A line is damaged.
+    """
+    offset = 0
+    for line in data.split(b"\n")[:-1]:
+        yield parse_event(line, where, offset)
+        offset += len(line) + 1
 
 
 def _step_of(event: Event) -> int:

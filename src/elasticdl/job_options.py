@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from elasticdl.data.stored_file import check_output
+from elasticdl.engines.engine import Outcome
 from elasticdl.errors import UsageError
 from elasticdl.job import (
     BestMode,
@@ -282,12 +283,12 @@ def evaluation_job(
             "--report runs in one process, but --num_workers divides the records among several. "
             "Leave one of them out."
         )
-    folder = f"{location(trained_model)}/report" if report in {True, ""} else report
+    folder = f"{trained_location(trained_model)}/report" if report in {True, ""} else report
     return Job(
         command="evaluate",
         data=location(data),
         output=None if output is None else output_location(output),
-        trained_model=location(trained_model),
+        trained_model=trained_location(trained_model),
         validation_split=_as_split(validation_split),
         report=output_location(str(folder), "--report") if folder else None,
         training=_training_options({"minibatch_size": minibatch_size}),
@@ -341,7 +342,7 @@ def prediction_job(
         command="predict",
         data=location(data),
         output=output_location(output),
-        trained_model=location(trained_model),
+        trained_model=trained_location(trained_model),
         training=_training_options({"minibatch_size": minibatch_size}),
         prediction_format=formats[format or of_file or "recordio"],
         columns=_columns(columns),
@@ -611,6 +612,24 @@ def output_location(text: str | Path, option: str = "--output") -> str:
         UsageError: The location is empty, or in the memory of this process.
     """
     return check_output(location(text), option)
+
+
+def trained_location(trained_model: object) -> str:
+    """Make the location of a trained model absolute.
+
+    Args:
+        trained_model: What the user gave: a folder or a URI, or by mistake an object.
+
+    Raises:
+        UsageError: It is an object, such as the model itself.
+    """
+    if isinstance(trained_model, (str, os.PathLike)):
+        return location(str(trained_model))
+    hint = ": pass its attribute output" if isinstance(trained_model, Outcome) else ""
+    raise UsageError(
+        f"trained_model is an object of type {type(trained_model).__name__}; expected the folder "
+        f"that a training wrote, its output{hint}."
+    )
 
 
 def location(text: str | Path) -> str:

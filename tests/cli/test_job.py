@@ -189,6 +189,31 @@ def test_lost_workers_are_counted_in_their_epoch(tmp_path, audit) -> None:
     assert [epoch["lost_workers"] for epoch in epochs] == [0, 1]
 
 
+def test_workers_lost_in_repeated_steps_are_counted(tmp_path, audit) -> None:
+    train(tmp_path, num_epochs=2)
+
+    def with_loss_of_all(events):
+        """All workers died at step 13, in epoch 2; training resumed from step 8, in epoch 1."""
+        begun = next(event for event in events if event["event"] == "job_started")
+        at = next(
+            i for i, e in enumerate(events) if e["event"] == "step_committed" and e["step"] > 8
+        )
+        first, later = events[:at], events[at:]
+        before = [e for e in later if e["step"] <= 13 and e["event"] != "checkpointed"]
+        left = [
+            {"event": "worker_left", "time": 0.0, "step": 13, "rank": rank, "incarnation": rank + 1}
+            for rank in range(2)
+        ]
+        again = {**begun, "resumed_from_step": 8}
+        late = {"event": "worker_left", "time": 0.0, "step": 9, "rank": 1, "incarnation": 4}
+        return [*first, *before, *left, again, late, *later]
+
+    change_log(tmp_path, with_loss_of_all)
+
+    epochs = json.loads(audit("--json")[1])["epochs"]
+    assert [epoch["lost_workers"] for epoch in epochs] == [1, 2]
+
+
 def test_a_pipeline_is_audited_by_batches_with_a_note(tmp_path, audit) -> None:
     train(tmp_path, model=PIPELINE, num_epochs=2)
 

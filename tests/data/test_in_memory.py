@@ -161,6 +161,15 @@ def test_a_collection_without_rows_is_refused_by_name(package, kind, message):
         arrow_rows(data)
 
 
+def test_a_series_that_is_a_row_is_to_be_a_frame_of_one_row():
+    frame = pd.DataFrame({"word": ["a"], "price": [2.5]})
+
+    with pytest.raises(UsageError, match=r"one row, .* 'word', 'price'\. .*: df\.iloc\[\[0\]\]"):
+        arrow_rows(frame.iloc[0])
+    with pytest.raises(UsageError, match=r"is one column\. Give a DataFrame, such as data\.to_fr"):
+        arrow_rows(frame["price"])
+
+
 def test_string_views_as_in_polars_are_text():
     views = pa.array(["a", None, "b"], pa.string_view())
     kinds = pa.DictionaryArray.from_arrays(
@@ -280,8 +289,17 @@ REFUSED = {
     ),
     "no rows": (pd.DataFrame({"a": []}), DataError, "The data has no rows"),
     "no elements": ({"x": np.zeros((0, 2))}, DataError, "The data has no rows"),
-    "other lengths": ((X, Y[:3]), DataError, "one row per example; they have: x 4 rows, y 3 rows"),
-    "a single number": ({"x": X, "y": 1}, DataError, "x 4 rows, y no rows"),
+    "other lengths": (
+        (X, Y[:3]),
+        DataError,
+        "equal numbers of rows: 'x' has 4 rows, 'y' has 3 rows",
+    ),
+    "single values": (
+        {"order id": 1, "price": 2.5},
+        DataError,
+        "a single value for 'order id', 'price'. For one example, give lists of one value",
+    ),
+    "a single number": ({"x": X, "y": 1}, DataError, "a single value for 'y'"),
     "a sparse matrix": (
         (scipy.sparse.csr_matrix(np.eye(4)), Y),
         DataError,

@@ -226,6 +226,31 @@ def test_a_missing_feature_is_reported_without_the_missing_label():
         list(batches_in_order(definition, nothing, 2, Mode.PREDICTION))
 
 
+KINDS = Schema((Field("x", (1,), np.dtype("float32")), Field("kind", (), STRING)))
+
+
+def by_kind(records):
+    kinds = ["bad", "good"]
+    labels = [kinds.index(record["kind"].item().decode()) for record in records]
+    return np.stack([record["x"] for record in records]), np.array(labels)
+
+
+def test_records_without_any_field_of_the_schema_are_refused_with_its_names():
+    nothing = MemorySource([{"other": np.int64([1])}])
+    definition = definition_of(RecordInput(by_kind, KINDS))
+
+    with pytest.raises(DataError, match="no field of data_schema.*'x', 'kind'. They have 'other'."):
+        list(batches_in_order(definition, nothing, 2, Mode.PREDICTION))
+
+
+def test_a_label_that_the_data_lacks_is_not_to_be_added_to_the_schema():
+    unlabelled = MemorySource([{"x": np.float32([1])}])
+    definition = definition_of(RecordInput(by_kind, KINDS))
+
+    with pytest.raises(UserCodeError, match=r"has 'kind', but .* if 'kind' in record\.$"):
+        list(batches_in_order(definition, unlabelled, 2, Mode.PREDICTION))
+
+
 @pytest.mark.parametrize(
     ("schema", "message"),
     [

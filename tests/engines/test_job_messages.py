@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 
 import pytest
 from tests.cluster.test_progress import training
@@ -99,6 +100,37 @@ def test_warnings_are_printed_as_before(log, run_python):
     ).stderr
 
     assert printed == "a warning\n"
+
+
+@pytest.mark.parametrize(("failed", "expected"), [(False, 1), (True, 0)])
+def test_a_run_killed_before_its_first_checkpoint_is_started_from_the_beginning(
+    tmp_path, failed, expected
+):
+    class Listening(Silent):
+        """Keeps the notes."""
+
+        def note(self, message):
+            notes.append(message)
+
+    notes: list[str] = []
+    options, output = training(tmp_path / "zoo"), tmp_path / "zoo/out"
+    elasticdl.train(**options, reporter=Listening())
+    assert not any("the run before" in note for note in notes)
+    log, job = (output / "events.jsonl").read_text(), (output / "job.json").read_bytes()
+    shutil.rmtree(output)
+    output.mkdir()
+    (output / "job.json").write_bytes(job)
+    (output / ".generation").write_text("1")
+    (output / "events.jsonl").write_text("".join(log.splitlines(keepends=True)[:-1]))
+    if failed:
+        with EventLog(output / "events.jsonl") as ended:
+            ended.write(JobFailed(kind="UserCodeError", message="", step=3))
+
+    elasticdl.train(**options, reporter=Listening())
+
+    told = [note for note in notes if "the run before" in note]
+    assert len(told) == expected
+    assert all("first checkpoint. Set checkpoint_steps= to" in note for note in told)
 
 
 def test_a_training_leaves_its_notes_and_warnings(tmp_path):

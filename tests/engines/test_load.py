@@ -262,6 +262,30 @@ def test_a_table_model_predicts_columns_and_refuses_an_array(table_model):
         model.predict(np.ones((4, 3), np.float32))
 
 
+NAMED_FIELDS = """
+import numpy as np
+
+def data_schema():
+    return [{"name": name, "shape": [], "dtype": "float32"} for name in "aby"]
+
+def input_fn(records):
+    x = np.float32([[r["a"].item(), r["b"].item()] for r in records])
+    return x, np.float32([[r["y"].item()] for r in records])
+"""
+
+
+@pytest.mark.parametrize("code", [NAMED_FIELDS, NAMED_FIELDS.replace("data_schema", "unused")])
+def test_an_array_for_a_torch_model_that_reads_names_is_refused(tmp_path, code):
+    (tmp_path / "model.py").write_text(code + TORCH)
+    frame = pd.DataFrame(X[:, :3], columns=list("aby"))
+    folder = str(tmp_path / "out")
+    elasticdl.train(data=frame, model_zoo=str(tmp_path), model_def="model", output=folder)
+    model = elasticdl.load(folder, data=frame)
+
+    with pytest.raises(UsageError, match=r"array of shape \(40, 2\).*Give a DataFrame"):
+        model.predict(X[:, :2])
+
+
 ALL_FIELDS = """
 import keras
 import numpy as np

@@ -374,7 +374,7 @@ DATA_RULES = {
         PRE,
         [("return label", "return 'cat'")],
         "error",
-        ["training: y <U3[4] is not a number: ['cat']", "label_preprocess"],
+        ["training: y text[4] is not a number: ['cat']", "label_preprocess"],
         (PRE, "def label_preprocess"),
     ),
     "there are fewer weights": Broken(

@@ -280,7 +280,8 @@ def describe(features: Arrays) -> str:
         return ", ".join(f"{name} {describe(features[name])}" for name in shown) + more
     if isinstance(features, (list, tuple)):
         return ", ".join(describe(value) for value in features)
-    return f"{features.dtype}{list(features.shape)}"
+    dtype = "text" if features.dtype.kind == "U" else features.dtype
+    return f"{dtype}{list(features.shape)}"
 
 
 def _natural(name: Any) -> list[tuple[int, int, str]]:

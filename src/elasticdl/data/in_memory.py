@@ -59,7 +59,7 @@ from elasticdl.data.memory_tables import (
 )
 from elasticdl.data.snapshot import TableWriter
 from elasticdl.data.stored_file import local_path
-from elasticdl.data.wording import counted
+from elasticdl.data.wording import counted, listed
 from elasticdl.errors import (
     DataError,
     ElasticDLError,
@@ -68,6 +68,8 @@ from elasticdl.errors import (
 
 _BATCH_ROWS = 1 << 14
 _COPY_BYTES = 1 << 24
+# Maximum number of names in an error message.
+_MAX_NAMES = 3
 _EXPECTED = (
     "expected the name of files, a DataFrame of pandas or polars, an Arrow table, a Dataset of "
     "Hugging Face, a dict of arrays, a list of dicts, arrays (x, y) or x, a tf.data.Dataset, or a "
@@ -203,13 +205,19 @@ def _of_columns(columns: Mapping[str, Any]) -> ArrowRows:
     if not columns:
         raise DataError("data is an empty dict; expected one array for each column.")
     arrays = {str(name): as_numpy(value) for name, value in columns.items()}
-    lengths = {name: len(array) if array.ndim else None for name, array in arrays.items()}
-    if len(set(lengths.values())) != 1 or None in lengths.values():
-        shown = ", ".join(
-            f"{name} {'no rows' if length is None else counted(length, 'row')}"
-            for name, length in lengths.items()
+    single = [name for name, array in arrays.items() if not array.ndim]
+    if single:
+        some = f"{listed(single[:_MAX_NAMES])}{', ...' * (len(single) > _MAX_NAMES)}"
+        raise DataError(
+            "data must have one array per column, with one row per example; it has a single value "
+            f"for {some}. For one example, give lists of one value, or a list of one dict: [row]."
         )
-        raise DataError(f"The arrays of data must have one row per example; they have: {shown}.")
+    lengths = {name: len(array) for name, array in arrays.items()}
+    if len(set(lengths.values())) != 1:
+        shown = ", ".join(
+            f"{name!r} has {counted(length, 'row')}" for name, length in lengths.items()
+        )
+        raise DataError(f"The columns of data must have equal numbers of rows: {shown}.")
     (num_rows,) = set(lengths.values())
 
     def batch(start: int) -> pa.RecordBatch:

@@ -38,6 +38,9 @@ _UNREAD = {
 # Features of Hugging Face whose values are arrays, but which Arrow stores as something else.
 _DECODED = {"Array2D", "Array3D", "Array4D", "Array5D", "Audio", "Image"}
 
+# Maximum number of labels of an index in an error message.
+_MAX_LABELS = 3
+
 
 def kinds_of(data: Any) -> tuple[str, set[str]]:
     """Return the name of an object's package, and the names of its class and base classes.
@@ -58,7 +61,7 @@ def table_of(data: Any) -> pa.Table | None:
     root, kinds = kinds_of(data)
     for kind, way_out in _UNREAD.get(root, {}).items():
         if kind in kinds:
-            raise UsageError(f"data is a {root}.{kind}, which {way_out}")
+            raise UsageError(f"data is a {root}.{kind}, which {_of_row(data) or way_out}")
     if root == "pandas" and "DataFrame" in kinds:
         _check_distinct([str(name) for name in data.columns])
         return converted(
@@ -72,6 +75,20 @@ def table_of(data: Any) -> pa.Table | None:
     if hasattr(data, "__arrow_c_stream__"):
         return converted(lambda: pa.table(data))
     return None
+
+
+def _of_row(data: Any) -> str | None:
+    """Return the advice on a pandas Series that is a row by its index; None for other objects."""
+    labels = list(data.index) if type(data).__name__ == "Series" and hasattr(data, "index") else []
+    if not labels or not all(isinstance(label, str) for label in labels):
+        return None
+    more = ", ..." * (len(labels) > _MAX_LABELS)
+    # Not data.to_frame().T: all its columns have the type `object`.
+    return (
+        f"is one row, judging by its index {listed(labels[:_MAX_LABELS])}{more}. Give a DataFrame "
+        "with that row: df.iloc[[0]] instead of df.iloc[0], df.loc[[key]] instead of df.loc[key]. "
+        "If it is a column: data.to_frame()."
+    )
 
 
 def _of_hugging_face(data: Any) -> pa.Table | None:

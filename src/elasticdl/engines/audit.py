@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,12 +24,13 @@ from elasticdl.data.file_ranges import Numbering
 from elasticdl.data.record_source import RecordFile
 from elasticdl.data.split import SplitNumbering
 from elasticdl.errors import DataError, OutputError
-from elasticdl.event_file import parse_events
+from elasticdl.event_file import parse_all_events, parse_events
 from elasticdl.events import (
     CommittedRow,
     EpochFinished,
     Event,
     JobFinished,
+    JobStarted,
     RecordsSkipped,
     StepCommitted,
     UnknownEvent,
@@ -108,7 +109,7 @@ class EpochReport:
 
     Attributes:
         counts: How often the log contains each batch of the epoch, and which counts are wrong.
-        lost_workers: Number of workers that left during the epoch.
+        lost_workers: Number of workers that left during the epoch, also in repeated steps.
         unlogged_steps: Number of steps whose batches are missing from the log.
         num_left_out: Number of records missing from the epoch's batches because they were skipped
             (`--skip_bad_records`), according to the step events.
@@ -247,7 +248,8 @@ def audit(output: str | os.PathLike[str]) -> AuditReport:
             "split into batches. Try again after the first checkpoint."
         )
     where = folder.where(EVENTS_FILE)
-    history = parse_events(folder.read_bytes(EVENTS_FILE), where)
+    log = folder.read_bytes(EVENTS_FILE)
+    history = parse_events(log, where)
     metadata = restored.checkpoint.metadata
     ledger = metadata["progress"]["ledger"]
     plan = ShardPlan(**metadata["plan"])
@@ -260,7 +262,7 @@ def audit(output: str | os.PathLike[str]) -> AuditReport:
     counts, impossible = sharding_audit.audit(
         plan, _rows(history, where), finished, by_record=by_record
     )
-    lost, unlogged = _lost_workers(history), _steps_without_rows(history)
+    lost, unlogged = _lost_workers(parse_all_events(log, where)), _steps_without_rows(history)
     files = [(str(uri), int(num_records)) for uri, num_records in metadata["files"]]
     share = metadata.get("validation_split")
     left_out = [
@@ -317,15 +319,21 @@ def _rows(history: Sequence[Event], where: str) -> Ints:
         ) from error
 
 
-def _lost_workers(history: Sequence[Event]) -> Counter[int]:
-    """Return the number of workers that left in each epoch."""
+def _lost_workers(log: Iterable[Event]) -> Counter[int]:
+    """Return the number of workers that left in each epoch, also in steps that were repeated.
+
+    Args:
+        log: All events: those that a resume superseded include the loss that was its cause.
+    """
     lost: Counter[int] = Counter()
-    epoch = 0
-    for event in history:
-        if isinstance(event, EpochFinished):
-            epoch = event.epoch + 1
+    ends: dict[int, int] = {}
+    for event in log:
+        if isinstance(event, JobStarted):
+            ends = {epoch: step for epoch, step in ends.items() if step <= event.resumed_from_step}
+        elif isinstance(event, EpochFinished) and not event.stopped:
+            ends[event.epoch] = event.step
         elif isinstance(event, WorkerLeft):
-            lost[epoch] += 1
+            lost[max(ends, default=-1) + 1] += 1
     return lost
 
 

@@ -33,6 +33,12 @@ class Outcome:
     already_done: bool = False
     stopped: bool = False
 
+    def __repr__(self) -> str:
+        """Return the fields, without those that are False: most results have no use for them."""
+        shown = [f"{name}={getattr(self, name)!r}" for name in ("output", "step", "metrics")]
+        shown += [f"{name}=True" for name in ("already_done", "stopped") if getattr(self, name)]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
 
 class Reporter(Protocol):
     """Reports the progress of a run to the user; never makes decisions."""

@@ -22,7 +22,7 @@ from elasticdl.data.record_source import RecordFile, TableSource
 from elasticdl.data.schema import NoValueError, Schema
 from elasticdl.data.split_source import split_records, whole
 from elasticdl.data.wording import did_you_mean, listed
-from elasticdl.definition import BatchesInput, Mode, ModelDefinition
+from elasticdl.definition import BatchesInput, Mode, ModelDefinition, RecordInput
 from elasticdl.engines import class_numbers
 from elasticdl.engines.data_changes import compared
 from elasticdl.engines.engine import Outcome, Reporter, context_of
@@ -239,6 +239,15 @@ class OpenedModel:
         """Return the fields of the training data; empty if unknown or given by a schema."""
         fields = self.trained.description.record_fields_json
         return set(Schema.from_json(fields).names) if fields else set()
+
+    def field_names(self) -> set[str]:
+        """Return the names of the fields that the model reads; empty if unknown.
+
+        They are those of its schema, or else those of the training data.
+        """
+        how = self.definition.input
+        schema = how.schema if isinstance(how, RecordInput) else None
+        return self._trained_fields() if schema is None else set(schema.names)
 
     def check_names(self) -> None:
         """Raise an error if field names differ and the trained model is a prebuilt table model.

@@ -24,6 +24,7 @@ import numpy as np
 from elasticdl import scratch
 from elasticdl.data.batch import leaves
 from elasticdl.data.in_memory import arrow_rows, has_columns, named_in_errors, store
+from elasticdl.data.memory_elements import is_array
 from elasticdl.data.wording import listed
 from elasticdl.engines.inference import OpenedModel, drain
 from elasticdl.engines.record_data import open_records
@@ -103,10 +104,7 @@ class TablePredictor:
         """
         if self._other is not None and not self._are_rows(x):
             if isinstance(x, np.ndarray) and len(self._names) > 1:
-                raise UsageError(
-                    f"predict() got an array of shape {x.shape}, and the model expects columns by "
-                    "name. Give a DataFrame with the columns that it was trained on."
-                )
+                raise _by_name(x)
             return self._other(x, *args, **kwargs)
         others = kwargs.keys() - _WITHOUT_EFFECT
         if args or others:
@@ -114,6 +112,11 @@ class TablePredictor:
                 f"predict() of a table takes no argument after the table; got "
                 f"{listed([*args, *sorted(others)])}."
             )
+        if not has_columns(x) and is_array(x):
+            # It would be stored as a column `x`.
+            names = self._opened.field_names()
+            if names and "x" not in names:
+                raise _by_name(x)
         if (files := file_names(x)) is not None:
             return self._outputs(files)
         with tempfile.TemporaryDirectory(dir=scratch.folder(), prefix="data-") as folder:
@@ -162,6 +165,13 @@ class UnlinkedPredictor:
             "This model is a copy of one that elasticdl.load returned, and predict() belongs to "
             "that one. Call the model itself, or load it again."
         )
+
+
+def _by_name(x: Any) -> UsageError:
+    return UsageError(
+        f"predict() got an array of shape {tuple(x.shape)}, and the model expects columns by name. "
+        "Give a DataFrame with the columns that it was trained on."
+    )
 
 
 def _shapes(batch: Batch) -> list[tuple[int, ...]]:

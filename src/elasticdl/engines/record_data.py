@@ -561,6 +561,12 @@ def _missing_key(error: Exception, how: RecordInput, records: Sequence[Record]) 
     key = error.args[0] if isinstance(error, KeyError) and error.args else None
     if not isinstance(key, str) or not records or key in records[0]:
         return ""
+    if how.schema is not None and key in how.schema.names:
+        # Only in prediction, where a record may lack its label.
+        return (
+            f"\n  data_schema() has {key!r}, but the data does not. Add it to the data; if it is "
+            f"the label, read it only from records that have it: if {key!r} in record."
+        )
     have = f"\n  The records have {listed(records[0])}{did_you_mean(key, records[0])}"
     if how.schema is None:
         return have
@@ -718,7 +724,8 @@ def _without_labels(
         record. The latter is empty if the function accepts records without the fields.
 
     Raises:
-        DataError: The features depend on a missing field.
+        DataError: The features depend on a missing field, or the records have no field of the
+            schema.
         UserCodeError: The function accepts neither these values nor records without the fields.
     """
     missing = [field for field in schema.fields if _is_missing(source, field)]
@@ -743,7 +750,12 @@ def _without_labels(
         first = features_with(0)
     except UserCodeError:
         # Raises where the function needs the fields, with the user's own line.
-        features_of(dict(record))
+        try:
+            features_of(dict(record))
+        except UserCodeError as error:
+            if present:
+                raise
+            raise _no_field(definition, schema, where(), _present(source, missing[0])) from error
         return reduced, []
 
     def moves_features(field: Field) -> bool:
@@ -770,6 +782,16 @@ def _without_labels(
                 f"{', '.join(have) or 'none of its fields'}{advice}"
             )
     return reduced, missing
+
+
+def _no_field(
+    definition: ModelDefinition, schema: Schema, where: str, have: Sequence[str] | None
+) -> DataError:
+    return DataError(
+        f"{where}: the records have no field of data_schema() in {definition.origin}: "
+        f"{listed(schema.names)}. They have {listed(have or ()) or 'no fields'}. Give the data by "
+        "these names, such as a DataFrame with these columns."
+    )
 
 
 def _check_label(

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from elasticdl.artifacts.event_log import EVENTS_FILE
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.engines.attempt import attempt
 from elasticdl.engines.data_changes import fingerprint, note_changed_data
@@ -33,8 +34,9 @@ from elasticdl.engines.publish import (
 )
 from elasticdl.engines.train_progress import TrainProgress
 from elasticdl.engines.training_context import TrainingContext, open_context
-from elasticdl.errors import CorruptCheckpointError, OutputError
-from elasticdl.events import JobFinished, JobStarted, RecordsSkipped
+from elasticdl.errors import CorruptCheckpointError, ElasticDLError, OutputError
+from elasticdl.event_file import parse_all_events
+from elasticdl.events import JobFailed, JobFinished, JobStarted, RecordsSkipped
 from elasticdl.sharding.left_out import BatchId, records_of
 from elasticdl.tracking.create import attempt_of, follow_finished_job, follow_job
 from elasticdl.training.create import quiet_frameworks
@@ -80,7 +82,15 @@ class Run:
         left_out: Sequence[BatchId] = ()
         if self.checkpoint is not None:
             left_out = TrainProgress.from_json(self.checkpoint.metadata["progress"]).ledger.left_out
+        was_killed = self.checkpoint is None and self.generation > 1 and self._was_killed()
         self.write_start(resumed_from_step, left_out)
+        if was_killed:
+            steps = self.context.job.training.checkpoint_steps
+            how = f"Lower --checkpoint_steps ({steps:,})" if steps else "Set --checkpoint_steps"
+            without_recording(self.reporter).note(
+                f"Starting from the beginning: the run before, in {self.folder.uri}, was killed "
+                f"before its first checkpoint. {how} to have one earlier."
+            )
         if self.checkpoint is not None:
             # Only now, because the checkpoint may not match the new code.
             files = self.metadata["code_files"]
@@ -102,6 +112,17 @@ class Run:
             total = self.context.num_records * options.num_epochs
             done = self.records_done(self.checkpoint)
             self.reporter.started("Training", total, "records", done=done)
+
+    def _was_killed(self) -> bool:
+        """Return whether the run before this one had begun to train and could not log its end."""
+        runs = False
+        # A damaged log is not a reason to fail.
+        with contextlib.suppress(ElasticDLError):
+            for event in parse_all_events(self.folder.read_bytes(EVENTS_FILE)):
+                runs = isinstance(event, JobStarted) or (
+                    runs and not isinstance(event, (JobFailed, JobFinished))
+                )
+        return runs
 
     @property
     def counts_steps(self) -> bool:

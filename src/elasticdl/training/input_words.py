@@ -6,7 +6,7 @@ Callers: `dialects/default_input.py`, `keras/inputs.py`, `keras/failures.py`, `k
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -110,21 +110,27 @@ def has_text(arrays: Arrays) -> bool:
     return any(array.dtype.kind in "OSU" for array in leaves(arrays))
 
 
-def text_label_advice(labels: Arrays, *, field: str = "") -> str:
+def text_label_advice(labels: Arrays, *, field: str = "", classes: Collection[str] = ()) -> str:
     """Return advice for labels that are text, where a loss needs numbers.
 
     Args:
         labels: Labels, of which some are text.
         field: The name of their field in the records, if they were taken from there.
+        classes: The names of the classes in the model file; empty if it has none.
     """
     first = next(array for array in leaves(labels) if has_text(array)).flat[0]
     is_bytes = isinstance(first, bytes)
     shown = first.decode(errors="replace") if isinstance(first, bytes) else str(first)
     of_each, in_all = (f"record[{field!r}].item()", "record in records") if field else _EACH_LABEL
     of_each += ".decode()" if is_bytes else ""
+    name_them = (
+        ""
+        if classes
+        else "Name the classes in the model file, in the order of the outputs: classes = [...]. "
+    )
     return (
-        f"The labels are text, such as {shown!r}, and a loss needs numbers. Name the classes in "
-        "the model file, in the order of the outputs: classes = [...]. Then return their numbers: "
+        f"The labels are text, such as {shown!r}, and a loss needs numbers. {name_them}"
+        f"Return {'their numbers in classes' if classes else 'their numbers'}: "
         f"np.array([classes.index({of_each}) for {in_all}]). (np.unique would number only "
         "the classes of one minibatch.)"
     )

@@ -285,6 +285,14 @@ def test_an_error_about_the_type_of_labels_has_advice(keras, run_eagerly):
         tf.config.run_functions_eagerly(False)
 
 
+def test_text_labels_of_named_classes_are_to_be_their_numbers():
+    batch = dataclasses.replace(batch_of(8), labels=np.array(["red"] * 8))
+    definition = dataclasses.replace(definition_of(), classes=("red",))
+
+    with pytest.raises(UserCodeError, match=r"needs numbers\. Return their numbers in classes: np"):
+        trainer_of(definition, batch)
+
+
 @pytest.mark.parametrize(("text", "number"), [("red", "label"), (b"red", "label.decode()")])
 def test_text_labels_are_refused_before_training_with_how_to_number_them(text, number):
     batch = batch_of(8)

@@ -169,9 +169,28 @@ def test_strings_are_refused_by_name():
     batch = Batch({"colour": np.array(["red"] * 8)}, np.zeros(8), 8)
 
     with pytest.raises(
-        DefinitionError, match=r"returns colour <U3\[8\]; PyTorch accepts only numbers"
+        DefinitionError, match=r"returns colour text\[8\]; PyTorch accepts only numbers"
     ):
         trainer_of(batch=batch)
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        ((), r"Name the classes in .*: classes = \[...\]. Return their numbers: np.array\("),
+        (("red",), r"needs numbers. Return their numbers in classes: np.array\(\[classes.index\("),
+    ],
+)
+def test_text_labels_are_refused_at_the_input_function(classes, message):
+    definition = dataclasses.replace(
+        definition_of(), classes=classes, places={"input": ("model.py", 41)}
+    )
+    batch = dataclasses.replace(batch_of(8), labels=np.array(["red"] * 8))
+
+    with pytest.raises(
+        DefinitionError, match=rf"model.py:41: .* labels text\[\d\](?s:.*){message}"
+    ):
+        trainer_of(definition, batch)
 
 
 def test_floats_become_float32_and_integers_stay():

@@ -35,7 +35,7 @@ from elasticdl.training.keras import loss, metric_states, metrics
 from elasticdl.training.range_errors import id_mistake, label_mistake, num_classes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from elasticdl.definition import ModelDefinition
 
@@ -139,7 +139,7 @@ def of_a_step(
     return UserCodeError(
         f"{where_raised(error, definition, _PARTS)}: the model, its loss or its metrics raised{at} "
         f"on {_described(batches)}:\n{users_traceback(error)}"
-        f"{label_advice(error, batches[0].labels)}"
+        f"{label_advice(error, batches[0].labels, definition.classes)}"
     )
 
 
@@ -185,11 +185,11 @@ def naming(
         raise UserCodeError(
             f"{where_raised(error, definition, _PARTS)}: {what} raised on "
             f"{describe(batch.features)}:\n{users_traceback(error)}"
-            f"{label_advice(error, batch.labels)}"
+            f"{label_advice(error, batch.labels, definition.classes)}"
         ) from error
 
 
-def label_advice(error: Exception, labels: Arrays) -> str:
+def label_advice(error: Exception, labels: Arrays, classes: Collection[str]) -> str:
     """Return advice, as a separate line, on an error of a loss about the type or shape of labels.
 
     The result is empty for other errors.
@@ -197,9 +197,10 @@ def label_advice(error: Exception, labels: Arrays) -> str:
     Args:
         error: The exception of TensorFlow or Keras.
         labels: The labels of the batch.
+        classes: The names of the classes in the model file; empty if it has none.
     """
     if has_text(labels) and _TEXT.search(str(error)):
-        return f"\n  {text_label_advice(labels)}"
+        return f"\n  {text_label_advice(labels, classes=classes)}"
     if (dtype := _refused_type(str(error), labels)) is not None:
         return (
             f"\n  The labels are of type {dtype}. Convert them in the function: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ def batch_tensors(
     *,
     keeps_float64: bool = False,
     are_labels: bool = False,
+    classes: Collection[str] = (),
 ) -> Any:
     """Copy a batch's features or labels into tensors on a device, keeping their structure.
 
@@ -39,6 +41,7 @@ def batch_tensors(
         keeps_float64: Whether float64, numpy's default for plain numbers, stays float64; otherwise
             it becomes torch's default dtype.
         are_labels: Whether the arrays are labels, for the error.
+        classes: The names of the classes in the model file, for the error.
 
     Raises:
         DefinitionError: An array does not hold numbers.
@@ -50,7 +53,7 @@ def batch_tensors(
                 f"{where}: the input function returns {'labels ' if are_labels else ''}"
                 f"{describe(arrays)}; PyTorch accepts only numbers."
                 + (
-                    f"\n  {text_label_advice(arrays)}"
+                    f"\n  {text_label_advice(arrays, classes=classes)}"
                     if are_labels and has_text(array)
                     else " Convert strings to numbers there."
                 )

@@ -757,7 +757,7 @@ class TorchTrainer:
         return batch_tensors(
             features,
             self._device,
-            self._definition.origin,
+            self._definition.where("input"),
             keeps_float64=self._takes_float64,
         )
 
@@ -773,9 +773,10 @@ class TorchTrainer:
         return batch_tensors(
             labels,
             self._device,
-            self._definition.origin,
+            self._definition.where("input"),
             keeps_float64=self._returns_float64,
             are_labels=True,
+            classes=self._definition.classes,
         )
 
     @contextmanager
