@@ -186,7 +186,7 @@ def test_evaluating_records_without_a_label_suggests_predict():
         SchemaError, match="no 'label', the label of the model. An .*, or use predict"
     ):
         list(batches_in_order(definition, unlabelled, 2, Mode.EVALUATION))
-    with pytest.raises(DataError, match="the records have no x, which model.py:7 needs"):
+    with pytest.raises(DataError, match="the records have no 'x', which model.py:7 needs"):
         list(batches_in_order(definition, featureless, 2, Mode.EVALUATION))
 
 
@@ -210,8 +210,45 @@ def test_records_without_a_feature_are_refused_in_prediction():
     featureless = MemorySource([{"label": np.int64([1])}])
     definition = definition_of(RecordInput(stack_fields, SCHEMA))
 
-    with pytest.raises(DataError, match="the records have no x, which model.py:7 needs"):
+    with pytest.raises(DataError, match="the records have no 'x', which model.py:7 needs"):
         list(batches_in_order(definition, featureless, 2, Mode.PREDICTION))
+
+
+@pytest.mark.parametrize(
+    ("have", "message"),
+    [
+        (
+            ["garden", "rooms"],
+            (
+                r"the records have no 'area', which the model needs for its inputs\. They have "
+                r"'garden', 'rooms'\. Add 'area' to the data\.$"
+            ),
+        ),
+        (
+            ["garden"],
+            (
+                r"the records have no 'area' and 'rooms', which the model needs for its inputs\. "
+                r"They have 'garden'\. Add 'area' and 'rooms' to the data\.$"
+            ),
+        ),
+        (["garden", "rooms", "aera"], r"Rename 'aera' to 'area' in the data\.$"),
+        (
+            ["garden", "aera"],
+            r"no 'area' and 'rooms', .*\. Rename 'aera' to 'area' in the data, and add 'rooms'\.$",
+        ),
+    ],
+)
+def test_an_input_of_the_model_is_not_renamed_to_another_one(have, message):
+    fields = tuple(Field(name, (1,), np.dtype("float32")) for name in ("area", "garden", "rooms"))
+
+    def every_field(records):
+        return {field.name: np.stack([r[field.name] for r in records]) for field in fields}
+
+    source = MemorySource([{name: np.float32([1]) for name in have}])
+    definition = definition_of(RecordInput(every_field, Schema(fields).undeclared()))
+
+    with pytest.raises(DataError, match=message):
+        list(batches_in_order(definition, source, 2, Mode.PREDICTION))
 
 
 def test_a_missing_feature_is_reported_without_the_missing_label():
@@ -222,7 +259,7 @@ def test_a_missing_feature_is_reported_without_the_missing_label():
     nothing = MemorySource([{"other": np.int64([1])}])
     definition = definition_of(RecordInput(two_fields, SCHEMA))
 
-    with pytest.raises(DataError, match="the records have no x, which"):
+    with pytest.raises(DataError, match="the records have no 'x', which"):
         list(batches_in_order(definition, nothing, 2, Mode.PREDICTION))
 
 

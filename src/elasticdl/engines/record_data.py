@@ -29,7 +29,7 @@ from elasticdl.data.sources import open_index, open_source
 from elasticdl.data.split_source import whole
 from elasticdl.data.unit_reader import UnitReader
 from elasticdl.data.units import decoded_bytes
-from elasticdl.data.wording import did_you_mean, listed, rename_or_add
+from elasticdl.data.wording import all_of, did_you_mean, listed, rename_or_add
 from elasticdl.definition import DatasetInput, Mode, ModelDefinition, RecordInput
 from elasticdl.engines import class_numbers, input_checks
 from elasticdl.engines.feed import Resume, TrainingBatch, Validation, chained_digest
@@ -755,21 +755,36 @@ def _without_labels(
         if not all(map(np.array_equal, first, features_with(value))):
             # Name only the fields that the features depend on, not a missing label.
             needed = [field for field in missing if moves_features(field)]
+            names = [field.name for field in needed]
             have = sorted(_present(source, needed[0]) or (field.name for field in present))
-            name, declared = needed[0].name, needed[0].is_declared
+            declared = needed[0].is_declared
             # The files of prebuilt models are right, and not the user's to change.
             who = (
                 f"{definition.origin} needs for the model's"
                 if declared
                 else "the model needs for its"
             )
-            advice = did_you_mean(name, have) if declared else f". {rename_or_add(name, have)}."
             raise DataError(
-                f"{where()}: the records have no {', '.join(f.name for f in needed)}, which "
-                f"{who} inputs. They have "
-                f"{', '.join(have) or 'none of its fields'}{advice}"
+                f"{where()}: the records have no {all_of(map(repr, names))}, which {who} inputs. "
+                f"They have {listed(have) or 'none of its fields'}"
+                f"{_advice(names, have, schema, declared=declared)}"
             )
     return reduced, missing
+
+
+def _advice(missing: Sequence[str], have: Sequence[str], schema: Schema, *, declared: bool) -> str:
+    """Return the end of a sentence on what to do about missing fields.
+
+    Args:
+        missing: Names of the fields.
+        have: Names of the fields of the records.
+        schema: All fields of the model.
+        declared: Whether the user wrote the schema.
+    """
+    if declared:
+        others = [name for name in have if name not in schema.names]
+        return did_you_mean(missing[0], others) if len(missing) == 1 else "."
+    return f". {rename_or_add(missing, have, schema.names)}."
 
 
 def _check_label(
@@ -794,7 +809,7 @@ def _check_label(
     except UserCodeError:
         return
     if missing:
-        names = " and ".join(repr(field.name) for field in missing)
+        names = all_of(repr(field.name) for field in missing)
         raise MissingFieldError(
             f"{_names(source, np.arange(1))}: the records have no {names}, the label of the "
             "model. An evaluation compares predictions with it. Add it to "
