@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from elasticdl.data import example
 from elasticdl.data.array_shapes import check_shape, shape_of
 from elasticdl.data.column_summary import kind_of
-from elasticdl.data.field import STRING, Field, digits
+from elasticdl.data.field import STRING, Field, as_text, digits
 from elasticdl.data.schema import NoValueError
 from elasticdl.data.table_times import is_time, parsed_seconds, seconds
 from elasticdl.data.type_words import in_words
@@ -356,16 +356,26 @@ class _TableGroup:
         for part in self._parts[field.name]:
             if kind_of(self._table.schema.field(part).type) != "text":
                 continue
-            texts = self._table[part].drop_null()
-            if not len(texts):
+            column = self._table[part].combine_chunks()
+            rows = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+            if not len(rows):
                 continue
-            raise SchemaError(
-                f"{self._where(0)}: column {part!r} holds text, such as "
-                f"{shown(texts[0].as_py())}; {field.requires(field.dtype_name)}. "
-                + field.advice(
+            row, text = int(rows[0]), _text(column[int(rows[0])].as_py())
+            if _is_number(text):
+                advice = field.advice(
                     "Convert the column, as with pandas.to_numeric()",
                     "correct the dtype in data_schema()",
                 )
+            elif field.is_declared:
+                advice = f"Correct the values, or {as_text(field.name)}."
+            else:
+                advice = (
+                    "It was made for numbers or booleans there, such as those of the training "
+                    "data. Convert the column to them."
+                )
+            raise SchemaError(
+                f"{self._where(row)}: column {part!r} holds text, such as {shown(text)}; "
+                f"{field.requires(field.dtype_name)}. {advice}"
             )
 
     def _dtype(self, name: str) -> np.dtype[Any]:
@@ -467,6 +477,18 @@ class _TableGroup:
         problem = f"{self._where(row)}: column {name!r} has no value"
         message = f"{problem}. Fill it in, {way_out}."
         return NoValueError(message, problem, name)
+
+
+def _text(value: Any) -> Any:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _is_number(text: Any) -> bool:
+    try:
+        float(text)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _one_a_row(column: example.ExampleColumn, num_rows: int) -> Array:
