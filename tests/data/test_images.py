@@ -222,6 +222,18 @@ def test_a_label_is_missing_without_classes(folder):
         open_source("p").read_records(0, 1, SCHEMA)
 
 
+@pytest.mark.parametrize("data", ["p/*/*.png", "p/china", "p/china/1.png,p/india/b"])
+def test_images_of_class_folders_without_the_folder_above_are_refused_with_it(folder, data):
+    draw("p/china/1.png", "p/india/2.png", "p/india/b/3.png")
+
+    with pytest.raises(
+        MissingFieldError,
+        match=r"^p/china/1\.png has no class, so the field 'kind' is missing: .*\. If 'china' is a "
+        "class, pass the folder above it, which contains all class folders: --data=p$",
+    ):
+        open_source(data).check_labels(SCHEMA)
+
+
 def test_a_damaged_image_is_named(folder):
     draw("p/a/1.png", "p/a/2.png")
     (folder / "p/a/2.png").write_bytes(b"")
