@@ -286,7 +286,11 @@ def test_other_data_use_the_class_numbers_of_a_model(folder):
 
     assert labels(source) == [1, 3]
     assert labels(open_index(index_of(source)).numbered_by(source.classes)) == [1, 3]
-    with pytest.raises(DataError, match=r"^p/d/2\.png is in the class folder 'd', which is not"):
+    with pytest.raises(
+        DataError,
+        match=r"^p/d/2\.png is in the class folder 'd', which is not one of the model's 2 classes "
+        r"'a', 'b' \(there are 2 class folders\)\. Rename",
+    ):
         source.numbered_by(["a", "b"])
 
 
