@@ -94,7 +94,7 @@ def out_of_range(
             outputs = leaves(predict(batches[0].features))
             stop = num_classes(outputs[0].shape, batches[0].labels) if len(outputs) == 1 else 0
             at = raised_at(error, definition.where("loss"))
-            return label_mistake(batches, stop, at) if stop else None
+            return _label_mistake(batches, stop, at, definition) if stop else None
     found = _OUT_OF_RANGE.search(str(error))
     if found is None:
         return None
@@ -104,10 +104,23 @@ def out_of_range(
     text = "\n".join([str(error), *(f"{frame.filename} {frame.name}" for frame in frames)])
     stop = int(found[1])
     if any(each in text for each in _COMPARES):
-        return label_mistake(batches, stop, raised_at(error, definition.where("loss")))
+        at = raised_at(error, definition.where("loss"))
+        return _label_mistake(batches, stop, at, definition)
     if any(each in text for each in _LOOKS_UP):
         return id_mistake(batches, stop, raised_at(error, definition.where("model")))
     return None
+
+
+def _label_mistake(
+    batches: Sequence[Batch], num_outputs: int, where: object, definition: ModelDefinition
+) -> DataError | None:
+    return label_mistake(
+        batches,
+        num_outputs,
+        where,
+        binary_loss="BinaryCrossentropy(from_logits=True)",
+        classes=definition.classes,
+    )
 
 
 def of_a_step(
