@@ -128,8 +128,14 @@ def test_a_label_without_an_output_is_named_with_its_records(framework, folder, 
 
 @FRAMEWORKS
 def test_one_output_for_two_classes_is_answered_with_another_loss(framework, folder):
-    one = FILES[framework].replace("Dense(5", "Dense(1").replace("Linear(2, 5)", "Linear(2, 1)")
-    write_file(folder, one.replace("softmax", "sigmoid"))
+    one = FILES[framework]
+    for old, new in (
+        ('5, activation="softmax"', "1"),
+        ("entropy(labels, predictions)", "entropy(labels, predictions, from_logits=True)"),
+        ("Linear(2, 5)", "Linear(2, 1)"),
+    ):
+        one = one.replace(old, new)
+    write_file(folder, one)
     data = write_labels(folder / "d.recordio", [0, 1, 0, 1])
 
     said = refused(DataError, train, folder, data=data)
