@@ -112,4 +112,7 @@ def test_other_columns_are_read_beside_an_unsupported_one(
     assert [list(record) for record in records] == [["x"], ["x"]]
     assert len(source.read_bytes(0, 1)) == 1
     (message,) = caplog.messages
-    assert "Columns 'struct', 'map', 'none' are left out of the records" in message
+    assert (
+        "Columns 'struct', 'map', 'none' are left out of the records: 'struct' has structs, 'map' "
+        "has maps, 'none' has no values and no type, which a model cannot read." in message
+    )

@@ -4,7 +4,7 @@ A column of numbers or strings is a field of one value; a column of lists, or th
 to `name_{n-1}`, are a field of several values. Without a schema every column is a separate field:
 floating numbers and decimals become float32, integers and booleans int64, strings bytes; dates and
 times become float64, seconds since 1970-01-01 UTC (times of day: since midnight). Columns that
-cannot be a field (structs, maps, columns without any value) are then left out, with a warning.
+cannot be a field (structs, maps, columns of Arrow's type null) are then left out, with a warning.
 
 An empty cell is an error, unless the field is nullable in the schema.
 
@@ -61,9 +61,9 @@ def decode_table(
             cannot be a field, or a value does not fit.
     """
     if schema is None:
-        odd = tuple(field.name for field in table.schema if why_no_field(field.type))
+        odd = {field.name: field.type for field in table.schema if why_no_field(field.type)}
         if odd:
-            _note_left_out(odd)
+            _note_left_out(tuple(odd.items()))
             table = table.drop_columns(list(odd))
     group = _TableGroup(table, schema, where)
     if schema is None:
@@ -121,14 +121,24 @@ def why_no_field(arrow_type: pa.DataType) -> str:
 
 
 @functools.cache
-def _note_left_out(names: tuple[str, ...]) -> None:
-    """Log once per process that columns are left out."""
-    columns = "Column" if len(names) == 1 else "Columns"
-    verb = "is" if len(names) == 1 else "are"
-    _log.warning(
-        f"{columns} {listed(names)} {verb} left out of the records: a model cannot read a struct, "
-        "a map or a column without any value. `elasticdl data show` shows all columns."
-    )
+def _note_left_out(columns: tuple[tuple[str, pa.DataType], ...]) -> None:
+    """Log once per process that columns are left out, and why.
+
+    Args:
+        columns: Name and type of each of them.
+    """
+    reasons = [
+        "no values and no type" if pa.types.is_null(kind) else in_words(kind)
+        for kind in (_value_type(arrow_type) for _, arrow_type in columns)
+    ]
+    names = [name for name, _ in columns]
+    if len(names) == 1:
+        what = f"Column {names[0]!r} is left out of the records: it has {reasons[0]}"
+    else:
+        what = f"Columns {listed(names)} are left out of the records: " + ", ".join(
+            f"{name!r} has {reason}" for name, reason in zip(names, reasons, strict=True)
+        )
+    _log.warning(f"{what}, which a model cannot read. `elasticdl data show` shows all columns.")
 
 
 def columns_of(field: Field, names: Sequence[str]) -> list[str]:
