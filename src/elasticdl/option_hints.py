@@ -13,8 +13,8 @@ _IN_PARAMS = (
     "--params='{name}=...'."
 )
 _LABEL = (
-    "It is a parameter of the prebuilt table models: use --params='label=\"NAME\"' with the name of "
-    "the column. In your own model file, input_fn returns the labels."
+    "It is a parameter of the prebuilt table models: use --params='label=\"NAME\"' with the name "
+    "of the column. In your own model file, input_fn returns the labels."
 )
 _DEVICES = (
     "A GPU is used if there is one. --num_workers trains on several workers, --gpus_per_worker "

@@ -251,6 +251,48 @@ def test_an_input_of_the_model_is_not_renamed_to_another_one(have, message):
         list(batches_in_order(definition, source, 2, Mode.PREDICTION))
 
 
+def guarded(records):
+    x = np.stack([record["x"] for record in records])
+    return x, np.array([record["Label"].item() for record in records if "Label" in record])
+
+
+@pytest.mark.parametrize("schema", [None, SCHEMA])
+def test_empty_labels_are_reported_with_the_fields_of_the_records(schema):
+    definition = definition_of(RecordInput(guarded, schema))
+
+    def batches(mode):
+        return list(batches_in_order(definition, source_of(9), 2, mode))
+
+    with pytest.raises(
+        DefinitionError,
+        match=r"the labels that the input function made from 2 records are empty\. Does it look "
+        r"for a field that the records do not have\? They have .*'label'",
+    ):
+        batches(Mode.TRAINING)
+    with pytest.raises(DefinitionError, match="An evaluation needs labels; use predict for"):
+        batches(Mode.EVALUATION)
+    assert len(batches(Mode.PREDICTION)) == 5
+
+
+@pytest.mark.parametrize(("mode", "is_hinted"), [(Mode.PREDICTION, True), (Mode.TRAINING, False)])
+def test_a_label_that_is_read_from_data_to_predict_has_a_hint(mode, is_hinted):
+    def unguarded(records):
+        x = np.stack([record["x"] for record in records])
+        return x, np.array([record["target"].item() for record in records])
+
+    unlabelled = MemorySource([{"x": np.float32([i])} for i in range(3)])
+    definition = definition_of(RecordInput(unguarded, None))
+
+    with pytest.raises(UserCodeError) as caught:
+        list(batches_in_order(definition, unlabelled, 2, mode))
+
+    hint = (
+        "If 'target' is the label: data to predict need none. Read it only where it is: "
+        "[... for record in records if \"target\" in record].\n  The records have 'x'."
+    )
+    assert (hint in str(caught.value)) == is_hinted
+
+
 def test_a_missing_feature_is_reported_without_the_missing_label():
     def two_fields(records):
         batch = np.stack([record["x"] for record in records])

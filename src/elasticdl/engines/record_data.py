@@ -29,7 +29,7 @@ from elasticdl.data.sources import open_index, open_source
 from elasticdl.data.split_source import whole
 from elasticdl.data.unit_reader import UnitReader
 from elasticdl.data.units import decoded_bytes
-from elasticdl.data.wording import all_of, did_you_mean, listed, rename_or_add
+from elasticdl.data.wording import all_of, counted, did_you_mean, listed, rename_or_add
 from elasticdl.definition import DatasetInput, Mode, ModelDefinition, RecordInput
 from elasticdl.engines import class_numbers, input_checks
 from elasticdl.engines.feed import Resume, TrainingBatch, Validation, chained_digest
@@ -509,12 +509,13 @@ def _made(
     except Exception as error:
         raise UserCodeError(
             f"{raised_at(error, definition.where('input'))}: the input function raised on "
-            f"{where()}:\n{users_traceback(error)}{_missing_key(error, how, records)}"
+            f"{where()}:\n{users_traceback(error)}{_missing_key(error, how, records, mode)}"
         ) from error
     parts = made if isinstance(made, tuple) else (made,)
     if mode is Mode.PREDICTION and len(parts) > 1 and _are_of_no_record(parts[1]):
         # The function skipped records without labels: [... for r in records if "label" in r].
         parts = parts[:1]
+    _check_none_empty(definition, how, records, parts, mode)
     batch = batch_of(
         parts, f"{definition.where('input')}: the input function made, from {len(records)} records,"
     )
@@ -556,19 +557,61 @@ def _refused(
     return where()
 
 
-def _missing_key(error: Exception, how: RecordInput, records: Sequence[Record]) -> str:
+def _missing_key(error: Exception, how: RecordInput, records: Sequence[Record], mode: Mode) -> str:
     """Return advice if an input function read a field that its records do not have; else ""."""
     key = error.args[0] if isinstance(error, KeyError) and error.args else None
     if not isinstance(key, str) or not records or key in records[0]:
         return ""
     have = f"\n  The records have {listed(records[0])}{did_you_mean(key, records[0])}"
-    if how.schema is None:
+    if mode is Mode.PREDICTION:
+        have = (
+            f"\n  If {key!r} is the label: data to predict need none. Read it only where it is: "
+            f'[... for record in records if "{key}" in record].{have}'
+        )
+    if how.schema is None or key in how.schema.names:
         return have
     return f"{have} Only fields in data_schema() are read: add {key!r} there if the data has it."
 
 
+def _check_none_empty(
+    definition: ModelDefinition,
+    how: RecordInput,
+    records: Sequence[Record],
+    parts: Sequence[Any],
+    mode: Mode,
+) -> None:
+    """Check that the labels and sample weights that an input function made are not empty.
+
+    Args:
+        definition: The model definition that the function belongs to.
+        how: The input function.
+        records: The records that it got.
+        parts: Features, labels and sample weights that it returned.
+        mode: Purpose of the batch.
+
+    Raises:
+        DefinitionError: One of them is empty, though there are records.
+    """
+    for name, part in zip(("labels", "sample weights"), parts[1:], strict=False):
+        if part is None or not leaves(part) or not _are_of_no_record(part):
+            continue
+        of_evaluation = mode is Mode.EVALUATION and name == "labels"
+        in_schema = "" if how.schema is None else " Only fields in data_schema() are read."
+        raise DefinitionError(
+            f"{definition.where('input')}: the {name} that the input function made from "
+            f"{counted(len(records), 'record')} are empty. Does it look for a field that the "
+            f"records do not have? They have {listed(records[0])}.{in_schema}"
+            + " An evaluation needs labels; use predict for data without them."
+            * of_evaluation
+        )
+
+
 def _are_of_no_record(labels: Any) -> bool:
-    return all(np.shape(each)[:1] == (0,) for each in leaves(labels))
+    try:
+        return all(np.shape(each)[:1] == (0,) for each in leaves(labels))
+    except ValueError:
+        # A sequence of no one shape, which `batch_of` refuses.
+        return False
 
 
 def _by_class(definition: ModelDefinition, batch: Batch, mode: Mode) -> Batch:
