@@ -17,6 +17,7 @@ HINTED = {
     "epochs": "Use --num_epochs.",
     "batch-size": "Use --batch_size.",
     "lr": "--params='lr=...'",
+    "label": "prebuilt table models: use --params='label=\"NAME\"' with the name of the column",
     "callbacks": "returned by callbacks() in the model file",
     "devices": "--num_workers trains on several workers",
     "resume": "The same command resumes training",

@@ -12,6 +12,10 @@ _IN_PARAMS = (
     "It is a parameter of the model's functions, such as optimizer(learning_rate=0.001): use "
     "--params='{name}=...'."
 )
+_LABEL = (
+    "It is a parameter of the prebuilt table models: use --params='label=\"NAME\"' with the name "
+    "of the column. In your own model file, input_fn returns the labels."
+)
 _DEVICES = (
     "A GPU is used if there is one. --num_workers trains on several workers, --gpus_per_worker "
     "gives each its GPUs."
@@ -51,6 +55,7 @@ _OPTIONS = {
 _SENTENCES = {
     _A_MODEL: "model",
     _IN_PARAMS: "lr learning_rate weight_decay momentum dropout hidden_size num_layers",
+    _LABEL: "label labels label_column label_name target target_column",
     _DEVICES: "devices device gpus num_gpus n_gpus accelerator cuda use_gpu",
     _RESUME: "resume resume_from resume_from_checkpoint ckpt_path continue",
     _CALLBACKS: "callbacks callback",

@@ -414,7 +414,12 @@ def test_an_unsuitable_row_is_named_with_its_column(write, row, schema, message)
 def test_the_advice_for_a_wrong_cell_names_a_schema_only_if_there_is_one(write):
     source = CSVSource([write("age\n1\nabc\n")])
 
-    with pytest.raises(SchemaError, match=r"Correct the cell, or the dtype in data_schema\(\)\.$"):
+    with pytest.raises(
+        SchemaError,
+        match=r"Correct the cell, or give the field the dtype \"string\" in data_schema\(\), and .*"
+        r"; for a label, name the classes in the model file, classes = \[\.\.\.\], and return "
+        r"classes\.index\(record\['age'\]\.item\(\)\.decode\(\)\)\.$",
+    ):
         source.read_records(0, 2, schema_of(age=([], "int64")))
     with pytest.raises(SchemaError, match=r"expected a number\. Correct the cell\.$"):
         source.read_records(0, 2, schema_of(age=([], "int64")).undeclared())

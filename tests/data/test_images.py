@@ -222,6 +222,18 @@ def test_a_label_is_missing_without_classes(folder):
         open_source("p").read_records(0, 1, SCHEMA)
 
 
+@pytest.mark.parametrize("data", ["p/*/*.png", "p/china", "p/china/1.png,p/india/b"])
+def test_images_of_class_folders_without_the_folder_above_are_refused_with_it(folder, data):
+    draw("p/china/1.png", "p/india/2.png", "p/india/b/3.png")
+
+    with pytest.raises(
+        MissingFieldError,
+        match=r"^p/china/1\.png has no class, so the field 'kind' is missing: .*\. If 'china' is a "
+        "class, pass the folder above it, which contains all class folders: --data=p$",
+    ):
+        open_source(data).check_labels(SCHEMA)
+
+
 def test_a_damaged_image_is_named(folder):
     draw("p/a/1.png", "p/a/2.png")
     (folder / "p/a/2.png").write_bytes(b"")
@@ -274,7 +286,11 @@ def test_other_data_use_the_class_numbers_of_a_model(folder):
 
     assert labels(source) == [1, 3]
     assert labels(open_index(index_of(source)).numbered_by(source.classes)) == [1, 3]
-    with pytest.raises(DataError, match=r"^p/d/2\.png is in the class folder 'd', which is not"):
+    with pytest.raises(
+        DataError,
+        match=r"^p/d/2\.png is in the class folder 'd', which is not one of the model's 2 classes "
+        r"'a', 'b' \(there are 2 class folders\)\. Rename",
+    ):
         source.numbered_by(["a", "b"])
 
 

@@ -336,6 +336,29 @@ def test_unsupported_data_are_refused(what, tmp_path):
     assert not list(tmp_path.rglob("*.parquet"))
 
 
+MIXED = np.array([[17.5, "benign", True], [2.5, "malignant", False]], object)
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        (MIXED, "x"),
+        (MIXED[:, ::-1], "x"),
+        ((MIXED, Y[:2]), "x"),
+        ({"a": MIXED}, "a"),
+        ((X[:2], MIXED[0, 1:]), "y"),
+        (pd.DataFrame({"x": [1.5], "y": ["a"]}).to_numpy(), "x"),
+    ],
+)
+def test_an_array_of_several_types_is_refused_with_an_example_of_each(data, name):
+    with pytest.raises(
+        DataError,
+        match=rf"^The array '{name}' has objects of several types: .*str, such as '(benign|a)'.*\. "
+        r"Give a DataFrame, which has one type for each column, or an array of numbers\.$",
+    ):
+        rows_of(data)
+
+
 def test_random_elements_are_refused_because_they_would_be_frozen():
     torch = pytest.importorskip("torch")
 

@@ -284,9 +284,29 @@ def test_files_in_memory_are_read():
             "record 0: field 'x' has 1 value",
         ),
         (
-            {"x": ["a", "b"]},
+            {"x": [None, "b"]},
             schema_of(x=([], "int64")),
-            r"record 0: column 'x' holds text, such as 'a'; data_schema\(\) says int64",
+            (
+                r"record 1: column 'x' holds text, such as 'b'; data_schema\(\) says int64\. "
+                r"Correct the values, or give the field the dtype \"string\" in data_schema\(\), "
+                r".*; for a label, name the classes in the model file, classes = \[\.\.\.\], and "
+            ),
+        ),
+        (
+            {"x": [None, "3.75"]},
+            schema_of(x=([], "float32")),
+            (
+                r"record 1: column 'x' holds text, such as '3\.75'; data_schema\(\) says float32\. "
+                r"Convert the column, as with pandas\.to_numeric\(\), or correct the dtype in"
+            ),
+        ),
+        (
+            {"x": ["yes", "no"]},
+            schema_of(x=([], "float64")).undeclared(),
+            (
+                r"record 0: column 'x' holds text, such as 'yes'; the model needs float64\. It was "
+                r"made for numbers or booleans there, such as those of the training data\. Convert"
+            ),
         ),
         ({"x": [1, 2]}, schema_of(x=([], "string")), "record 0: field 'x' is stored as integers"),
         (

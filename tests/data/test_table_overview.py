@@ -56,6 +56,18 @@ def test_every_column_is_shown_in_the_order_of_the_file(parquet: str) -> None:
     assert list(found) == ["z", "struct", "map", "none", "day", "at", "gaps", "word"]
 
 
+@pytest.mark.parametrize("unit", ["s", "us"])
+def test_a_time_with_a_zone_has_no_dot_after_whole_seconds(unit: str, tmp_path: Path) -> None:
+    berlin = dt.timezone(dt.timedelta(hours=1))
+    times = pa.array([dt.datetime(2024, 1, 2, 3, 4, 5, tzinfo=berlin)])
+    table = pa.table({"at": times.cast(pa.timestamp(unit, tz="Europe/Berlin"))})
+    pq.write_table(table, tmp_path / "a.parquet")
+
+    (field,) = summarize_files(str(tmp_path / "a.parquet"), 1).fields
+
+    assert field.values == "2024-01-02 03:04:05+0100 .. 2024-01-02 03:04:05+0100"
+
+
 def test_a_missing_value_is_not_in_the_record(parquet: str) -> None:
     first, second = summarize_files(parquet, 2).records
 
@@ -100,4 +112,7 @@ def test_other_columns_are_read_beside_an_unsupported_one(
     assert [list(record) for record in records] == [["x"], ["x"]]
     assert len(source.read_bytes(0, 1)) == 1
     (message,) = caplog.messages
-    assert "Columns 'struct', 'map', 'none' are left out of the records" in message
+    assert (
+        "Columns 'struct', 'map', 'none' are left out of the records: 'struct' has structs, 'map' "
+        "has maps, 'none' has no values and no type, which a model cannot read." in message
+    )

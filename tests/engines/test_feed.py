@@ -186,7 +186,7 @@ def test_evaluating_records_without_a_label_suggests_predict():
         SchemaError, match="no 'label', the label of the model. An .*, or use predict"
     ):
         list(batches_in_order(definition, unlabelled, 2, Mode.EVALUATION))
-    with pytest.raises(DataError, match="the records have no x, which model.py:7 needs"):
+    with pytest.raises(DataError, match="the records have no 'x', which model.py:7 needs"):
         list(batches_in_order(definition, featureless, 2, Mode.EVALUATION))
 
 
@@ -210,8 +210,87 @@ def test_records_without_a_feature_are_refused_in_prediction():
     featureless = MemorySource([{"label": np.int64([1])}])
     definition = definition_of(RecordInput(stack_fields, SCHEMA))
 
-    with pytest.raises(DataError, match="the records have no x, which model.py:7 needs"):
+    with pytest.raises(DataError, match="the records have no 'x', which model.py:7 needs"):
         list(batches_in_order(definition, featureless, 2, Mode.PREDICTION))
+
+
+@pytest.mark.parametrize(
+    ("have", "message"),
+    [
+        (
+            ["garden", "rooms"],
+            (
+                r"the records have no 'area', which the model needs for its inputs\. They have "
+                r"'garden', 'rooms'\. Add 'area' to the data\.$"
+            ),
+        ),
+        (
+            ["garden"],
+            (
+                r"the records have no 'area' and 'rooms', which the model needs for its inputs\. "
+                r"They have 'garden'\. Add 'area' and 'rooms' to the data\.$"
+            ),
+        ),
+        (["garden", "rooms", "aera"], r"Rename 'aera' to 'area' in the data\.$"),
+        (
+            ["garden", "aera"],
+            r"no 'area' and 'rooms', .*\. Rename 'aera' to 'area' in the data, and add 'rooms'\.$",
+        ),
+    ],
+)
+def test_an_input_of_the_model_is_not_renamed_to_another_one(have, message):
+    fields = tuple(Field(name, (1,), np.dtype("float32")) for name in ("area", "garden", "rooms"))
+
+    def every_field(records):
+        return {field.name: np.stack([r[field.name] for r in records]) for field in fields}
+
+    source = MemorySource([{name: np.float32([1]) for name in have}])
+    definition = definition_of(RecordInput(every_field, Schema(fields).undeclared()))
+
+    with pytest.raises(DataError, match=message):
+        list(batches_in_order(definition, source, 2, Mode.PREDICTION))
+
+
+def guarded(records):
+    x = np.stack([record["x"] for record in records])
+    return x, np.array([record["Label"].item() for record in records if "Label" in record])
+
+
+@pytest.mark.parametrize("schema", [None, SCHEMA])
+def test_empty_labels_are_reported_with_the_fields_of_the_records(schema):
+    definition = definition_of(RecordInput(guarded, schema))
+
+    def batches(mode):
+        return list(batches_in_order(definition, source_of(9), 2, mode))
+
+    with pytest.raises(
+        DefinitionError,
+        match=r"the labels that the input function made from 2 records are empty\. Does it look "
+        r"for a field that the records do not have\? They have .*'label'",
+    ):
+        batches(Mode.TRAINING)
+    with pytest.raises(DefinitionError, match="An evaluation needs labels; use predict for"):
+        batches(Mode.EVALUATION)
+    assert len(batches(Mode.PREDICTION)) == 5
+
+
+@pytest.mark.parametrize(("mode", "is_hinted"), [(Mode.PREDICTION, True), (Mode.TRAINING, False)])
+def test_a_label_that_is_read_from_data_to_predict_has_a_hint(mode, is_hinted):
+    def unguarded(records):
+        x = np.stack([record["x"] for record in records])
+        return x, np.array([record["target"].item() for record in records])
+
+    unlabelled = MemorySource([{"x": np.float32([i])} for i in range(3)])
+    definition = definition_of(RecordInput(unguarded, None))
+
+    with pytest.raises(UserCodeError) as caught:
+        list(batches_in_order(definition, unlabelled, 2, mode))
+
+    hint = (
+        "If 'target' is the label: data to predict need none. Read it only where it is: "
+        "[... for record in records if \"target\" in record].\n  The records have 'x'."
+    )
+    assert (hint in str(caught.value)) == is_hinted
 
 
 def test_a_missing_feature_is_reported_without_the_missing_label():
@@ -222,7 +301,7 @@ def test_a_missing_feature_is_reported_without_the_missing_label():
     nothing = MemorySource([{"other": np.int64([1])}])
     definition = definition_of(RecordInput(two_fields, SCHEMA))
 
-    with pytest.raises(DataError, match="the records have no x, which"):
+    with pytest.raises(DataError, match="the records have no 'x', which"):
         list(batches_in_order(definition, nothing, 2, Mode.PREDICTION))
 
 

@@ -159,6 +159,32 @@ def test_an_unknown_class_is_refused_in_an_evaluation_and_ignored_in_a_predictio
         elasticdl.predict(**asked, output=str(tmp_path / "q.csv"), columns=["label"])
 
 
+def test_wrong_classes_in_the_model_file_are_to_be_corrected_there(place, tmp_path):
+    (place / "zoo/misnamed_model.py").write_text(TORCH + 'classes = ["pipe", "dash"]\n')
+
+    with pytest.raises(
+        DataError,
+        match=r"'bar', which is not one of the model's 2 classes 'pipe', 'dash' \(there are 3 "
+        r"class folders\)\. .*\. If the model file lists the wrong classes, correct them there\.$",
+    ):
+        train(place, tmp_path / "out", "misnamed_model")
+
+
+@pytest.mark.parametrize("code", ["keras_model", "torch_model"])
+def test_a_class_without_an_output_is_refused_with_one_record(place, tmp_path, code):
+    written = (place / f"zoo/{code}.py").read_text()
+    written = written.replace("Dense(3)", "Dense(2)").replace("Linear(108, 3)", "Linear(108, 2)")
+    (place / f"zoo/small_{code}.py").write_text(written)
+
+    with pytest.raises(
+        DataError,
+        match=r"label 2, the model has 2 outputs \(expected 0 to 1\), but there are 3 classes "
+        r"\('bar', 'line', 'stroke'\), in [^,]*/stroke/\d\d\.png, record 0( and \d+ more)? .*\n"
+        r"  Correct the labels, or give the model an output for each class\.$",
+    ):
+        train(place, tmp_path / "out", f"small_{code}")
+
+
 def test_predictions_of_a_flat_folder_are_keyed_by_file_names(trained, place, tmp_path):
     _, outcome = trained
 
@@ -183,18 +209,20 @@ def test_a_training_on_images_resumes_with_the_same_numbers(trained, place, tmp_
 
 
 def test_images_without_classes_are_refused_before_the_first_step(place, tmp_path):
-    with pytest.raises(SchemaError, match="is in no class folder, so the field 'label' is missing"):
+    with pytest.raises(SchemaError, match="has no class, so the field 'label' is missing"):
         train(place, tmp_path / "out", "torch_model", data=str(place / "train/line"))
 
 
 def test_validation_images_without_classes_are_refused(place, tmp_path):
     flat = str(place / "train/line")
-    with pytest.raises(SchemaError, match="is in no class folder.* validation_data='?pictures"):
+    with pytest.raises(
+        SchemaError, match="has no class.* If 'line' is .* validation_data='?/.*/train"
+    ):
         train(place, tmp_path / "out", "torch_model", validation_data=flat)
 
 
 def test_an_evaluation_on_images_without_classes_is_refused(trained, place):
-    with pytest.raises(SchemaError, match="is in no class folder.* data='?pictures"):
+    with pytest.raises(SchemaError, match="has no class.* If 'line' is .* data='?/.*/train"):
         elasticdl.evaluate(
             trained_model=trained[1].output, data=str(place / "train/line"), reporter=Silent()
         )

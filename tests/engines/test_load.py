@@ -217,7 +217,7 @@ def test_the_error_on_a_misspelled_column_suggests_renaming_it(table_model):
     ):
         with pytest.raises(
             DataError,
-            match=r"the records have no word, which the model needs for its inputs\. .*"
+            match=r"the records have no 'word', which the model needs for its inputs\. .*"
             r"\. Rename 'wort' to 'word' in the data\.$",
         ):
             use()

@@ -127,6 +127,25 @@ def test_a_label_without_an_output_is_named_with_its_records(framework, folder, 
 
 
 @FRAMEWORKS
+def test_one_output_for_two_classes_is_answered_with_another_loss(framework, folder):
+    one = FILES[framework]
+    for old, new in (
+        ('5, activation="softmax"', "1"),
+        ("entropy(labels, predictions)", "entropy(labels, predictions, from_logits=True)"),
+        ("Linear(2, 5)", "Linear(2, 1)"),
+    ):
+        one = one.replace(old, new)
+    write_file(folder, one)
+    data = write_labels(folder / "d.recordio", [0, 1, 0, 1])
+
+    said = refused(DataError, train, folder, data=data)
+
+    assert "label 1, the model has 1 output (expected 0), in " in said
+    loss = {"keras": "BinaryCrossentropy(from_logits=True)", "torch": "BCEWithLogitsLoss"}
+    assert f"For two classes, 0 and 1, one output needs another loss: {loss[framework]}" in said
+
+
+@FRAMEWORKS
 def test_a_validation_label_without_an_output_is_named(framework, folder):
     write_file(folder, FILES[framework])
     good = write_labels(folder / "d.recordio", [0, 1, 2, 3, 4, 0, 1, 2])

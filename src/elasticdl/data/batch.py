@@ -99,9 +99,14 @@ class Batch:
         """
         if self.where is None:
             return ""
-        if isinstance(self.where, RecordNames) and len(self.where.numbers) == self.num_examples:
+        if isinstance(self.where, RecordNames) and self.names_each:
             return self.where.of_examples(rows)
         return self.where()
+
+    @property
+    def names_each(self) -> bool:
+        """Whether the record of each example is known."""
+        return isinstance(self.where, RecordNames) and len(self.where.numbers) == self.num_examples
 
 
 def batch_of(parts: Sequence[Arrays], where: str) -> Batch:

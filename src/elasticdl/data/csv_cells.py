@@ -26,6 +26,7 @@ from elasticdl.data.csv_index import (
     row_starts,
     stored_of,
 )
+from elasticdl.data.field import as_text
 from elasticdl.data.indexed_file import IndexedFile
 from elasticdl.data.table_times import FORMATS, MISSING_WORDS
 from elasticdl.data.wording import counted, listed, record_range, shown
@@ -76,8 +77,9 @@ def read_blocks(
         except pa.ArrowInvalid as error:
             name = _flag_column(error, index, relaxed, flags)
             if name is None:
-                advice = "Correct the cell" + ", or the dtype in data_schema()" * is_declared
-                raise _wrong_cell(file, index, blocks, types, error, advice=advice) from None
+                raise _wrong_cell(
+                    file, index, blocks, types, error, is_declared=is_declared
+                ) from None
             # true and false are valid in a column of numbers.
             flags.append(name)
         else:
@@ -129,7 +131,7 @@ def _wrong_cell(
     types: Mapping[str, pa.DataType],
     error: pa.ArrowInvalid,
     *,
-    advice: str,
+    is_declared: bool,
 ) -> SchemaError:
     cell = _CELL.search(str(error))
     if cell is None:
@@ -138,9 +140,10 @@ def _wrong_cell(
     name = index.header[int(cell[1])]
     record = index.firsts[blocks[0]] + int(cell[2]) - 1
     expected = {pa.bool_(): "true, false, 1 or 0"}.get(types[name], "a number")
+    advice = f", or {as_text(name)}" if is_declared else ""
     return SchemaError(
         f"{place(file, index, record)}: column {name!r} holds {shown(cell[3])}; expected "
-        f"{expected}. {advice}."
+        f"{expected}. Correct the cell{advice}."
     )
 
 

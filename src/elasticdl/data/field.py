@@ -275,6 +275,19 @@ class Field:
         )
 
 
+def as_text(name: str) -> str:
+    """Return advice, as a clause, for a field of numbers whose column is text.
+
+    Args:
+        name: Name of the field.
+    """
+    return (
+        'give the field the dtype "string" in data_schema(), and turn its text into numbers in the '
+        "input function; for a label, name the classes in the model file, classes = [...], and "
+        f"return classes.index(record[{name!r}].item().decode())"
+    )
+
+
 def digits(array: Array) -> Array:
     """Convert numbers to their decimal digits, as bytes; integral ones lack a decimal point.
 

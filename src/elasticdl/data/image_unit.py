@@ -11,13 +11,16 @@ from __future__ import annotations
 import functools
 import os
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from elasticdl.data import example
 from elasticdl.data.image_decoding import AS_STORED, decode_image, pixels_of
+from elasticdl.data.image_folders import is_image
 from elasticdl.data.schema import Field, MissingFieldError, Schema
+from elasticdl.data.stored_file import local_path
 from elasticdl.data.wording import listed
 from elasticdl.errors import SchemaError
 
@@ -159,8 +162,31 @@ def no_class(uri: str, label: Field, option: str = "--data") -> MissingFieldErro
         label: The label field of the schema.
         option: The option that names the images.
     """
+    path = local_path(uri)
+    folder = None if path is None else Path(path).parent
+    if folder is not None and _looks_like_a_class(folder):
+        return MissingFieldError(
+            f"{uri} has no class, so the field {label.name!r} is missing: classes are the folders "
+            f"directly in the one that {option} names. If {folder.name!r} is a class, pass the "
+            f"folder above it, which contains all class folders: {option}={folder.parent}"
+        )
     return MissingFieldError(
         f"{uri} is in no class folder, so the field {label.name!r} is missing. Put the images into "
         "a folder for each class, and pass the folder that contains these folders: "
         f"{option}=pictures for pictures/cat/1.jpg."
     )
+
+
+def _looks_like_a_class(folder: Path) -> bool:
+    """Return whether a folder of images is beside another one, and no image is beside them."""
+    others = 0
+    try:
+        for each in folder.parent.iterdir():
+            if is_image(each.name):
+                return False
+            if others or each.name == folder.name or each.name.startswith(".") or not each.is_dir():
+                continue
+            others += any(is_image(file.name) for file in each.iterdir())
+    except OSError:
+        return False
+    return others > 0

@@ -41,7 +41,7 @@ from elasticdl.data.image_unit import (
 from elasticdl.data.record_source import RecordFile
 from elasticdl.data.stored_file import open_stored
 from elasticdl.data.units import Units, is_remote, sample
-from elasticdl.data.wording import listed
+from elasticdl.data.wording import counted, listed
 from elasticdl.errors import DataError
 
 if TYPE_CHECKING:
@@ -143,8 +143,10 @@ class ImageSource:
             first = next(i for i, name in enumerate(self._class_of) if name in unknown)
             raise DataError(
                 f"{self._entries[first].uri} is in the class folder {self._class_of[first]!r}, "
-                f"which is not one of the model's classes {listed(classes)}. Rename or remove the "
-                "folder, or pass the folder that contains those of the classes."
+                f"which is not one of the model's {len(classes):,} classes {listed(classes)} "
+                f"(there {'is' if len(folders) == 1 else 'are'} "
+                f"{counted(len(folders), 'class folder')}). Rename or remove the folder, or pass "
+                "the folder that contains those of the classes."
             )
         return self._with_classes(classes)
 

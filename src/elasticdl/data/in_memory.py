@@ -59,7 +59,7 @@ from elasticdl.data.memory_tables import (
 )
 from elasticdl.data.snapshot import TableWriter
 from elasticdl.data.stored_file import local_path
-from elasticdl.data.wording import counted, listed
+from elasticdl.data.wording import counted, listed, shown
 from elasticdl.errors import (
     DataError,
     ElasticDLError,
@@ -214,10 +214,10 @@ def _of_columns(columns: Mapping[str, Any]) -> ArrowRows:
         )
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) != 1:
-        shown = ", ".join(
+        found = ", ".join(
             f"{name!r} has {counted(length, 'row')}" for name, length in lengths.items()
         )
-        raise DataError(f"The columns of data must have equal numbers of rows: {shown}.")
+        raise DataError(f"The columns of data must have equal numbers of rows: {found}.")
     (num_rows,) = set(lengths.values())
 
     def batch(start: int) -> pa.RecordBatch:
@@ -260,7 +260,7 @@ def _stacked(name: str, values: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[An
 
 
 def _batch(arrays: Mapping[str, np.ndarray[Any, Any]]) -> pa.RecordBatch:
-    columns = {name: _column(values) for name, values in arrays.items()}
+    columns = {name: _column(name, values) for name, values in arrays.items()}
     fields = [
         with_shape(pa.field(name, column.type), arrays[name].shape[1:])
         for name, column in columns.items()
@@ -268,12 +268,37 @@ def _batch(arrays: Mapping[str, np.ndarray[Any, Any]]) -> pa.RecordBatch:
     return pa.record_batch(list(columns.values()), pa.schema(fields))
 
 
-def _column(values: np.ndarray[Any, Any]) -> pa.Array:
-    """Convert an array to an Arrow column, one row per entry of the first axis."""
-    if values.ndim > 1:
-        flat = pa.array(np.ascontiguousarray(values).reshape(-1))
-        return pa.FixedSizeListArray.from_arrays(flat, int(np.prod(values.shape[1:])))
-    return as_column(values.tolist() if values.dtype.kind in "SU" else values)
+def _column(name: str, values: np.ndarray[Any, Any]) -> pa.Array:
+    """Convert an array to an Arrow column, one row per entry of the first axis.
+
+    Raises:
+        DataError: The values have no common type.
+    """
+    try:
+        if values.ndim > 1:
+            flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+            return pa.FixedSizeListArray.from_arrays(flat, int(np.prod(values.shape[1:])))
+        return as_column(values.tolist() if values.dtype.kind in "SU" else values)
+    except (pa.ArrowException, TypeError, DataError) as error:
+        examples = _examples_by_type(values)
+        if len(examples) < 2:  # noqa: PLR2004 - two types cannot be one column
+            if isinstance(error, DataError):
+                raise
+            raise DataError(f"The array {name!r} cannot be stored: {error}.") from error
+        types = "; ".join(f"{kind}, such as {shown(each)}" for kind, each in examples.items())
+        raise DataError(
+            f"The array {name!r} has objects of several types: {types}. Give a DataFrame, which "
+            "has one type for each column, or an array of numbers."
+        ) from error
+
+
+def _examples_by_type(values: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """Return the types of an array's objects, without None, each with the first example."""
+    examples: dict[str, Any] = {}
+    for value in values.flat if values.dtype == object else ():
+        if value is not None:
+            examples.setdefault(type(value).__name__, value)
+    return examples
 
 
 def _copy(source: Path, uri: str) -> None:

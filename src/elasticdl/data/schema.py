@@ -227,7 +227,7 @@ class Schema:
         if isinstance(record, Mapping):
             for field in self.fields:
                 if field.name not in record:
-                    raise SchemaError(_missing(field, list(record), where))
+                    raise SchemaError(_missing(field, list(record), self.names, where))
             for name in record:
                 if name not in self.names:
                     raise SchemaError(
@@ -258,19 +258,21 @@ class Schema:
                 fields.append(field)
             elif field.name not in optional:
                 have = list(group.kinds)
-                raise MissingFieldError(_missing(field, have, where(group.rows[0])), have)
+                message = _missing(field, have, self.names, where(group.rows[0]))
+                raise MissingFieldError(message, have)
         return fields
 
 
-def _missing(field: Field, present: Sequence[str], where: str) -> str:
+def _missing(field: Field, present: Sequence[str], needed: Sequence[str], where: str) -> str:
     have = f"it has {listed(sorted(present))}" if present else "it has none"
     what = f"{where}: field {field.name!r} is missing ({have})"
     if not field.is_declared:
         return (
-            f"{what}; the model needs it. {rename_or_add(field.name, present)}, or correct the "
-            "model's params if they name it."
+            f"{what}; the model needs it. {rename_or_add([field.name], present, needed)}, or "
+            "correct the model's params if they name it."
         )
+    others = [name for name in present if name not in needed]
     return (
-        f"{what}{did_you_mean(field.name, present)} data_schema() names the fields of every "
+        f"{what}{did_you_mean(field.name, others)} data_schema() names the fields of every "
         "record: correct it there, or write the data again."
     )

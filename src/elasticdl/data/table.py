@@ -4,7 +4,7 @@ A column of numbers or strings is a field of one value; a column of lists, or th
 to `name_{n-1}`, are a field of several values. Without a schema every column is a separate field:
 floating numbers and decimals become float32, integers and booleans int64, strings bytes; dates and
 times become float64, seconds since 1970-01-01 UTC (times of day: since midnight). Columns that
-cannot be a field (structs, maps, columns without any value) are then left out, with a warning.
+cannot be a field (structs, maps, columns of Arrow's type null) are then left out, with a warning.
 
 An empty cell is an error, unless the field is nullable in the schema.
 
@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from elasticdl.data import example
 from elasticdl.data.array_shapes import check_shape, shape_of
 from elasticdl.data.column_summary import kind_of
-from elasticdl.data.field import STRING, Field, digits
+from elasticdl.data.field import STRING, Field, as_text, digits
 from elasticdl.data.schema import NoValueError
 from elasticdl.data.table_times import is_time, parsed_seconds, seconds
 from elasticdl.data.type_words import in_words
@@ -65,9 +65,9 @@ def decode_table(
             cannot be a field, or a value does not fit.
     """
     if schema is None:
-        odd = tuple(field.name for field in table.schema if why_no_field(field.type))
+        odd = {field.name: field.type for field in table.schema if why_no_field(field.type)}
         if odd:
-            _note_left_out(odd)
+            _note_left_out(tuple(odd.items()))
             table = table.drop_columns(list(odd))
     group = _TableGroup(table, schema, where)
     if schema is None:
@@ -125,14 +125,24 @@ def why_no_field(arrow_type: pa.DataType) -> str:
 
 
 @functools.cache
-def _note_left_out(names: tuple[str, ...]) -> None:
-    """Log once per process that columns are left out."""
-    columns = "Column" if len(names) == 1 else "Columns"
-    verb = "is" if len(names) == 1 else "are"
-    _log.warning(
-        f"{columns} {listed(names)} {verb} left out of the records: a model cannot read a struct, "
-        "a map or a column without any value. `elasticdl data show` shows all columns."
-    )
+def _note_left_out(columns: tuple[tuple[str, pa.DataType], ...]) -> None:
+    """Log once per process that columns are left out, and why.
+
+    Args:
+        columns: Name and type of each of them.
+    """
+    reasons = [
+        "no values and no type" if pa.types.is_null(kind) else in_words(kind)
+        for kind in (_value_type(arrow_type) for _, arrow_type in columns)
+    ]
+    names = [name for name, _ in columns]
+    if len(names) == 1:
+        what = f"Column {names[0]!r} is left out of the records: it has {reasons[0]}"
+    else:
+        what = f"Columns {listed(names)} are left out of the records: " + ", ".join(
+            f"{name!r} has {reason}" for name, reason in zip(names, reasons, strict=True)
+        )
+    _log.warning(f"{what}, which a model cannot read. `elasticdl data show` shows all columns.")
 
 
 def _note_rounding(name: str, values: Array) -> None:
@@ -378,16 +388,26 @@ class _TableGroup:
         for part in self._parts[field.name]:
             if kind_of(self._table.schema.field(part).type) != "text":
                 continue
-            texts = self._table[part].drop_null()
-            if not len(texts):
+            column = self._table[part].combine_chunks()
+            rows = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+            if not len(rows):
                 continue
-            raise SchemaError(
-                f"{self._where(0)}: column {part!r} holds text, such as "
-                f"{shown(texts[0].as_py())}; {field.requires(field.dtype_name)}. "
-                + field.advice(
+            row, text = int(rows[0]), _text(column[int(rows[0])].as_py())
+            if _is_number(text):
+                advice = field.advice(
                     "Convert the column, as with pandas.to_numeric()",
                     "correct the dtype in data_schema()",
                 )
+            elif field.is_declared:
+                advice = f"Correct the values, or {as_text(field.name)}."
+            else:
+                advice = (
+                    "It was made for numbers or booleans there, such as those of the training "
+                    "data. Convert the column to them."
+                )
+            raise SchemaError(
+                f"{self._where(row)}: column {part!r} holds text, such as {shown(text)}; "
+                f"{field.requires(field.dtype_name)}. {advice}"
             )
 
     def _dtype(self, name: str) -> np.dtype[Any]:
@@ -492,6 +512,18 @@ class _TableGroup:
         problem = f"{self._where(row)}: column {name!r} has no value"
         message = f"{problem}. Fill it in, {way_out}."
         return NoValueError(message, problem, name)
+
+
+def _text(value: Any) -> Any:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _is_number(text: Any) -> bool:
+    try:
+        float(text)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _one_a_row(column: example.ExampleColumn, num_rows: int) -> Array:

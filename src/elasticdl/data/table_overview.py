@@ -85,7 +85,7 @@ def _add_column(name: str, column: pa.Array, found: TableRows) -> None:
 
 def _iso(text: str) -> str:
     """Return a date or time in ISO 8601 without trailing zeros in its fraction of a second."""
-    return re.sub(r"(\.\d*?)0+(?!\d)", r"\1", text).replace(".Z", "Z").removesuffix(".")
+    return re.sub(r"\.(?!\d)", "", re.sub(r"(\.\d*?)0+(?!\d)", r"\1", text))
 
 
 def _short(arrow_type: pa.DataType) -> str:

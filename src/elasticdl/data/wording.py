@@ -6,7 +6,7 @@ import difflib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 _MAX_CHARACTERS = 60
 _MAX_GROUPS = 3
@@ -84,17 +84,45 @@ def near_classes(classes: Iterable[Any]) -> str:
     )
 
 
-def rename_or_add(name: str, present: Iterable[str]) -> str:
-    """Return the start of a sentence of advice for data that lacks a field of the model.
+def rename_or_add(missing: Sequence[str], present: Iterable[str], needed: Iterable[str]) -> str:
+    """Return the start of a sentence of advice for data that lacks fields of the model.
+
+    Args:
+        missing: Names of the fields.
+        present: Names of the fields of the data.
+        needed: Names of all fields of the model; those are not suggested for renaming.
 
     Example:
-        >>> rename_or_add("label", ["image", "lable"]), rename_or_add("label", ["image"])
-        ("Rename 'lable' to 'label' in the data", "Add 'label' to the data")
+        >>> rename_or_add(["label"], ["image", "lable"], ["image", "label"])
+        "Rename 'lable' to 'label' in the data"
+        >>> rename_or_add(["label"], ["labels"], ["labels", "label"])
+        "Add 'label' to the data"
+        >>> rename_or_add(["lines", "label"], ["lable"], [])
+        "Rename 'lable' to 'label' in the data, and add 'lines'"
     """
-    near = _nearest(name, present, is_label=False)
-    return (
-        f"Add {name!r} to the data" if near is None else f"Rename {near!r} to {name!r} in the data"
-    )
+    free = set(present) - set(needed)
+    renamed: dict[str, str] = {}
+    for name in missing:
+        near = _nearest(name, sorted(free), is_label=False)
+        if near is not None:
+            renamed[name] = near
+            free.remove(near)
+    to_add = all_of(repr(name) for name in missing if name not in renamed)
+    if not renamed:
+        return f"Add {to_add} to the data"
+    to_rename = all_of(f"{near!r} to {name!r}" for name, near in renamed.items())
+    return f"Rename {to_rename} in the data" + (f", and add {to_add}" if to_add else "")
+
+
+def all_of(phrases: Iterable[str]) -> str:
+    """Return phrases separated by commas, with `and` before the last one.
+
+    Example:
+        >>> all_of(["'a'"]), all_of(["'a'", "'b'", "'c'"])
+        ("'a'", "'a', 'b' and 'c'")
+    """
+    *first, last = [*phrases] or [""]
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def did_you_mean(name: str, known: Iterable[str], *, is_label: bool = False) -> str:

@@ -79,9 +79,12 @@ def of_model(source: RecordSource, classes: Sequence[str], mode: Mode) -> Record
     try:
         return source.numbered_by(classes)
     except DataError as error:
-        if mode is not Mode.PREDICTION:
-            raise
-        return source.without_classes(str(error))
+        if mode is Mode.PREDICTION:
+            return source.without_classes(str(error))
+        if mode is Mode.TRAINING:
+            advice = "If the model file lists the wrong classes, correct them there."
+            raise DataError(f"{error} {advice}") from error
+        raise
 
 
 def of_data(definition: ModelDefinition, source: RecordSource) -> ModelDefinition:

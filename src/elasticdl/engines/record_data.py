@@ -29,7 +29,7 @@ from elasticdl.data.sources import open_index, open_source
 from elasticdl.data.split_source import whole
 from elasticdl.data.unit_reader import UnitReader
 from elasticdl.data.units import decoded_bytes
-from elasticdl.data.wording import did_you_mean, listed, rename_or_add
+from elasticdl.data.wording import all_of, counted, did_you_mean, listed, rename_or_add
 from elasticdl.definition import DatasetInput, Mode, ModelDefinition, RecordInput
 from elasticdl.engines import class_numbers, input_checks
 from elasticdl.engines.feed import Resume, TrainingBatch, Validation, chained_digest
@@ -509,12 +509,13 @@ def _made(
     except Exception as error:
         raise UserCodeError(
             f"{raised_at(error, definition.where('input'))}: the input function raised on "
-            f"{where()}:\n{users_traceback(error)}{_missing_key(error, how, records)}"
+            f"{where()}:\n{users_traceback(error)}{_missing_key(error, how, records, mode)}"
         ) from error
     parts = made if isinstance(made, tuple) else (made,)
     if mode is Mode.PREDICTION and len(parts) > 1 and _are_of_no_record(parts[1]):
         # The function skipped records without labels: [... for r in records if "label" in r].
         parts = parts[:1]
+    _check_none_empty(definition, how, records, parts, mode)
     batch = batch_of(
         parts, f"{definition.where('input')}: the input function made, from {len(records)} records,"
     )
@@ -556,7 +557,7 @@ def _refused(
     return where()
 
 
-def _missing_key(error: Exception, how: RecordInput, records: Sequence[Record]) -> str:
+def _missing_key(error: Exception, how: RecordInput, records: Sequence[Record], mode: Mode) -> str:
     """Return advice if an input function read a field that its records do not have; else ""."""
     key = error.args[0] if isinstance(error, KeyError) and error.args else None
     if not isinstance(key, str) or not records or key in records[0]:
@@ -568,13 +569,55 @@ def _missing_key(error: Exception, how: RecordInput, records: Sequence[Record]) 
             f"the label, read it only from records that have it: if {key!r} in record."
         )
     have = f"\n  The records have {listed(records[0])}{did_you_mean(key, records[0])}"
+    if mode is Mode.PREDICTION:
+        have = (
+            f"\n  If {key!r} is the label: data to predict need none. Read it only where it is: "
+            f'[... for record in records if "{key}" in record].{have}'
+        )
     if how.schema is None:
         return have
     return f"{have} Only fields in data_schema() are read: add {key!r} there if the data has it."
 
 
+def _check_none_empty(
+    definition: ModelDefinition,
+    how: RecordInput,
+    records: Sequence[Record],
+    parts: Sequence[Any],
+    mode: Mode,
+) -> None:
+    """Check that the labels and sample weights that an input function made are not empty.
+
+    Args:
+        definition: The model definition that the function belongs to.
+        how: The input function.
+        records: The records that it got.
+        parts: Features, labels and sample weights that it returned.
+        mode: Purpose of the batch.
+
+    Raises:
+        DefinitionError: One of them is empty, though there are records.
+    """
+    for name, part in zip(("labels", "sample weights"), parts[1:], strict=False):
+        if part is None or not leaves(part) or not _are_of_no_record(part):
+            continue
+        of_evaluation = mode is Mode.EVALUATION and name == "labels"
+        in_schema = "" if how.schema is None else " Only fields in data_schema() are read."
+        raise DefinitionError(
+            f"{definition.where('input')}: the {name} that the input function made from "
+            f"{counted(len(records), 'record')} are empty. Does it look for a field that the "
+            f"records do not have? They have {listed(records[0])}.{in_schema}"
+            + " An evaluation needs labels; use predict for data without them."
+            * of_evaluation
+        )
+
+
 def _are_of_no_record(labels: Any) -> bool:
-    return all(np.shape(each)[:1] == (0,) for each in leaves(labels))
+    try:
+        return all(np.shape(each)[:1] == (0,) for each in leaves(labels))
+    except ValueError:
+        # A sequence of no one shape, which `batch_of` refuses.
+        return False
 
 
 def _by_class(definition: ModelDefinition, batch: Batch, mode: Mode) -> Batch:
@@ -767,19 +810,19 @@ def _without_labels(
         if not all(map(np.array_equal, first, features_with(value))):
             # Name only the fields that the features depend on, not a missing label.
             needed = [field for field in missing if moves_features(field)]
+            names = [field.name for field in needed]
             have = sorted(_present(source, needed[0]) or (field.name for field in present))
-            name, declared = needed[0].name, needed[0].is_declared
+            declared = needed[0].is_declared
             # The files of prebuilt models are right, and not the user's to change.
             who = (
                 f"{definition.origin} needs for the model's"
                 if declared
                 else "the model needs for its"
             )
-            advice = did_you_mean(name, have) if declared else f". {rename_or_add(name, have)}."
             raise DataError(
-                f"{where()}: the records have no {', '.join(f.name for f in needed)}, which "
-                f"{who} inputs. They have "
-                f"{', '.join(have) or 'none of its fields'}{advice}"
+                f"{where()}: the records have no {all_of(map(repr, names))}, which {who} inputs. "
+                f"They have {listed(have) or 'none of its fields'}"
+                f"{_advice(names, have, schema, declared=declared)}"
             )
     return reduced, missing
 
@@ -792,6 +835,21 @@ def _no_field(
         f"{listed(schema.names)}. They have {listed(have or ()) or 'no fields'}. Give the data by "
         "these names, such as a DataFrame with these columns."
     )
+
+
+def _advice(missing: Sequence[str], have: Sequence[str], schema: Schema, *, declared: bool) -> str:
+    """Return the end of a sentence on what to do about missing fields.
+
+    Args:
+        missing: Names of the fields.
+        have: Names of the fields of the records.
+        schema: All fields of the model.
+        declared: Whether the user wrote the schema.
+    """
+    if declared:
+        others = [name for name in have if name not in schema.names]
+        return did_you_mean(missing[0], others) if len(missing) == 1 else "."
+    return f". {rename_or_add(missing, have, schema.names)}."
 
 
 def _check_label(
@@ -816,7 +874,7 @@ def _check_label(
     except UserCodeError:
         return
     if missing:
-        names = " and ".join(repr(field.name) for field in missing)
+        names = all_of(repr(field.name) for field in missing)
         raise MissingFieldError(
             f"{_names(source, np.arange(1))}: the records have no {names}, the label of the "
             "model. An evaluation compares predictions with it. Add it to "

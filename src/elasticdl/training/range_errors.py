@@ -15,27 +15,46 @@ from typing import Any
 import numpy as np
 
 from elasticdl.data.batch import Arrays, Batch, leaves
+from elasticdl.data.wording import counted, listed
 from elasticdl.errors import DataError
 
 _MAX_SHOWN = 5
 
 
-def label_mistake(batches: Sequence[Batch], num_outputs: int, where: object) -> DataError | None:
+def label_mistake(
+    batches: Sequence[Batch],
+    num_outputs: int,
+    where: object,
+    *,
+    binary_loss: str,
+    classes: Sequence[str] = (),
+) -> DataError | None:
     """Return the error for labels that are not the index of an output; None if all are valid.
 
     Args:
         batches: The batches of the failed steps.
         num_outputs: Number of scores per example that the model returns.
         where: `file:line` of the loss.
+        binary_loss: The framework's loss for one output and two classes.
+        classes: Names of the classes, if they are known.
     """
     for batch in batches:
         wrong = out_of_range(batch.labels, num_outputs)
-        if wrong:
-            return DataError(
-                f"{where}: {in_words(wrong, num_outputs)}"
-                f"{_on(batch, batch.labels, num_outputs)}.\n  Correct the labels, or "
-                "give the model an output for each class."
+        if not wrong:
+            continue
+        too_few = ""
+        if len(classes) > num_outputs:
+            names = listed(classes[:_MAX_SHOWN]) + ", ..." * (len(classes) > _MAX_SHOWN)
+            too_few = f", but there are {len(classes):,} classes ({names})"
+        # With all classes at hand, one record is enough to see which of them has no output.
+        records = _on(batch, batch.labels, num_outputs, most=1 if too_few else None)
+        advice = "Correct the labels, or give the model an output for each class."
+        if num_outputs == 1 and wrong == [1]:
+            advice = (
+                f"For two classes, 0 and 1, one output needs another loss: {binary_loss}. Or give "
+                "the model an output for each class."
             )
+        return DataError(f"{where}: {in_words(wrong, num_outputs)}{too_few}{records}.\n  {advice}")
     return None
 
 
@@ -114,9 +133,10 @@ def in_words(wrong: Sequence[int], num_outputs: int) -> str:
         wrong: The distinct labels that are out of range.
         num_outputs: Number of scores per example that the model returns.
     """
+    expected = f"0 to {num_outputs - 1}" if num_outputs > 1 else "0"
     return (
-        f"label {_listed(wrong)}, the model has {num_outputs} outputs "
-        f"(expected 0 to {num_outputs - 1})"
+        f"label {_listed(wrong)}, the model has {counted(num_outputs, 'output')} "
+        f"(expected {expected})"
     )
 
 
@@ -126,13 +146,14 @@ def _listed(numbers: Sequence[int]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def _on(batch: Batch, arrays: Arrays, stop: int) -> str:
+def _on(batch: Batch, arrays: Arrays, stop: int, *, most: int | None = None) -> str:
     """Return the end of a message that names the records with wrong values; empty if unknown.
 
     Args:
         batch: The batch.
         arrays: Its labels or features.
         stop: Integers from 0 to below `stop` are valid.
+        most: Name only so many records, and the number of the others; None: name more of them.
     """
     if batch.where is None:
         return ""
@@ -141,7 +162,10 @@ def _on(batch: Batch, arrays: Arrays, stop: int) -> str:
         is_wrong = (values < 0) | (values >= stop)
         wrong |= is_wrong.reshape(batch.num_examples, -1).any(axis=1)
     rows = np.flatnonzero(wrong).tolist()
-    names = batch.names_of(rows)
+    names = batch.names_of(rows[:most])
     if not names:
         return ""
+    rest = len(rows) - len(rows[:most])
+    if rest and batch.names_each:
+        names += f" and {rest:,} more"
     return f", in {names}" + (" (other minibatches were not checked)" if len(rows) > 1 else "")

@@ -45,7 +45,7 @@ _OUT_OF_RANGE = re.compile(
     r"(?:label value of -?\d+ which is outside the valid range of|= -?\d+ is not in) \[0, (\d+)\)"
 )
 # The gradient of the latter; its positions in a flat table mean nothing to users.
-_OF_A_GRADIENT = re.compile(r"segment_ids\[\d+\] = \d+ is out of range \[0, \d+\)")
+_OF_A_GRADIENT = re.compile(r"segment_ids\[\d+\] = \d+ is out of range \[0, (\d+)\)")
 # Messages of losses about labels of an unsuitable shape.
 _ONE_HOT = re.compile(r"`output` must have rank \(ndim\) `target\.ndim - 1`")
 _UNLIKE = re.compile(
@@ -89,12 +89,17 @@ def out_of_range(
         definition: The model's definition.
         predict: Function (features) -> the model's outputs.
     """
-    if _OF_A_GRADIENT.search(str(error)):
+    in_gradient = _OF_A_GRADIENT.search(str(error))
+    if in_gradient is not None:
         with contextlib.suppress(ElasticDLError):
             outputs = leaves(predict(batches[0].features))
             stop = num_classes(outputs[0].shape, batches[0].labels) if len(outputs) == 1 else 0
+            rows = int(in_gradient[1])
+            # A table of one score per example, not the rows of an embedding.
+            if len(outputs) == 1 and outputs[0].shape == (rows, 1):
+                stop = 1
             at = raised_at(error, definition.where("loss"))
-            return label_mistake(batches, stop, at) if stop else None
+            return _label_mistake(batches, stop, at, definition) if stop else None
     found = _OUT_OF_RANGE.search(str(error))
     if found is None:
         return None
@@ -104,10 +109,23 @@ def out_of_range(
     text = "\n".join([str(error), *(f"{frame.filename} {frame.name}" for frame in frames)])
     stop = int(found[1])
     if any(each in text for each in _COMPARES):
-        return label_mistake(batches, stop, raised_at(error, definition.where("loss")))
+        at = raised_at(error, definition.where("loss"))
+        return _label_mistake(batches, stop, at, definition)
     if any(each in text for each in _LOOKS_UP):
         return id_mistake(batches, stop, raised_at(error, definition.where("model")))
     return None
+
+
+def _label_mistake(
+    batches: Sequence[Batch], num_outputs: int, where: object, definition: ModelDefinition
+) -> DataError | None:
+    return label_mistake(
+        batches,
+        num_outputs,
+        where,
+        binary_loss="BinaryCrossentropy(from_logits=True)",
+        classes=definition.classes,
+    )
 
 
 def of_a_step(
