@@ -172,7 +172,7 @@ def weighted_metrics_fn():
 
 
 def batch_of(definition, mode):
-    from elasticdl.engines.record_data import make_batch
+    from elasticdl.engines.input_calls import make_batch
 
     return make_batch(definition, definition.input, [{}] * 3, mode, "here")
 

@@ -17,8 +17,9 @@ from elasticdl.data.schema import Field, Schema
 from elasticdl.data.sources import open_source
 from elasticdl.definition import DatasetInput, Mode, ModelDefinition, Origin, RecordInput
 from elasticdl.engines.feed import training_batches
+from elasticdl.engines.input_calls import make_batch
 from elasticdl.engines.prefetch import Prefetch
-from elasticdl.engines.record_data import RecordData, batches_in_order, make_batch, shard_batches
+from elasticdl.engines.record_data import RecordData, batches_in_order, shard_batches
 from elasticdl.errors import DataError, DefinitionError, SchemaError, UserCodeError
 from elasticdl.sharding.epoch_order import ShardPlan
 from elasticdl.sharding.ledger import Ledger, ShardLease

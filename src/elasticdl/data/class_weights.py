@@ -1,6 +1,6 @@
 """Class weights as sample weights, as in `keras.Model.fit(class_weight=...)`.
 
-Callers: `engines/record_data.py`, which prepares batches for training.
+Callers: `engines/input_calls.py`, which prepares batches for training.
 """
 
 from __future__ import annotations

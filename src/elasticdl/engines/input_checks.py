@@ -7,7 +7,7 @@ itself gives the same result. A function that draws random numbers is not checke
 the longest record does not count as a difference. Whether it changes the loss depends on the loss,
 so the trainer checks that (`training/padding_check.py`).
 
-Callers: `record_data.py`.
+Callers: `input_calls.py`.
 """
 
 from __future__ import annotations

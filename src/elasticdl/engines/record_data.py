@@ -20,27 +20,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elasticdl.data.batch import Batch, Record, RecordNames, Remake, batch_of, leaves
-from elasticdl.data.class_weights import with_class_weights
+from elasticdl.data.batch import Batch, Record, RecordNames
 from elasticdl.data.data_index import index_of, infer_types
 from elasticdl.data.file_ranges import numbering_of
-from elasticdl.data.schema import STRING, Field, MissingFieldError, Schema
+from elasticdl.data.schema import MissingFieldError
 from elasticdl.data.sources import open_index, open_source
 from elasticdl.data.split_source import whole
 from elasticdl.data.unit_reader import UnitReader
 from elasticdl.data.units import decoded_bytes
-from elasticdl.data.wording import all_of, counted, did_you_mean, listed, rename_or_add
 from elasticdl.definition import DatasetInput, Mode, ModelDefinition, RecordInput
-from elasticdl.engines import class_numbers, input_checks
+from elasticdl.engines import class_numbers
 from elasticdl.engines.feed import Resume, TrainingBatch, Validation, chained_digest
+from elasticdl.engines.input_calls import by_class, make_batch
+from elasticdl.engines.missing_fields import check_label, filled, without_labels
 from elasticdl.engines.randomness import Stream, seeded
 from elasticdl.engines.shard_sizes import plan_shards
-from elasticdl.engines.user_calls import calling
 from elasticdl.errors import (
     DataError,
     DefinitionError,
     ElasticDLError,
-    SchemaError,
     UserCodeError,
     framework_needed,
     raised_at,
@@ -389,7 +387,7 @@ def batches_in_order(
         chunk = minibatch_size * _minibatches_at_once(minibatch_bytes)
     missing: list[Any] = []
     if mode is Mode.PREDICTION and schema is not None:
-        schema, missing = _without_labels(definition, source, schema)
+        schema, missing = without_labels(definition, source, schema)
     for first in range(start, stop, chunk):
         last = min(first + chunk, stop)
         numbers = np.arange(first, last)
@@ -420,11 +418,11 @@ def batches_in_order(
             records = source.read_records(first, last, schema)
         except MissingFieldError as error:
             if mode is Mode.EVALUATION and schema is not None:
-                _check_label(definition, source, schema, error)
+                check_label(definition, source, schema, error)
             raise
         for at in range(0, len(records), minibatch_size):
             some = [
-                {**record, **{field.name: _filled(field, 0) for field in missing}}
+                {**record, **{field.name: filled(field, 0) for field in missing}}
                 if missing
                 else record
                 for record in records[at : at + minibatch_size]
@@ -436,199 +434,6 @@ def batches_in_order(
                 )
                 batch = make_batch(definition, definition.input, some, mode, where)
             yield first + at, batch
-
-
-def make_batch(
-    definition: ModelDefinition,
-    how: RecordInput,
-    records: Sequence[Record],
-    mode: Mode,
-    where: Callable[[], str],
-) -> Batch:
-    """Run the user's input function on decoded records.
-
-    Args:
-        definition: The model definition that the function belongs to.
-        how: The input function.
-        records: The records of one minibatch.
-        mode: Purpose of the batch.
-        where: Function () -> names of the records, for an error message.
-
-    Raises:
-        UserCodeError: The function raised. The error names the records and contains the user's
-            traceback.
-        DefinitionError: The function did not return a batch.
-    """
-
-    def made(some: Sequence[Record]) -> Batch:
-        return _made(definition, how, some, mode, where)
-
-    batch = made(records)
-    if mode is Mode.TRAINING:
-        location = str(definition.where("input"))
-        input_checks.check(location, records, batch, made)
-        if input_checks.has_varying_lengths(location, batch):
-            again = functools.partial(_made_again, definition, how, where=where)
-            batch = replace(batch, remake=Remake(records, again))
-    if isinstance(where, RecordNames) and batch.num_examples != len(records):
-        where = where.__call__
-    return _by_class(definition, replace(batch, where=where), mode)
-
-
-def _made_again(
-    definition: ModelDefinition,
-    how: RecordInput,
-    records: Sequence[Record],
-    seed: int,
-    *,
-    where: Callable[[], str],
-) -> Batch:
-    # Copies, because the function may change the records in place.
-    some = input_checks.copies(records)
-    with seeded(derive_seed(seed, 5), recurs=True):
-        return _by_class(
-            definition, _made(definition, how, some, Mode.TRAINING, where), Mode.TRAINING
-        )
-
-
-def _made(
-    definition: ModelDefinition,
-    how: RecordInput,
-    records: Sequence[Record],
-    mode: Mode,
-    where: Callable[[], str],
-) -> Batch:
-    try:
-        with calling(definition.where("input"), where):
-            made = _call(how, records, mode)
-    except SchemaError as error:
-        # From a prebuilt model, which knows the value but not its record.
-        raise SchemaError(f"{_refused(how, records, mode, where)}: {error}") from error
-    except ElasticDLError:
-        raise
-    except Exception as error:
-        raise UserCodeError(
-            f"{raised_at(error, definition.where('input'))}: the input function raised on "
-            f"{where()}:\n{users_traceback(error)}{_missing_key(error, how, records, mode)}"
-        ) from error
-    parts = made if isinstance(made, tuple) else (made,)
-    if mode is Mode.PREDICTION and len(parts) > 1 and _are_of_no_record(parts[1]):
-        # The function skipped records without labels: [... for r in records if "label" in r].
-        parts = parts[:1]
-    _check_none_empty(definition, how, records, parts, mode)
-    batch = batch_of(
-        parts, f"{definition.where('input')}: the input function made, from {len(records)} records,"
-    )
-    if batch.labels is None and mode is not Mode.PREDICTION:
-        raise DefinitionError(
-            f"{definition.where('input')}: the input function returned no labels in {mode.value}; "
-            "expected (features, labels) or (features, labels, sample weights)."
-        )
-    return batch
-
-
-def _call(how: RecordInput, records: Sequence[Record], mode: Mode) -> Any:
-    return how.input_fn(records, mode) if how.takes_mode else how.input_fn(records)
-
-
-def _refused(
-    how: RecordInput, records: Sequence[Record], mode: Mode, where: Callable[[], str]
-) -> str:
-    """Find the record because of which an input function raised `SchemaError` for a batch.
-
-    The function is called again, with one record at a time.
-
-    Args:
-        how: The input function.
-        records: The records of the batch.
-        mode: Purpose of the batch.
-        where: Function () -> names of all the records.
-
-    Returns:
-        The name of the first record that raises the error alone. The names of all records if none
-        does, or if `where` cannot name single records.
-    """
-    if isinstance(where, RecordNames):
-        for number, record in enumerate(records):
-            try:
-                _call(how, [record], mode)
-            except SchemaError:
-                return where.of_examples([number])
-    return where()
-
-
-def _missing_key(error: Exception, how: RecordInput, records: Sequence[Record], mode: Mode) -> str:
-    """Return advice if an input function read a field that its records do not have; else ""."""
-    key = error.args[0] if isinstance(error, KeyError) and error.args else None
-    if not isinstance(key, str) or not records or key in records[0]:
-        return ""
-    if how.schema is not None and key in how.schema.names:
-        # Only in prediction, where a record may lack its label.
-        return (
-            f"\n  data_schema() has {key!r}, but the data does not. Add it to the data; if it is "
-            f"the label, read it only from records that have it: if {key!r} in record."
-        )
-    have = f"\n  The records have {listed(records[0])}{did_you_mean(key, records[0])}"
-    if mode is Mode.PREDICTION:
-        have = (
-            f"\n  If {key!r} is the label: data to predict need none. Read it only where it is: "
-            f'[... for record in records if "{key}" in record].{have}'
-        )
-    if how.schema is None:
-        return have
-    return f"{have} Only fields in data_schema() are read: add {key!r} there if the data has it."
-
-
-def _check_none_empty(
-    definition: ModelDefinition,
-    how: RecordInput,
-    records: Sequence[Record],
-    parts: Sequence[Any],
-    mode: Mode,
-) -> None:
-    """Check that the labels and sample weights that an input function made are not empty.
-
-    Args:
-        definition: The model definition that the function belongs to.
-        how: The input function.
-        records: The records that it got.
-        parts: Features, labels and sample weights that it returned.
-        mode: Purpose of the batch.
-
-    Raises:
-        DefinitionError: One of them is empty, though there are records.
-    """
-    for name, part in zip(("labels", "sample weights"), parts[1:], strict=False):
-        if part is None or not leaves(part) or not _are_of_no_record(part):
-            continue
-        of_evaluation = mode is Mode.EVALUATION and name == "labels"
-        in_schema = "" if how.schema is None else " Only fields in data_schema() are read."
-        raise DefinitionError(
-            f"{definition.where('input')}: the {name} that the input function made from "
-            f"{counted(len(records), 'record')} are empty. Does it look for a field that the "
-            f"records do not have? They have {listed(records[0])}.{in_schema}"
-            + " An evaluation needs labels; use predict for data without them."
-            * of_evaluation
-        )
-
-
-def _are_of_no_record(labels: Any) -> bool:
-    try:
-        return all(np.shape(each)[:1] == (0,) for each in leaves(labels))
-    except ValueError:
-        # A sequence of no one shape, which `batch_of` refuses.
-        return False
-
-
-def _by_class(definition: ModelDefinition, batch: Batch, mode: Mode) -> Batch:
-    """Return a training batch with the user's class weights applied to its sample weights.
-
-    Without class weights, and in other modes, the batch is returned unchanged.
-    """
-    if mode is not Mode.TRAINING or definition.class_weight is None:
-        return batch
-    weights = definition.class_weight()
-    return batch if weights is None else with_class_weights(batch, weights, str(definition.origin))
 
 
 def _over_records(definition: ModelDefinition) -> DatasetInput:
@@ -677,7 +482,7 @@ def _pipeline_batches(
     all_of_them = functools.partial(where, slice(0, len(records)))
     try:
         for batch in batches(records):
-            yield _by_class(definition, replace(batch, where=all_of_them), mode)
+            yield by_class(definition, replace(batch, where=all_of_them), mode)
     except ElasticDLError:
         raise
     except Exception as error:
@@ -750,169 +555,6 @@ def _after_replay(
         yield TrainingBatch(epoch, lease.shard, waiting[0], waiting[1], True, waiting[2])
     else:
         yield TrainingBatch(epoch, lease.shard, lease.next_batch, None, True, digest)
-
-
-def _without_labels(
-    definition: ModelDefinition, source: RecordSource, schema: Schema
-) -> tuple[Schema, list[Any]]:
-    """Remove fields that the records lack, such as labels in prediction, from a schema.
-
-    Only the user's input function knows which fields are labels. So the function is tried on one
-    record, in which the missing fields are filled with different values: its features must be the
-    same for all of them. A function that raises for such values, as `classes.index(label)` does,
-    must accept a record without the fields.
-
-    Returns:
-        The reduced schema, and the missing fields that must be filled with a placeholder in each
-        record. The latter is empty if the function accepts records without the fields.
-
-    Raises:
-        DataError: The features depend on a missing field, or the records have no field of the
-            schema.
-        UserCodeError: The function accepts neither these values nor records without the fields.
-    """
-    missing = [field for field in schema.fields if _is_missing(source, field)]
-    if not missing:
-        return schema, []
-    present = [field for field in schema.fields if field not in missing]
-    reduced = Schema(tuple(present))
-    how = definition.input
-    assert isinstance(how, RecordInput)  # noqa: S101 - only these have a schema
-    where = functools.partial(_names, source, np.arange(1))
-
-    record = dict(source.read_records(0, 1, reduced)[0]) if present else {}
-
-    def features_of(some: Record) -> list[Any]:
-        with seeded(0):
-            return leaves(make_batch(definition, how, [some], Mode.PREDICTION, where).features)
-
-    def features_with(value: int | None) -> list[Any]:
-        return features_of(record | {field.name: _filled(field, value) for field in missing})
-
-    try:
-        first = features_with(0)
-    except UserCodeError:
-        # Raises where the function needs the fields, with the user's own line.
-        try:
-            features_of(dict(record))
-        except UserCodeError as error:
-            if present:
-                raise
-            raise _no_field(definition, schema, where(), _present(source, missing[0])) from error
-        return reduced, []
-
-    def moves_features(field: Field) -> bool:
-        others = record | {each.name: _filled(each, 0) for each in missing}
-        changed = (features_of(others | {field.name: _filled(field, v)}) for v in (1, None))
-        return not all(all(map(np.array_equal, first, each)) for each in changed)
-
-    for value in (1, None):
-        if not all(map(np.array_equal, first, features_with(value))):
-            # Name only the fields that the features depend on, not a missing label.
-            needed = [field for field in missing if moves_features(field)]
-            names = [field.name for field in needed]
-            have = sorted(_present(source, needed[0]) or (field.name for field in present))
-            declared = needed[0].is_declared
-            # The files of prebuilt models are right, and not the user's to change.
-            who = (
-                f"{definition.origin} needs for the model's"
-                if declared
-                else "the model needs for its"
-            )
-            raise DataError(
-                f"{where()}: the records have no {all_of(map(repr, names))}, which {who} inputs. "
-                f"They have {listed(have) or 'none of its fields'}"
-                f"{_advice(names, have, schema, declared=declared)}"
-            )
-    return reduced, missing
-
-
-def _no_field(
-    definition: ModelDefinition, schema: Schema, where: str, have: Sequence[str] | None
-) -> DataError:
-    return DataError(
-        f"{where}: the records have no field of data_schema() in {definition.origin}: "
-        f"{listed(schema.names)}. They have {listed(have or ()) or 'no fields'}. Give the data by "
-        "these names, such as a DataFrame with these columns."
-    )
-
-
-def _advice(missing: Sequence[str], have: Sequence[str], schema: Schema, *, declared: bool) -> str:
-    """Return the end of a sentence on what to do about missing fields.
-
-    Args:
-        missing: Names of the fields.
-        have: Names of the fields of the records.
-        schema: All fields of the model.
-        declared: Whether the user wrote the schema.
-    """
-    if declared:
-        others = [name for name in have if name not in schema.names]
-        return did_you_mean(missing[0], others) if len(missing) == 1 else "."
-    return f". {rename_or_add(missing, have, schema.names)}."
-
-
-def _check_label(
-    definition: ModelDefinition, source: RecordSource, schema: Schema, error: MissingFieldError
-) -> None:
-    """Raise a clearer error than `error` if the field that the records lack is the label.
-
-    Returns if this cannot be determined; the caller then raises `error` itself.
-
-    Args:
-        definition: The model definition.
-        source: The records to evaluate on.
-        schema: The schema that the records do not match.
-        error: The error about the missing field.
-
-    Raises:
-        MissingFieldError: The missing field is the label, which an evaluation needs.
-        DataError: The model's inputs depend on the missing field.
-    """
-    try:
-        _, missing = _without_labels(definition, source, schema)
-    except UserCodeError:
-        return
-    if missing:
-        names = all_of(repr(field.name) for field in missing)
-        raise MissingFieldError(
-            f"{_names(source, np.arange(1))}: the records have no {names}, the label of the "
-            "model. An evaluation compares predictions with it. Add it to "
-            "the data, or use predict for data without it."
-        ) from error
-
-
-def _is_missing(source: RecordSource, field: Field) -> bool:
-    """Return whether the records lack a field.
-
-    The reader decides, because tables store a field with several values in several columns, and
-    columns that are not in the schema need not be readable.
-    """
-    return _present(source, field) is not None
-
-
-def _present(source: RecordSource, field: Field) -> Sequence[str] | None:
-    """Return the names of the records' fields, for an error, or None if they have `field`."""
-    try:
-        source.read_records(0, 1, Schema((field,)))
-    except MissingFieldError as error:
-        return error.present
-    except SchemaError:
-        # The field exists; its problem is reported where it is read.
-        return None
-    return None
-
-
-def _filled(field: Field, value: int | None) -> np.ndarray[Any, Any]:
-    """Return a placeholder for a missing field: `value` in the field's type, or its null value.
-
-    If `value` is None, a field that is not nullable gets 0.
-    """
-    if value is None and field.nullable:
-        return field.missing(1)[0, ...]
-    shape = (1,) if field.varies else field.shape
-    number = value or 0
-    return np.full(shape, b"%d" % number if field.dtype == STRING else number, field.dtype)
 
 
 def _names_of(source: RecordSource, numbers: Ints, some: slice) -> str:

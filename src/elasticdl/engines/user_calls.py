@@ -3,7 +3,7 @@
 A function that never returns cannot be ended from Python, but another thread can check these calls
 and report the line that is being executed.
 
-Callers: `record_data.py` records calls; `elastic/worker.py` checks them.
+Callers: `input_calls.py` records calls; `elastic/worker.py` checks them.
 """
 
 from __future__ import annotations

@@ -1,0 +1,195 @@
+"""Finds fields of a schema that records lack: the label in prediction, or one that the model needs.
+
+Only the user's input function knows which fields are labels, so it is tried on one record.
+
+Callers: `record_data.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from elasticdl.data.batch import Record, leaves
+from elasticdl.data.file_ranges import numbering_of
+from elasticdl.data.schema import STRING, Field, MissingFieldError, Schema
+from elasticdl.data.wording import all_of, did_you_mean, listed, rename_or_add
+from elasticdl.definition import Mode, ModelDefinition, RecordInput
+from elasticdl.engines.input_calls import make_batch
+from elasticdl.engines.randomness import seeded
+from elasticdl.errors import DataError, SchemaError, UserCodeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from elasticdl.data.record_source import RecordSource
+
+
+def without_labels(
+    definition: ModelDefinition, source: RecordSource, schema: Schema
+) -> tuple[Schema, list[Any]]:
+    """Remove fields that the records lack, such as labels in prediction, from a schema.
+
+    Only the user's input function knows which fields are labels. So the function is tried on one
+    record, in which the missing fields are filled with different values: its features must be the
+    same for all of them. A function that raises for such values, as `classes.index(label)` does,
+    must accept a record without the fields.
+
+    Returns:
+        The reduced schema, and the missing fields that must be filled with a placeholder in each
+        record. The latter is empty if the function accepts records without the fields.
+
+    Raises:
+        DataError: The features depend on a missing field, or the records have no field of the
+            schema.
+        UserCodeError: The function accepts neither these values nor records without the fields.
+    """
+    missing = [field for field in schema.fields if _is_missing(source, field)]
+    if not missing:
+        return schema, []
+    present = [field for field in schema.fields if field not in missing]
+    reduced = Schema(tuple(present))
+    how = definition.input
+    assert isinstance(how, RecordInput)  # noqa: S101 - only these have a schema
+    where = functools.partial(_first_of, source)
+
+    record = dict(source.read_records(0, 1, reduced)[0]) if present else {}
+
+    def features_of(some: Record) -> list[Any]:
+        with seeded(0):
+            return leaves(make_batch(definition, how, [some], Mode.PREDICTION, where).features)
+
+    def features_with(value: int | None) -> list[Any]:
+        return features_of(record | {field.name: filled(field, value) for field in missing})
+
+    try:
+        first = features_with(0)
+    except UserCodeError:
+        # Raises where the function needs the fields, with the user's own line.
+        try:
+            features_of(dict(record))
+        except UserCodeError as error:
+            if present:
+                raise
+            raise _no_field(definition, schema, where(), _present(source, missing[0])) from error
+        return reduced, []
+
+    def moves_features(field: Field) -> bool:
+        others = record | {each.name: filled(each, 0) for each in missing}
+        changed = (features_of(others | {field.name: filled(field, v)}) for v in (1, None))
+        return not all(all(map(np.array_equal, first, each)) for each in changed)
+
+    for value in (1, None):
+        if not all(map(np.array_equal, first, features_with(value))):
+            # Name only the fields that the features depend on, not a missing label.
+            needed = [field for field in missing if moves_features(field)]
+            names = [field.name for field in needed]
+            have = sorted(_present(source, needed[0]) or (field.name for field in present))
+            declared = needed[0].is_declared
+            # The files of prebuilt models are right, and not the user's to change.
+            who = (
+                f"{definition.origin} needs for the model's"
+                if declared
+                else "the model needs for its"
+            )
+            raise DataError(
+                f"{where()}: the records have no {all_of(map(repr, names))}, which {who} inputs. "
+                f"They have {listed(have) or 'none of its fields'}"
+                f"{_advice(names, have, schema, declared=declared)}"
+            )
+    return reduced, missing
+
+
+def _no_field(
+    definition: ModelDefinition, schema: Schema, where: str, have: Sequence[str] | None
+) -> DataError:
+    return DataError(
+        f"{where}: the records have no field of data_schema() in {definition.origin}: "
+        f"{listed(schema.names)}. They have {listed(have or ()) or 'no fields'}. Give the data by "
+        "these names, such as a DataFrame with these columns."
+    )
+
+
+def _advice(missing: Sequence[str], have: Sequence[str], schema: Schema, *, declared: bool) -> str:
+    """Return the end of a sentence on what to do about missing fields.
+
+    Args:
+        missing: Names of the fields.
+        have: Names of the fields of the records.
+        schema: All fields of the model.
+        declared: Whether the user wrote the schema.
+    """
+    if declared:
+        others = [name for name in have if name not in schema.names]
+        return did_you_mean(missing[0], others) if len(missing) == 1 else "."
+    return f". {rename_or_add(missing, have, schema.names)}."
+
+
+def check_label(
+    definition: ModelDefinition, source: RecordSource, schema: Schema, error: MissingFieldError
+) -> None:
+    """Raise a clearer error than `error` if the field that the records lack is the label.
+
+    Returns if this cannot be determined; the caller then raises `error` itself.
+
+    Args:
+        definition: The model definition.
+        source: The records to evaluate on.
+        schema: The schema that the records do not match.
+        error: The error about the missing field.
+
+    Raises:
+        MissingFieldError: The missing field is the label, which an evaluation needs.
+        DataError: The model's inputs depend on the missing field.
+    """
+    try:
+        _, missing = without_labels(definition, source, schema)
+    except UserCodeError:
+        return
+    if missing:
+        names = all_of(repr(field.name) for field in missing)
+        raise MissingFieldError(
+            f"{_first_of(source)}: the records have no {names}, the label of the "
+            "model. An evaluation compares predictions with it. Add it to "
+            "the data, or use predict for data without it."
+        ) from error
+
+
+def _is_missing(source: RecordSource, field: Field) -> bool:
+    """Return whether the records lack a field.
+
+    The reader decides, because tables store a field with several values in several columns, and
+    columns that are not in the schema need not be readable.
+    """
+    return _present(source, field) is not None
+
+
+def _present(source: RecordSource, field: Field) -> Sequence[str] | None:
+    """Return the names of the records' fields, for an error, or None if they have `field`."""
+    try:
+        source.read_records(0, 1, Schema((field,)))
+    except MissingFieldError as error:
+        return error.present
+    except SchemaError:
+        # The field exists; its problem is reported where it is read.
+        return None
+    return None
+
+
+def filled(field: Field, value: int | None) -> np.ndarray[Any, Any]:
+    """Return a placeholder for a missing field: `value` in the field's type, or its null value.
+
+    If `value` is None, a field that is not nullable gets 0.
+    """
+    if value is None and field.nullable:
+        return field.missing(1)[0, ...]
+    shape = (1,) if field.varies else field.shape
+    number = value or 0
+    return np.full(shape, b"%d" % number if field.dtype == STRING else number, field.dtype)
+
+
+def _first_of(source: RecordSource) -> str:
+    """Return the name of the first record, for errors."""
+    return numbering_of(source).name_some(np.arange(1))
