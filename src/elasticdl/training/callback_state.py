@@ -275,6 +275,8 @@ class FirstContainers:
 
 def _filled(container: Any, value: Any) -> Any:
     """Return a container with the content of another; that one if they are of different kinds."""
+    if value is container:
+        return container
     match container:
         case list() | deque() if isinstance(value, type(container)):
             container.clear()

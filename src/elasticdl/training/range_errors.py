@@ -153,7 +153,7 @@ def _on(batch: Batch, arrays: Arrays, stop: int, *, most: int | None = None) -> 
         batch: The batch.
         arrays: Its labels or features.
         stop: Integers from 0 to below `stop` are valid.
-        most: Name only so many records, and the number of the others; None: name more of them.
+        most: Maximum number of records to name before "and N more"; None: no limit here.
     """
     if batch.where is None:
         return ""

@@ -606,6 +606,16 @@ def test_an_invalid_callback_is_refused_when_creating_the_trainer(problem):
     assert re.search(way_out, str(raised.value))
 
 
+def trained_and_resumed(create):
+    """Return a trainer after four steps, and one that resumed from it after two of them."""
+    trained = begin(create())
+    trained.train_steps([batch_of(8)] * 2)
+    again = moved(trained, create)
+    for trainer in (trained, again):
+        trainer.train_steps([batch_of(8)] * 2)
+    return trained, again
+
+
 class Averages:
     """Keeps the handle of a hook of gradients, which is a method."""
 
@@ -625,14 +635,8 @@ class Averages:
 
 
 def test_a_callback_may_keep_the_handle_of_a_hook():
-    trained, again = trained_with(Averages()), trained_with(Averages())
-    begin(trained)
-    trained.train_steps([batch_of(8)] * 2)
-    begin(again, resumes=True)
-    again.load_state(trained.state())
-    again.hooks.load_state(trained.hooks.state(), trained.hooks.arrays())
+    trained, again = trained_and_resumed(lambda: trained_with(Averages()))
     for trainer in (trained, again):
-        trainer.train_steps([batch_of(8)] * 2)
         trainer.hooks.train_end({})
 
     assert same_bits(again.state(), trained.state())
@@ -685,14 +689,7 @@ def test_the_state_of_a_hook_that_a_callback_registers_is_stored(register):
         def on_train_begin(self):
             register(self.model.second)
 
-    trained, again = (trained_with(Registers(), create_model=Two) for _ in range(2))
-    begin(trained)
-    trained.train_steps([batch_of(8)] * 2)
-    begin(again, resumes=True)
-    again.load_state(trained.state())
-    again.hooks.load_state(trained.hooks.state(), trained.hooks.arrays())
-    for trainer in (trained, again):
-        trainer.train_steps([batch_of(8)] * 2)
+    trained, again = trained_and_resumed(lambda: trained_with(Registers(), create_model=Two))
 
     assert same_bits(again.state(), trained.state())
 
@@ -742,12 +739,16 @@ def test_a_function_has_the_containers_of_its_callback_after_a_resume():
     class Counting:
         def on_train_begin(self):
             numbers, seen, places = np.zeros(2), {}, deque(maxlen=2)
+            counter, ordered = Counter(), OrderedDict()
             self.numbers, self.seen, self.places = numbers, seen, places
+            self.counter, self.ordered = counter, ordered
 
             def count(epoch):
                 numbers[:] += 1.0
                 seen[epoch] = len(places)
                 places.append(epoch)
+                counter["epochs"] += 1
+                ordered[epoch] = counter["epochs"]
 
             self.count = count
 
@@ -763,6 +764,8 @@ def test_a_function_has_the_containers_of_its_callback_after_a_resume():
     assert callback.numbers.tolist() == [2.0, 2.0]
     assert callback.seen == {0: 0, 1: 1}
     assert callback.places == deque([0, 1], maxlen=2)
+    assert callback.counter == Counter(epochs=2)
+    assert callback.ordered == OrderedDict({0: 1, 1: 2})
 
 
 def test_a_hook_that_a_callback_registers_and_whose_state_cannot_be_stored_is_refused():
