@@ -212,9 +212,106 @@ def test_a_schedule_that_is_too_short_keeps_its_last_rate_if_the_number_of_updat
     first, second = caplog.messages
     assert first == second
     assert (
-        "OneCycleLR has made all its 3 steps: from here on, the learning rate stays at 4e" in first
+        "OneCycleLR has made all its 3 steps: from here on, it keeps its last learning rate, 4e"
+        in first
     )
     assert "e-07" in first
+
+
+def warm_up_and_one_cycle(optimizer):
+    return lr_scheduler.SequentialLR(
+        optimizer,
+        [
+            lr_scheduler.ConstantLR(optimizer, 0.5, total_iters=9),
+            lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=3),
+            lr_scheduler.ConstantLR(optimizer, 0.25, total_iters=9),
+        ],
+        [2, 7],
+    )
+
+
+def one_cycle_in_a_chain(optimizer):
+    return lr_scheduler.ChainedScheduler(
+        [lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=5)], optimizer
+    )
+
+
+@pytest.mark.parametrize("resumed_after", [None, 3, 5])
+def test_a_onecyclelr_in_a_sequentiallr_is_held_until_the_next_milestone(caplog, resumed_after):
+    def create():
+        definition = definition_of(
+            create_lr_schedulers=lambda o: {
+                "scheduler": warm_up_and_one_cycle(o),
+                "interval": "step",
+            },
+        )
+        trainer = trainer_of(definition)
+        trainer.hooks.train_begin(num_epochs=5, num_steps=2, resumes=False, num_updates=None)
+        return trainer
+
+    trainer, rates = create(), []
+    for number in range(9):
+        if number == resumed_after:
+            resumed = create()
+            resumed.load_state(trainer.state())
+            trainer = resumed
+        trainer.train_steps([batch_of(8)])
+        rates.append(float(trainer.optimizer.param_groups[0]["lr"]))
+
+    lowest = 0.1 / 25 / 1e4
+    assert rates[3:6] == pytest.approx([rates[3], lowest, lowest])
+    assert rates[6:] == pytest.approx([rates[6]] * 3)
+    assert rates[6] > rates[3] / 10
+    assert len(caplog.messages) == (1 if resumed_after != 5 else 0)
+
+
+def test_a_onecyclelr_in_a_chain_keeps_its_last_rate(caplog):
+    trainer = trainer_of(
+        definition_of(
+            create_lr_schedulers=lambda o: {
+                "scheduler": one_cycle_in_a_chain(o),
+                "interval": "step",
+            }
+        )
+    )
+    trainer.hooks.train_begin(num_epochs=5, num_steps=2, resumes=False, num_updates=None)
+
+    for _ in range(10):
+        trainer.train_steps([batch_of(8)])
+
+    rate = float(trainer.optimizer.param_groups[0]["lr"])
+    assert rate == pytest.approx(0.1 / 25 / 1e4)
+    assert "has made all its 5 steps" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("create", "num_updates", "problem"),
+    [
+        (one_cycle_in_a_chain, 6, "OneCycleLR has 5 steps, and the training makes 6 updates. Set"),
+        (
+            warm_up_and_one_cycle,
+            9,
+            "has 3 steps, and the training makes 9 updates, which take 4 steps of it. Set total",
+        ),
+    ],
+)
+def test_a_onecyclelr_in_another_scheduler_that_is_too_short_is_refused_before_the_first_step(
+    create, num_updates, problem
+):
+    trainer = trainer_of(
+        definition_of(
+            create_lr_schedulers=lambda o: {"scheduler": create(o), "interval": "step"},
+        )
+    )
+
+    def begin(num_updates):
+        trainer.hooks.train_begin(
+            num_epochs=1, num_steps=num_updates, resumes=False, num_updates=num_updates
+        )
+
+    begin(5)
+    with pytest.raises(DefinitionError, match=problem):
+        begin(num_updates)
 
 
 def test_a_resumed_schedule_that_is_too_short_is_that_of_the_checkpoint():

@@ -16,6 +16,7 @@ each worker.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import logging
@@ -35,6 +36,7 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.training.torch.function_memory import FunctionMemory
+from elasticdl.training.torch.one_cycle import holding_ended, one_cycles
 from elasticdl.training.torch.scheduler_trial import loses_state
 from elasticdl.training.torch.value_codec import Codec, UnkeepableValueError
 
@@ -118,24 +120,11 @@ class Schedulers:
                 last one.
         """
         for schedule in self._schedules:
-            # The only one of PyTorch's schedulers that cannot step on after its end.
-            if not isinstance(schedule.scheduler, lr_scheduler.OneCycleLR):
+            if schedule.interval != "step":
                 continue
-            length, needed = schedule.scheduler.total_steps, num_updates // schedule.frequency
-            if schedule.interval == "step" and length < needed and self._loaded:
-                raise DefinitionError(
-                    f"{self._where}: lr_scheduler(): the training makes {needed:,} updates, and "
-                    f"{type(schedule.scheduler).__name__} has {length:,} steps in the checkpoint. "
-                    "A resumed training keeps the schedule of its checkpoint, whatever "
-                    "total_steps is in the file now. Train for fewer epochs, or start a new "
-                    "training: choose another --output."
-                )
-            if schedule.interval == "step" and length < needed:
-                raise self._error(
-                    f"{type(schedule.scheduler).__name__} has {length:,} steps, and the training "
-                    f"makes {needed:,} updates.",
-                    f"Set total_steps={needed}, or train for fewer epochs.",
-                )
+            for one, needed in one_cycles(schedule.scheduler, num_updates // schedule.frequency):
+                if one.total_steps < needed:
+                    raise self._too_long(one, needed, num_updates)
 
     def hold_at_the_end(self) -> None:
         """Let a OneCycleLR keep its last learning rate if there are more updates than its steps.
@@ -274,32 +263,52 @@ class Schedulers:
         return []
 
     def _step(self, scheduler: Any, *monitored: float) -> None:
-        # One step more, and the learning rate would rise again.
-        is_at_its_end = (
-            isinstance(scheduler, lr_scheduler.OneCycleLR)
-            and scheduler.last_epoch >= scheduler.total_steps - 1
-        )
-        if self._holds and is_at_its_end:
-            self._num_held += 1
-            # A schedule that fits is held after the last update.
-            if self._num_held == 2:  # noqa: PLR2004
-                _log.warning(
-                    "%s: OneCycleLR has made all its %s steps: from here on, the learning rate "
-                    "stays at %.4g. On workers, an update uses one minibatch of each live worker, "
-                    "so a lost worker makes more updates. Their number is fixed only with "
-                    "--global_batch_size.",
-                    self._where,
-                    f"{scheduler.total_steps:,}",
-                    float(self._optimizer.param_groups[0]["lr"]),
-                )
-            return
+        held: list[lr_scheduler.OneCycleLR] = []
         try:
-            scheduler.step(*monitored)
+            with contextlib.ExitStack() as stack:
+                if self._holds:
+                    held = stack.enter_context(holding_ended(scheduler))
+                scheduler.step(*monitored)
         except Exception as error:
             raise UserCodeError(
                 f"{raised_at(error, self._where)}: step() of {type(scheduler).__name__} raised:\n"
                 f"{users_traceback(error)}{_too_short(scheduler)}"
             ) from error
+        if held:
+            self._note_held(held[0])
+
+    def _note_held(self, one: lr_scheduler.OneCycleLR) -> None:
+        self._num_held += 1
+        # A schedule that fits is held after the last update.
+        if self._num_held == 2:  # noqa: PLR2004
+            _log.warning(
+                "%s: OneCycleLR has made all its %s steps: from here on, it keeps its last "
+                "learning rate, %.4g. On workers, an update uses one minibatch of each live "
+                "worker, so a lost worker makes more updates. Their number is fixed only with "
+                "--global_batch_size.",
+                self._where,
+                f"{one.total_steps:,}",
+                float(one.get_last_lr()[0]),
+            )
+
+    def _too_long(
+        self, one: lr_scheduler.OneCycleLR, needed: int, num_updates: int
+    ) -> ElasticDLError:
+        """Return the error for a training that makes more steps of a schedule than it has."""
+        in_part = "" if needed == num_updates else f", which take {needed:,} steps of it"
+        if self._loaded:
+            return DefinitionError(
+                f"{self._where}: lr_scheduler(): the training makes {num_updates:,} "
+                f"updates{in_part}, and OneCycleLR has {one.total_steps:,} steps in the "
+                "checkpoint. A resumed training keeps the schedule of its checkpoint, whatever "
+                "total_steps is in the file now. Train for fewer epochs, or start a new "
+                "training: choose another --output."
+            )
+        return self._error(
+            f"OneCycleLR has {one.total_steps:,} steps, and the training makes {num_updates:,} "
+            f"updates{in_part}.",
+            f"Set total_steps={needed}, or train for fewer epochs.",
+        )
 
     # --- what the user's function returns -----------------------------------------------------
 
@@ -421,13 +430,14 @@ def _described(value: Any) -> str:
 
 def _too_short(scheduler: Any) -> str:
     """Return advice if a scheduler of fixed length has made all its steps; else an empty string."""
-    length = getattr(scheduler, "total_steps", None)
-    if not isinstance(length, int) or scheduler.last_epoch < length:
+    ended = [one for one, _ in one_cycles(scheduler, 0) if one.last_epoch >= one.total_steps]
+    if not ended:
         return ""
     return (
-        f"\n  The schedule has {length} steps, and the training makes more updates: the number of "
-        "minibatches in an epoch, times --num_epochs. On workers, an update uses one minibatch of "
-        "each live worker, so the number of updates is fixed only with --global_batch_size: the "
-        "number of records, divided by it and rounded up, times --num_epochs. A resumed training "
-        "keeps the schedule of its checkpoint: for a longer one, choose another --output."
+        f"\n  The schedule has {ended[0].total_steps} steps, and the training makes more updates: "
+        "the number of minibatches in an epoch, times --num_epochs. On workers, an update uses one "
+        "minibatch of each live worker, so the number of updates is fixed only with "
+        "--global_batch_size: the number of records, divided by it and rounded up, times "
+        "--num_epochs. A resumed training keeps the schedule of its checkpoint: for a longer one, "
+        "choose another --output."
     )
