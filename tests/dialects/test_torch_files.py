@@ -366,6 +366,38 @@ def test_a_partial_that_sets_the_labels_is_refused(refused) -> None:
     assert "loss" in refused(with_loss(text), DefinitionError)
 
 
+@pytest.mark.parametrize(
+    ("loss", "takes", "call"),
+    [
+        (
+            "nn.MarginRankingLoss()",
+            "MarginRankingLoss, which takes input1, input2, target,",
+            "torch.nn.MarginRankingLoss()(outputs[0], outputs[1], labels)",
+        ),
+        (
+            "nn.functional.gaussian_nll_loss",
+            "gaussian_nll_loss, which takes input, target, var,",
+            "torch.nn.functional.gaussian_nll_loss(outputs[0], labels, outputs[1])",
+        ),
+        (
+            "partial(nn.functional.triplet_margin_loss, margin=0.5)",
+            "triplet_margin_loss, which takes anchor, positive, negative,",
+            "torch.nn.functional.triplet_margin_loss(outputs[0], outputs[1], outputs[2])",
+        ),
+        ("nn.CTCLoss()", "which takes log_probs, targets, input", "torch.nn.CTCLoss()(...)"),
+    ],
+)
+def test_a_loss_of_more_than_outputs_and_labels_is_refused_with_the_function_to_write(
+    refused, loss, takes, call
+) -> None:
+    text = f"from functools import partial\nloss = {loss}"
+
+    message = refused(with_loss(text), DefinitionError)
+
+    assert takes in message
+    assert f"def loss(outputs, labels): return {call}" in message
+
+
 @pytest.mark.parametrize("text", ["loss = 'mse'", "loss = nn.CrossEntropyLoss"])
 def test_an_object_that_is_not_a_loss_is_refused(refused, text) -> None:
     assert "or a loss of PyTorch such as" in refused(with_loss(text), DefinitionError)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from elasticdl.dialects import keras_objects
 from elasticdl.dialects.argument_order import (
     OutputsAndLabels,
     by_name,
+    role_of,
     takes_outputs_and_labels,
 )
 from elasticdl.dialects.dialect_reader import DialectReader, call, mro_has
@@ -76,13 +78,48 @@ def _torch_loss(symbol: Symbol, reading: DialectReader) -> OutputsAndLabels:
             "torch.nn.CrossEntropyLoss().",
         )
     if is_of_torch(_without_options(value)):
-        # (input, target), as for all PyTorch losses.
+        # (input, target), as for nearly all PyTorch losses.
+        _reject_more_arguments(symbol, reading)
         loss: OutputsAndLabels = value
         return loss
     if framework_of_model(value) == "torch":
         # A user's module: only its `forward` shows the arguments, calling the module does not.
         return by_name(dataclasses.replace(symbol, value=value.forward), reading)
     return by_name(symbol, reading)
+
+
+def _reject_more_arguments(symbol: Symbol, reading: DialectReader) -> None:
+    """Reject a PyTorch loss of more than outputs and labels, such as MarginRankingLoss."""
+    is_module = framework_of_model(symbol.value) == "torch"
+    try:
+        signature = inspect.signature(symbol.value.forward if is_module else symbol.value)
+    except (TypeError, ValueError):
+        # Some functions of torch are built in, and have no signature.
+        return
+    needed = [
+        p.name
+        for p in signature.parameters.values()
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    if len(needed) <= 2:  # noqa: PLR2004
+        return
+    numbers = itertools.count()
+    given = ", ".join(
+        "labels" if role_of(name) == "labels" else f"outputs[{next(numbers)}]" for name in needed
+    )
+    if any("lengths" in name for name in needed):
+        # Only the user knows which of the outputs and labels are the lengths.
+        given = "..."
+    function = _without_options(symbol.value)
+    name = type(function).__name__ if is_module else function.__name__
+    called = f"torch.nn.{name}()" if is_module else f"torch.nn.functional.{name}"
+    raise reading.error(
+        symbol,
+        f"{symbol.name} is {name}, which takes {', '.join(needed)}, but a loss is called with the "
+        "model's outputs and the labels.",
+        "Write a function that passes them on: def loss(outputs, labels): return "
+        f"{called}({given})",
+    )
 
 
 def _without_options(loss: Any) -> Any:
