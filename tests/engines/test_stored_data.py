@@ -203,6 +203,41 @@ def test_an_error_names_the_argument(train, tmp_path):
     assert not (tmp_path / "out" / "in_memory_data").exists()
 
 
+def test_repeated_examples_are_not_held_out(train, tmp_path):
+    import tensorflow as tf
+
+    examples = tf.data.Dataset.from_tensor_slices(DATA)
+
+    with pytest.raises(UsageError, match="data has each example 6 times.*set num_epochs=6"):
+        train(examples.repeat(2).batch(8).repeat(3), validation_split=0.5)
+    assert not (tmp_path / "out").exists()
+    assert train(examples.repeat(1), validation_split=0.5).metrics["val_loss"] > 0
+    (tmp_path / "out").rename(tmp_path / "once")
+    assert train(examples.repeat(2)).metrics["loss"] > 0
+
+
+def test_classes_of_other_numbers_in_the_validation_data_are_refused(train, tmp_path):
+    import datasets
+
+    def labelled(*names):
+        features = {
+            "x": datasets.List(datasets.Value("float32")),
+            "y": datasets.ClassLabel(names=names),
+        }
+        return datasets.Dataset.from_dict(
+            {"x": X.tolist(), "y": DATA[1].tolist()}, datasets.Features(features)
+        )
+
+    data, validation_data = labelled("cat", "dog", "owl"), labelled("cat", "owl", "dog")
+    with pytest.raises(UsageError, match="class 1 of the column 'y' is 'owl', but 'dog' in data"):
+        train(data, validation_data=validation_data)
+    assert not (tmp_path / "out").exists()
+    # As the error advises.
+    names = data.features["y"].names
+    aligned = validation_data.align_labels_with_mapping({n: i for i, n in enumerate(names)}, "y")
+    assert train(data, validation_data=aligned).metrics["val_loss"] > 0
+
+
 @pytest.mark.parametrize("images", [X.reshape(60, 2, 2), X.reshape(60, 2, 2, 1)])
 def test_a_model_without_an_input_function_trains_on_pairs(tmp_path, capsys, images):
     (tmp_path / "model.py").write_text(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -103,6 +104,18 @@ def elements_of(data: Any) -> Elements | None:
     if {"Dataset", "DataLoader"} & kinds:
         return Elements(*_of_torch(data), raised="on item {} (counted from 0)")
     return None
+
+
+def num_repetitions(data: Any) -> int:
+    """Return how often a `tf.data` pipeline repeats its examples, by `repeat(n)`; else 1."""
+    root, kinds = kinds_of(data)
+    if root != "tensorflow" or "DatasetV2" not in kinds:
+        return 1
+    counts = (
+        getattr(step, "_count", 1) for step in _steps(data) if "Repeat" in type(step).__name__
+    )
+    # Negative in an endless pipeline, which has an error of its own.
+    return math.prod(max(1, int(count)) for count in counts)
 
 
 def _read(elements: Iterable[Any], raised: str) -> Iterator[Any]:

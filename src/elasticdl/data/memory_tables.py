@@ -105,6 +105,21 @@ def _of_hugging_face(data: Any) -> pa.Table | None:
     return None if kinds & _DECODED else table
 
 
+def class_names(data: Any) -> dict[str, list[str]]:
+    """Return column -> the names of its classes, for each `ClassLabel` of a Hugging Face `Dataset`.
+
+    Empty for other data.
+    """
+    if kinds_of(data)[0] != "datasets":
+        return {}
+    features = data.features or {}
+    return {
+        name: list(feature.names)
+        for name, feature in features.items()
+        if type(feature).__name__ == "ClassLabel"
+    }
+
+
 def rows_of_hugging_face(data: Any) -> Sequence[Any]:
     """Return the rows of a Hugging Face `Dataset` as a sequence of dicts.
 

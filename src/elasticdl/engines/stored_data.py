@@ -88,6 +88,36 @@ def _check_model(job: Job) -> None:
         raise not_for_own_code()
 
 
+def _check_validation(job: Job, data: Mapping[str, Any]) -> None:
+    """Check, before data is stored, that validation would measure what it should.
+
+    Raises:
+        UsageError: A repeated example would be both in training and in the held-out records, or the
+            same number denotes another class in the validation data.
+    """
+    from elasticdl.data.memory_elements import num_repetitions  # noqa: PLC0415 - as in `stored`
+    from elasticdl.data.memory_tables import class_names  # noqa: PLC0415
+
+    times = num_repetitions(data.get("data"))
+    if job.validation_split is not None and times > 1:
+        raise UsageError(
+            f"validation_split={job.validation_split:g}: data has each example {times} times, by "
+            "repeat(), so the same examples would be in training and in validation. Remove "
+            f"repeat(); to train on each example {times} times, set num_epochs={times}."
+        )
+    known, others = class_names(data.get("data")), class_names(data.get("validation_data"))
+    for column in known.keys() & others.keys():
+        for number, (name, other) in enumerate(zip(known[column], others[column], strict=False)):
+            if name != other:
+                raise UsageError(
+                    f"validation_data: class {number} of the column {column!r} is {other!r}, but "
+                    f"{name!r} in data, so its metrics would be wrong. Give both the same numbers: "
+                    f"names = data.features[{column!r}].names; validation_data = validation_data."
+                    "align_labels_with_mapping({name: i for i, name in enumerate(names)}, "
+                    f"{column!r})"
+                )
+
+
 @contextlib.contextmanager
 def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Job]:
     """Context manager that writes in-memory data to files, for a job that runs in its block.
@@ -121,6 +151,7 @@ def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Jo
             "temporary file for it. Write it to files that they can read, or leave out ray_address."
         )
     _check_model(job)
+    _check_validation(job, data)
     with tempfile.TemporaryDirectory(dir=scratch.folder(), prefix=ASIDE) as aside:
         folder = f"{job.output}/{IN_MEMORY_FOLDER}" if trains else aside
         names: dict[str, Any] = {}
