@@ -1,4 +1,4 @@
-"""Shapes of the arrays in list columns, stored in the metadata of Arrow fields.
+"""Stores the shapes of arrays in the metadata of Arrow list columns, and reads them back.
 
 An image is stored as a flat list of values. Only the writer knows its shape, so the shape is stored
 with the column, in Parquet files too.
@@ -42,8 +42,8 @@ def shape_of(field: pa.Field) -> tuple[int, ...] | None:
 def check_shape(field: Field, kept: tuple[int, ...] | None, where: Callable[[], str]) -> None:
     """Check that the shape of a schema's field agrees with the stored shape of its values.
 
-    The shapes may differ in axes of size 1, and a field may have a single axis: the order of the
-    values is then the same.
+    Two differences are accepted, because they keep the order of the values: axes of size 1, and a
+    field with a single axis.
 
     Args:
         field: The field of the schema.

@@ -26,7 +26,7 @@ class ArraySource:
     """Rows of arrays as records; see `record_source.RecordSource`.
 
     Args:
-        arrays: Name -> array; the first axis is the record.
+        arrays: Name -> array, with one entry per record along the first axis.
         name: Name of the data in messages.
 
     Raises:

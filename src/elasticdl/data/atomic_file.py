@@ -55,15 +55,15 @@ class AtomicFile:
         """Append bytes.
 
         Raises:
-            OutputError: The bytes cannot be written, and the file is discarded; or it was closed
-                before.
+            OutputError: The bytes cannot be written (the file is then discarded), or the file is
+                already closed.
         """
         self._check_open()
         with self._discarded_on_error():
             self._aside.write(data)
 
     def publish(self) -> None:
-        """Make the complete file appear under its name; only once.
+        """Make the complete file appear under its name; may be called only once.
 
         Raises:
             OutputError: It cannot be completed; the previous file is kept.

@@ -33,8 +33,8 @@ class RecordNames:
     """Names of the records that a batch was made of, for error messages.
 
     Attributes:
-        name_some: Function (numbers of records) -> text that names their files and positions.
-        numbers: Numbers of the batch's records in the data, in the order of its examples.
+        name_some: Function (record numbers) -> text that names their files and positions.
+        numbers: Record numbers, counted over all files, in the order of the batch's examples.
     """
 
     name_some: Callable[[np.ndarray[Any, Any]], str]
@@ -55,12 +55,12 @@ class RecordNames:
 
 @dataclass(frozen=True, eq=False)
 class Remake:
-    """Makes batches of some of the records of a batch, to see how padding affects them.
+    """Rebuilds parts of a batch as batches of their own, to see how padding affects them.
 
     Attributes:
         records: The records of the batch.
-        make: Function (records, seed of random numbers) -> batch that the input function makes of
-            them.
+        make: Function (records, random seed) -> batch that the user's input function makes of these
+            records; called with all records or only some of them.
     """
 
     records: Sequence[Record]
@@ -78,10 +78,10 @@ class Batch:
         weights: Weight of each example in loss, metrics and gradients: float32 of shape
             [num_examples], or [num_examples, ...] for a weight per time step or pixel. None: all
             examples have equal weights.
-        where: Function () -> names of the records it was made of, for an error; None if unknown. It
-            is a `RecordNames` only if example i was made of record i of the batch alone.
-        remake: Makes batches of some of its records again; None if unknown, or if all batches have
-            arrays of the same lengths.
+        where: Function () -> names of the batch's records, for an error; None if unknown. It is a
+            `RecordNames` only if each example i was made from record i alone.
+        remake: Rebuilds parts of the batch, to see how padding affects them; None if that is not
+            possible, or not needed because the arrays of all batches have the same lengths.
     """
 
     features: Arrays
@@ -250,7 +250,10 @@ def arrays_bytes(arrays: Arrays) -> int:
 
 
 def dense_form(value: Any) -> str:
-    """Return how to convert a sparse matrix of SciPy or TensorFlow to an array; "" for others."""
+    """Return code that converts a sparse matrix of SciPy or TensorFlow to an array, for an error.
+
+    An example is `matrix.toarray()`. The result is empty for other values.
+    """
     if hasattr(value, "toarray") and hasattr(value, "nnz"):
         return "matrix.toarray()"
     is_of_tensorflow = type(value).__name__ in {"SparseTensor", "SparseTensorValue"}
@@ -258,9 +261,10 @@ def dense_form(value: Any) -> str:
 
 
 def not_in_numpy(value: Any) -> str:
-    """Return what is wrong with a tensor, or a list of tensors, that NumPy has no type for.
+    """Return a phrase that completes an error message about tensors that NumPy cannot represent.
 
-    The result is a noun with its advice, to end an error; "" for other values.
+    An example is "a tensor of the dtype torch.bfloat16, which NumPy does not have. Keep the data in
+    float32, ...". The result is empty for tensors, or lists of them, that NumPy can represent.
     """
     while isinstance(value, (list, tuple)) and value:
         value = value[0]
@@ -276,7 +280,8 @@ def not_in_numpy(value: Any) -> str:
 def describe(features: Arrays) -> str:
     """Describe the arrays of a batch for a message: `image float32[64, 28, 28], size int64[64]`.
 
-    Of more than ten named arrays, only the first few are described, in natural order (9, 10).
+    If there are more than ten named arrays, only the first few are described; their names are
+    sorted with numbers in numeric order (x9 before x10).
     """
     if isinstance(features, Mapping):
         names = sorted(features, key=_natural) if len(features) > _MAX_ARRAYS else [*features]
@@ -290,7 +295,7 @@ def describe(features: Arrays) -> str:
 
 
 def _natural(name: Any) -> list[tuple[int, int, str]]:
-    """Return a key that sorts names by the numbers in them: x2 before x10."""
+    """Return a sort key that puts the numbers within names in numeric order: x2 before x10."""
     parts = re.split(r"(\d+)", str(name))
     return [(1, int(part), "") if i % 2 else (0, 0, part) for i, part in enumerate(parts)]
 

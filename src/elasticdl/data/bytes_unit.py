@@ -1,4 +1,4 @@
-"""Serialized records in memory, read unit by unit, and the records picked from them.
+"""Holds units of serialized records in memory, and picks records from them to decode.
 
 A unit is a range of records that is read at once (`units.py`). Picked records of equal length are
 copied into one array and decoded there: a `bytes` object for each of them would cost more than the

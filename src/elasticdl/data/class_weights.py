@@ -1,4 +1,4 @@
-"""Class weights as sample weights, as in `keras.Model.fit(class_weight=...)`.
+"""Converts class weights to sample weights, as `keras.Model.fit(class_weight=...)` does.
 
 Callers: `engines/input_calls.py`, which prepares batches for training.
 """

@@ -207,7 +207,7 @@ class Summarizer:
 
 
 def is_whole(type_: str) -> bool:
-    """Return whether an Arrow type, given as a string, is of integers or of lists of integers."""
+    """Return whether an Arrow type, given as a string, is an integer type or a list of integers."""
     return _WHOLE.search(type_) is not None
 
 

@@ -1,4 +1,4 @@
-"""CSV files: lines with a header as records, read by block.
+"""CSV files as a record source: each row is a record, and files are read block by block.
 
 Opening reads each file once, from start to end, to find the positions of its rows (about a gigabyte
 a second from memory; Parquet needs no such pass). After that, a range reads and parses the blocks

@@ -1,9 +1,9 @@
-"""Cells of CSV files: blocks of rows parsed into Arrow tables by pyarrow.
+"""Parses blocks of CSV rows into Arrow tables, with pyarrow.
 
 Empty cells and words for a missing value, such as NA, become nulls.
 
-`csv_index.py` finds where blocks start, and `csv_format.py` how a file is written. The caller
-passes the types of the columns.
+`csv_index.py` finds where blocks start, and `csv_format.py` detects the delimiter, encoding and
+decimal point. The caller passes the types of the columns.
 
 Callers: `csv.py`.
 """

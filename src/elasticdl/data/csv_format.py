@@ -85,7 +85,7 @@ class CSVFormat(NamedTuple):
         """Decode bytes of the file.
 
         Raises:
-            UnicodeDecodeError: They are not of this encoding.
+            UnicodeDecodeError: They are not valid in the encoding of the file.
         """
         return data.decode(self.encoding)
 
@@ -125,7 +125,7 @@ def format_of(uri: str, head: bytes, *, is_whole: bool, is_compressed: bool = Fa
 def _decoded(data: bytes, encoding: str) -> str:
     """Decode the first bytes of a file; an incomplete character at their end is dropped.
 
-    Bytes that are not of this encoding are read as Latin-1, which never fails.
+    Bytes that are not valid in this encoding are decoded as Latin-1, which never fails.
     """
     try:
         return codecs.getincrementaldecoder(encoding)().decode(data)
@@ -226,8 +226,8 @@ def _number(text: str, delimiter: str) -> float | None:
 def column_names(uri: str, line: str, csv_format: CSVFormat) -> tuple[str, ...]:
     """Return the names of a file's columns, from its first line.
 
-    A column without a name is called `column_` and its position, counted from 1; in a file without
-    a header, these are all columns.
+    A column without a name is called `column_` and its position, counted from 1: `column_3`. In a
+    file without a header, all columns are named this way.
 
     Args:
         uri: URI of the file, for errors.

@@ -1,4 +1,4 @@
-"""Types of the columns of CSV files, inferred from all cells.
+"""Infers the types of the columns of CSV files from all their cells.
 
 If a few cells, such as mistyped numbers, are the only reason why a column is text, a warning names
 the column and the line of the first such cell. Without the warning, users would not notice that

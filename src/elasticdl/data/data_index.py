@@ -1,4 +1,4 @@
-"""Data index: a list of files with their numbers of records and the records' positions.
+"""Data index: lists files, the number of records in each, and the positions of the records.
 
     files --a reader opens them--> source --index()--> DataIndex --encode--> bytes
                                       ^                    |           a file beside the data, or
@@ -73,7 +73,7 @@ class FileEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class DataIndex:
-    """Index of files of one format: their numbers of records and the records' positions.
+    """Index of files of one format: the number of records in each, and the records' positions.
 
     Attributes:
         format: Format of all files.

@@ -1,4 +1,4 @@
-"""tf.Example without TensorFlow: named lists of numbers or bytes.
+"""Encodes and decodes tf.Examples (named lists of numbers or bytes) without TensorFlow.
 
 `example_wire.py` reads and writes the bytes of one example, `example_groups.py` those of many at
 once. This module exports the parts that the rest of the package uses, and decodes examples without
@@ -60,7 +60,7 @@ def decode_batch_schemaless(
 
 
 def decode_groups_schemaless(batch: Iterable[ExampleGroup], num_records: int) -> list[Record]:
-    """Decode records without a schema, already grouped by structure (`example_groups.groups`).
+    """Decode, without a schema, records that `example_groups.groups` has grouped by structure.
 
     Args:
         batch: Groups that contain each record once.

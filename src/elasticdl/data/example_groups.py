@@ -1,4 +1,4 @@
-"""Batches of tf.Examples: split into groups that are read as arrays.
+"""Decodes batches of tf.Examples fast: splits them into groups that are read as arrays.
 
 Records of one schema mostly have the same bytes at the same positions, apart from the payload. So
 the first record of each length gives the positions of the payloads; where the bytes between them
@@ -69,16 +69,19 @@ class ExampleGroup(Protocol):
 
     @property
     def may_lack_fields(self) -> bool:
-        """Whether a field that is not in `kinds` may be a missing value of the group's records.
+        """Whether the group's records may omit a nullable field, whose value is then missing.
 
-        The value is True for `tf.Example`s, which may omit a field; False for tables, where a
-        missing value is a null in the column of the field.
+        True for `tf.Example`s; False for tables, where a missing value is a null, and a column that
+        does not exist is an error.
         """
         ...
 
     @property
     def conversion(self) -> str:
-        """Advice for values of the wrong kind or shape: the start of an error's last sentence."""
+        """Advice for values of the wrong kind or shape, to which an error may add "or ...".
+
+        An example is "Convert the column, as with astype() in pandas".
+        """
         ...
 
     @property
@@ -141,7 +144,7 @@ def _uniform(rows: list[int], block: Array, rest: list[int]) -> Iterator[Example
     Args:
         rows: Records of one length.
         block: Their bytes, uint8 `[rows, length]`.
-        rest: Receives the numbers of records in no group.
+        rest: Receives the positions, in the batch, of the records that are in none of the groups.
     """
     while len(rows) >= _SMALLEST_GROUP:
         try:

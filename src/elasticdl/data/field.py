@@ -1,4 +1,4 @@
-"""Fields of a record: name, shape and dtype, and conversion of values to them.
+"""Fields of a record: their name, shape and dtype, and the conversion of values to these.
 
 A value is accepted if it keeps its meaning: an int32 for an int64 field, 3.0 for an int64 field, a
 Python float for a float32 field (rounded, as its dtype requires); but not 3.5 for an int64 field,
@@ -88,20 +88,22 @@ class Field:
         return self.shape == ANY_LENGTH
 
     def requires(self, what: str) -> str:
-        """Return a clause for an error that names the source of a requirement.
+        """Return words for an error that state a requirement and its source.
 
-        It is `data_schema() says WHAT` if a user declared the field, else `the model needs WHAT`.
-        `what` is the requirement in words, such as a shape or a dtype.
+        These are `data_schema() says WHAT` if a user declared the field, else `the model needs
+        WHAT`. `what` is the requirement, such as a shape or a dtype.
         """
         return f"{'data_schema() says' if self.is_declared else 'the model needs'} {what}"
 
     def advice(self, remedy: str, in_schema: str) -> str:
         """Return the last sentence of an error: what the user can do.
 
+        An example is "Convert the column, or correct the dtype in data_schema().".
+
         Args:
-            remedy: A change of the data, as the start of a sentence.
-            in_schema: A change of `data_schema()`, as a clause after "or". The sentence has it only
-                if the user declared the field there.
+            remedy: How to change the data: "Convert the column".
+            in_schema: How to change `data_schema()` instead: "correct the dtype in data_schema()".
+                Left out unless the user declared the field there.
         """
         return f"{remedy}, or {in_schema}." if self.is_declared else f"{remedy}."
 
@@ -276,7 +278,9 @@ class Field:
 
 
 def as_text(name: str) -> str:
-    """Return advice, as a clause, for a field of numbers whose column is text.
+    """Return advice for a field of numbers whose column is text.
+
+    It completes a sentence: 'give the field the dtype "string" in data_schema(), and turn ...'.
 
     Args:
         name: Name of the field.

@@ -149,8 +149,8 @@ class Numbering:
 def numbering_of(source: RecordSource) -> Numbering:
     """Return the `Numbering` that names the records of a source in messages.
 
-    This is the attribute `numbering` of the source if it has one (one side of a validation split),
-    else a new one of its files.
+    This is the source's attribute `numbering` if it has one, as each side of a validation split
+    does; otherwise a new `Numbering` of the source's files.
     """
     own: Numbering | None = getattr(source, "numbering", None)
     return Numbering(source.files) if own is None else own

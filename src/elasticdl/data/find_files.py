@@ -151,7 +151,7 @@ def _all_of_folder(place: _Local | _Remote, folder: str, name: str) -> list[str]
     Args:
         place: The file system.
         folder: Path of the folder.
-        name: The user's name for the folder; empty for an inner folder, which may be empty.
+        name: The user's name for the folder; "" for a subfolder, which may contain no files.
 
     Raises:
         NoDataError: The folder that the user named contains no files.
@@ -167,7 +167,7 @@ def _all_of_folder(place: _Local | _Remote, folder: str, name: str) -> list[str]
 
 
 def _data_of_folder(place: _Local | _Remote, folder: str, name: str) -> list[str]:
-    """Return the paths of the data files directly in a folder, or else those of its images.
+    """Return the paths of the data files directly in a folder or, without any, of its images.
 
     Args:
         place: The file system.

@@ -1,7 +1,7 @@
 """An image file in memory, decoded to the fields of a schema.
 
-The field with two or three dimensions is the image, the single number is the label; `images.py`
-describes records without a schema and as stored.
+In the schema, the field with two or three dimensions is the image, and the field of a single number
+is the label. `images.py` describes the records that are returned without a schema, or as stored.
 
 Callers: `images.py`.
 """
@@ -178,7 +178,10 @@ def no_class(uri: str, label: Field, option: str = "--data") -> MissingFieldErro
 
 
 def _looks_like_a_class(folder: Path) -> bool:
-    """Return whether a folder of images is beside another one, and no image is beside them."""
+    """Return whether a folder of images may be a class folder.
+
+    That is so if there is another folder of images beside it, and no image.
+    """
     others = 0
     try:
         for each in folder.parent.iterdir():

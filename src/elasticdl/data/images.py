@@ -103,7 +103,7 @@ class ImageSource:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes: class i is the i-th; empty if at least one image has no class."""
+        """Names of the classes, in the order of their labels; empty if an image has no class."""
         return self._classes
 
     @property
@@ -125,9 +125,9 @@ class ImageSource:
         """Return the same images, with the positions of their classes in a list as labels.
 
         Args:
-            classes: Names of the classes: class i is the i-th. If the list has one name per class
-                folder and none is the name of a folder, the names describe the folders in sorted
-                order, and the labels do not change.
+            classes: Names of the classes, in the order of their labels from 0. If the list has one
+                name per class folder and none is the name of a folder, the names describe the
+                folders in sorted order, and the labels do not change.
 
         Raises:
             DataError: A class is not in the list.
@@ -206,9 +206,10 @@ class ImageSource:
             )
 
     def _are_parts(self) -> bool:
-        """Return whether the class folders are named like parts of a data set, or contain parts.
+        """Return whether the class folders seem to be parts of a data set (`train`, `val`).
 
-        The latter are at least two folders with the name of a part and folders of images in them.
+        That is so if all of them have such names; or if at least two have, and images are in
+        subfolders of one of these.
         """
         parts = {name for name in self._classes if name.lower() in _PARTS}
         if len(parts) == len(self._classes):

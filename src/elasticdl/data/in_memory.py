@@ -1,12 +1,12 @@
-"""Data in memory: Python objects stored as a Parquet file, which any engine reads by row.
+"""Stores data that users pass as Python objects in a Parquet file, which any engine reads by row.
 
     DataFrame of pandas, Dataset of Hugging Face                           its columns; if it has a
                                                                            transform, its rows
     Arrow table, DataFrame of polars, whatever has Arrow's interface       its columns
     dict of arrays                                                         one column for each
     list of dicts                                                          one row for each
-    (x, y), or x alone                                                     columns x and y; of a
-                                                                           DataFrame, its own
+    (x, y), or x alone                                                     columns x and y; those of
+                                                                           x, if it is a table
     tf.data.Dataset, PyTorch Dataset or DataLoader                         its elements, in order
 
     data --arrow_rows--> batches of rows --store--> FOLDER/CONTENT_HASH.parquet
@@ -293,7 +293,7 @@ def _column(name: str, values: np.ndarray[Any, Any]) -> pa.Array:
 
 
 def _examples_by_type(values: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """Return the types of an array's objects, without None, each with the first example."""
+    """Return type name -> first object of that type, for an array of objects; None is skipped."""
     examples: dict[str, Any] = {}
     for value in values.flat if values.dtype == object else ():
         if value is not None:

@@ -88,10 +88,9 @@ class IndexedFile(StoredFile):
         return hasattr(self, "_checked")
 
     def set_checked(self) -> None:
-        """Record that a reader has compared the file's content with its index entry.
+        """Note that a reader has compared the file's content with its index entry.
 
-        The record is valid in this process; `is_checked` returns it, so that readers can skip the
-        comparison.
+        `is_checked` then returns True in this process, so that readers can skip the comparison.
         """
         object.__setattr__(self, "_checked", True)
 

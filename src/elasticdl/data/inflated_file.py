@@ -36,8 +36,8 @@ class InflatedFile:
     Attributes:
         uri: URI of the compressed file.
         stored: The compressed file.
-        counted: Text for error messages, after a byte offset in the file: it tells the user that
-            the offset counts decompressed bytes.
+        counted: Text that error messages put after a byte offset: " (counted after
+            decompression)".
 
     Args:
         stored: The compressed file, not empty.

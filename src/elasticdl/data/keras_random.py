@@ -1,4 +1,4 @@
-"""Random numbers of Keras in users' input functions, drawn from substitutes of its generators.
+"""Makes Keras's random numbers in users' input functions depend only on a given seed.
 
 Everything in Keras that draws random numbers, such as `keras.random.normal` or a `RandomFlip`
 layer, takes its seeds from a `SeedGenerator`. That generator belongs to a layer, to the user's file
@@ -95,7 +95,10 @@ def _install() -> None:
 
 
 def random_state() -> Any:
-    """Return this thread's seed and global generator; `set_random_state` restores them."""
+    """Return this thread's Keras seed and the state of its global random number generator.
+
+    `set_random_state` restores both.
+    """
     generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
     count = generator and keras.ops.convert_to_numpy(generator.state)
     return global_state.get_global_attribute(GLOBAL_RANDOM_SEED), generator, count

@@ -1,4 +1,4 @@
-"""Data sets in memory that yield elements: reads them as rows, and refuses random ones.
+"""Reads a user's data set (tf.data, PyTorch) element by element as rows; rejects random ones.
 
     tf.data.Dataset                  its elements, or the rows of its batches
     PyTorch Dataset, DataLoader      its items; of a DataLoader, those of its data set
@@ -71,8 +71,8 @@ class Elements:
         read: Function () -> the elements: dicts, pairs (x, y), or x alone.
         num_rows: Number of elements; None if it is unknown.
         batch_size: Size of the user's batches, if the elements were split from batches; else None.
-        raised: Where the data set raised, for an error, with a placeholder for the number of
-            elements before.
+        raised: Where the data set raised, for an error: "on item {} (counted from 0)". The
+            placeholder `{}` stands for the number of elements that were read before.
     """
 
     read: Callable[[], Iterable[Any]]
@@ -95,7 +95,7 @@ def elements_of(data: Any) -> Elements | None:
     """Return the elements of a data set; None for any other object.
 
     Raises:
-        UsageError: The data set is random or endless, or has no number of items.
+        UsageError: The data set is random or infinite, or has no length.
     """
     root, kinds = kinds_of(data)
     if root == "tensorflow" and "DatasetV2" in kinds:
@@ -119,7 +119,7 @@ def num_repetitions(data: Any) -> int:
 
 
 def _read(elements: Iterable[Any], raised: str) -> Iterator[Any]:
-    """Yield the elements of a data set, which the user's code makes.
+    """Yield the elements of a data set; convert an exception of the user's code to an error.
 
     Args:
         elements: The elements.
@@ -355,7 +355,9 @@ def _of_torch(data: Any) -> tuple[Callable[[], Iterable[Any]], int | None, int |
 
 
 def _check_loader(loader: Any) -> None:
-    """Check that storing the data set of a DataLoader loses nothing that the DataLoader does.
+    """Check that a DataLoader only batches and shuffles its data set.
+
+    Anything else that it does would be lost, because only its data set is stored.
 
     Raises:
         UsageError: It has a sampler that selects or repeats items, or a `collate_fn` of the user.

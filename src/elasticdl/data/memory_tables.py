@@ -78,7 +78,10 @@ def table_of(data: Any) -> pa.Table | None:
 
 
 def _of_row(data: Any) -> str | None:
-    """Return the advice on a pandas Series that is a row by its index; None for other objects."""
+    """Return advice for a pandas Series that seems to be a row of a DataFrame.
+
+    Such a Series has the names of columns as its index. None for other objects.
+    """
     labels = list(data.index) if type(data).__name__ == "Series" and hasattr(data, "index") else []
     if not labels or not all(isinstance(label, str) for label in labels):
         return None

@@ -83,7 +83,7 @@ class OddValues:
 
         Args:
             column: The values of the batch, as text or any other type.
-            batch: Anything that identifies the batch; `OddValue.batch` of a value found in it.
+            batch: Anything that identifies the batch, to be returned as `OddValue.batch`.
             decimal: The decimal point of numbers in text.
         """
         if not self._num_odd:

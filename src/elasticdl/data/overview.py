@@ -271,7 +271,7 @@ def _whole_tfrecords(data: bytes) -> int:
 
 
 def _as_utf8(data: bytes) -> bytes:
-    """Convert the first bytes of a CSV file from UTF-16 to UTF-8; others are returned unchanged."""
+    """Convert the first bytes of a CSV file to UTF-8 if they are UTF-16, else return them as is."""
     is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return data.decode("utf-16", "ignore").encode() if is_utf16 else data
 

@@ -1,4 +1,7 @@
-"""Compares batches whose arrays are padded to the longest of their records.
+"""Splits a padded batch into parts, to test whether padding changes a model's results.
+
+Where each batch is padded to its longest record, a record may get more or less padding in another
+batch.
 
 Callers: `engines/input_checks.py`, and the trainers.
 """
@@ -16,12 +19,12 @@ from elasticdl.data.batch import Batch, leaves, map_arrays
 
 @dataclass(frozen=True, eq=False)
 class PaddedParts:
-    """A batch and two parts of it, at least one of which is padded to another length.
+    """A batch and its two parts, at least one of which is padded to another length than the batch.
 
     Attributes:
         whole: The batch.
         parts: Its first examples and the rest.
-        of_labels: Whether labels or sample weights have another length, not only features.
+        of_labels: Whether the padding of labels or sample weights differs, not only of features.
     """
 
     whole: Batch
@@ -30,15 +33,16 @@ class PaddedParts:
 
 
 def padded_parts(batch: Batch, before: Batch | None = None) -> PaddedParts | None:
-    """Return a batch and two parts of it, made by the user's input function.
+    """Return a batch and its two parts, each padded by the user's input function.
 
     Args:
         batch: The batch, with its `remake`.
-        before: The batch before it. Only used if `batch` has one example, which has no parts: the
-            two batches are then the parts of a larger one.
+        before: The previous batch. Only used if `batch` has a single example and so cannot be
+            divided: the two batches are then the parts of a larger one.
 
     Returns:
-        None if all parts have the lengths of the whole, or if they cannot be made.
+        The batch and its parts; None if the parts are padded to the same lengths as the batch, or
+        if they cannot be made.
     """
     if batch.remake is None:
         return None
@@ -80,7 +84,7 @@ def arrays_of(batch: Batch) -> list[np.ndarray[Any, Any]]:
 
 
 def lengths_of(batch: Batch) -> list[tuple[int, ...]]:
-    """Return the shape of each array of a batch, without the number of examples."""
+    """Return the shape of each array of a batch, without the axis of the examples."""
     return [array.shape[1:] for array in arrays_of(batch)]
 
 

@@ -50,7 +50,7 @@ _FOOTER_END_BYTES = 8
 
 
 class RowGroup(NamedTuple):
-    """Entry of a footer for a row group.
+    """A row group, as described in the footer of its file.
 
     Attributes:
         offset_bytes: Start of its first column.

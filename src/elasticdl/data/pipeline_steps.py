@@ -130,7 +130,7 @@ def problem(dataset: Any, records: Any, create_dataset: Callable[[Any], Any]) ->
 
 
 def _yields(create_dataset: Callable[[Any], Any], nothing: Any) -> bool:
-    """Return whether a pipeline yields an example from no records, so that it reads other data.
+    """Return whether a pipeline yields examples even without records: it then reads other data.
 
     Args:
         create_dataset: The user's function.
@@ -157,7 +157,7 @@ class _Reading:
         self._known: dict[int, bool] = {}
 
     def reads(self, dataset: Any) -> bool:
-        """Return whether a dataset is that of the records, or reads it through any steps."""
+        """Return whether a dataset is the dataset of the records, or is derived from it."""
         if dataset is self._records:
             return True
         if id(dataset) not in self._known:

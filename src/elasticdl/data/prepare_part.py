@@ -7,7 +7,7 @@ The accepted signatures and results of the function are defined here:
 
     -> a tuple or a dict        one record
     -> bytes                    one record, serialized already
-    -> a generator or a list    several of these
+    -> a generator or a list    several records, each in one of these forms
 
 This runs in its own process. Errors are returned, not raised: a user's exception may not survive
 being sent to the other process.
@@ -75,7 +75,7 @@ class PartPreparation:
 
 
 def arguments_of(preparation: PartPreparation) -> tuple[str, ...]:
-    """Return the arguments of the user's function, in order: "filename", "file_object".
+    """Return what to pass to the user's function, in order: "filename", "file_object", or both.
 
     Raises:
         DefinitionError: It takes other arguments.
@@ -307,7 +307,7 @@ def _file_object(uri: str) -> IO[bytes]:
 def _local_copy(uri: str) -> Iterator[str]:
     """Context manager that yields the path of a temporary local copy of a remote file.
 
-    The copy is in folders with the same names, since a user's function may read the label there.
+    The copy's folders keep their names, because a user's function may read the label from the path.
     """
     system, path = filesystem(uri)
     with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:

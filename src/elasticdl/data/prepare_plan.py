@@ -56,7 +56,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything the bytes of all parts depend on, except the inputs and the user's code.
+    """Settings of a preparation that affect the content of its record files.
 
     Attributes:
         schema_json: The data schema.
@@ -81,7 +81,7 @@ class PlanPart:
 
     Attributes:
         index: Its number, from 0.
-        name: Prefix of its files' names; `.recordio` follows, or a number before that if there
+        name: Prefix of its files' names: `NAME.recordio`, or `NAME-000.recordio` and so on if there
             are several files.
         inputs: The files, in order.
         digest: Hash of everything its bytes depend on.
@@ -100,7 +100,7 @@ class PlanEntry:
     Attributes:
         digest: The part's digest when it was made.
         code: Hash of the file with the user's function when it was made.
-        files: Its files and their numbers of records; names within the output.
+        files: Its files, named relative to the output, and the number of records in each.
     """
 
     digest: str
@@ -150,11 +150,11 @@ class PlanOutput:
         self.is_local = local_path(self.uri) is not None
 
     def where(self, name: str) -> str:
-        """Return the URI of a name in the folder."""
+        """Return the URI of a file in the folder."""
         return f"{self.uri}/{name}"
 
     def names(self, folder: str = "") -> list[str]:
-        """Return the names in the folder, or in one of its folders; sorted."""
+        """Return the sorted names of everything in the folder, or in one of its subfolders."""
         path = f"{self._path}/{folder}".rstrip("/")
         if not self._system.isdir(path):
             return []
@@ -162,7 +162,7 @@ class PlanOutput:
         return sorted(name.rstrip("/").rpartition("/")[2] for name in found)
 
     def make_folder(self, name: str = "") -> None:
-        """Create the folder, or one in it, unless it exists.
+        """Create the folder, or a subfolder of it, unless it exists.
 
         Raises:
             OSError: It cannot be created.

@@ -1,6 +1,6 @@
-"""Units for sources without any, such as a user's own reader: ranges of consecutive records.
+"""Divides sources that do not offer units, such as a user's own reader, into ranges of records.
 
-A unit is a part of a source that is read at once; see `units.py`.
+A unit is a part of a source that is read at once (see `units.py`); here, a range is a unit.
 
 Callers: `unit_reader.py`.
 """
@@ -75,7 +75,7 @@ class Ranges:
         self._record_bytes = 1
 
     def units(self, schema: Schema | None) -> Units:
-        """Divide the records of each file into ranges of one length; the last may be shorter.
+        """Divide the records of each file into ranges of equal length; the last may be shorter.
 
         Reads a few records, decoded with the schema, to estimate the memory of all.
         """

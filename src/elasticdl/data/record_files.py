@@ -1,4 +1,4 @@
-"""Record files from Python: `elasticdl.data.RecordWriter` and `elasticdl.data.Records`.
+"""Lets user programs write and read record files: `RecordWriter` and `Records`.
 
     from elasticdl import data
 
@@ -125,7 +125,7 @@ class RecordWriter(AtomicWriter):
 class Records(Sequence[Mapping[str, Any]]):
     """The records of files, folders or patterns, in any format that ElasticDL reads.
 
-    A sequence: it has a length, an index and slices, and is iterated in bounded memory.
+    A sequence: it supports `len()`, indices and slices, and iterating over it takes bounded memory.
 
     Args:
         data: A path, a URI or a glob; separate several with commas.

@@ -1,4 +1,4 @@
-"""Protocol of record sources: everything that records can be read from.
+"""Record sources: the interface of everything that records can be read from.
 
 Records are numbered 0 .. num_records-1 over all files, in the order of `files`; a range may
 span files, so that only the last minibatch of an epoch can be short. Each reader is one file in

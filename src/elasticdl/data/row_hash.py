@@ -1,7 +1,7 @@
 """Hashes of rows, to split a table in a way that depends only on its content.
 
-Equal rows have equal hashes, on every machine and in every batch; so a split by hash puts
-duplicates on one side and does not change with the order of the rows.
+Equal rows have equal hashes, on every machine and in every batch. So duplicates fall on the same
+side of a split by hash, and the split does not depend on the order of the rows.
 
 Used by `snapshot.py`.
 """

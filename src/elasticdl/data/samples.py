@@ -48,7 +48,7 @@ class Sample:
 
     Attributes:
         title: Its description, in one line.
-        split: Function (random generator) -> columns of the training and of the test records.
+        split: Function (random number generator) -> columns of the training and test records.
         trains: Command line options of `elasticdl train` that select a prebuilt model suited to
             this data set; shown to the user as an example.
     """

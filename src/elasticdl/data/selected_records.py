@@ -1,4 +1,4 @@
-"""Selected records of another source, as a source that keeps them in memory once they are read.
+"""A record source that selects records of another one, and keeps them in memory once read.
 
 Callers: the federated engine, to divide one data set among parties, and to read the records of a
 simulated party only once.
@@ -27,7 +27,7 @@ class SelectedRecords:
 
     Args:
         source: The other source.
-        numbers: Numbers of the selected records in `source`; record i here is `numbers[i]` there.
+        numbers: Record i of this selection is record `numbers[i]` of `source`.
         name: Name of this selection, for messages.
     """
 

@@ -1,4 +1,4 @@
-"""Serialized records as blocks: records of one length are the rows of one array.
+"""Arranges serialized records of equal length as the rows of one array, to decode them at once.
 
 Many records are decoded at once if they are in one 2-D array. How they are copied there depends on
 their storage: `Listed` copies them from a list, `bytes_unit.py` directly from the units of a
@@ -39,7 +39,7 @@ class Serialized(Protocol):
             smallest: Smallest group that is returned as an array.
 
         Yields:
-            For each length: the numbers of the records of that length; and these records, in this
+            For each length: the indices of the records of that length; and these records, in this
             order, as rows of an array, uint8 `[records, length]`. The array is None for fewer than
             `smallest` records. The next array may use the same memory.
         """

@@ -60,7 +60,7 @@ class FormatPlugin(Protocol):
     """A record format of another package, often a module; see `elasticdl.plugins`.
 
     Attributes:
-        EXTENSIONS: Ends of the names of its files, in lower case: `(".jsonl", ".ndjson")`.
+        EXTENSIONS: File name extensions of the format, in lower case: `(".jsonl", ".ndjson")`.
     """
 
     EXTENSIONS: Sequence[str]

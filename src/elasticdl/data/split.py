@@ -2,10 +2,11 @@
 
     record --(name of its file, number in its file)--> hash --> position 0..1 < share: held out
 
-A record's side depends on nothing else: not on the seed, the order, the number of workers or the
-other files. So every process computes the same split without reading a record, and adding files
-leaves all other records where they are. The folder of a file does not count, so the data can be
-moved. (A hash of the content would put duplicates on one side, but needs a read of everything.)
+The side of the split that a record is on depends on nothing else: not on the seed, the order, the
+number of workers or the other files. So every process computes the same split without reading a
+record, and adding files leaves all other records where they are. The folder of a file does not
+count, so the data can be moved. (A hash of the content would put duplicates on one side, but needs
+a read of everything.)
 
 Nothing is opened here. `split_source.py` reads the records of one side.
 
@@ -37,7 +38,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class RecordHashes:
-    """A hash of each record, from the name of its file and its number in it.
+    """Computes a hash of each record from the name of its file and its number in the file.
 
     Args:
         files: The files in reading order.
@@ -108,7 +109,7 @@ class SplitNumbering(Numbering):
         super().__init__([RecordFile(file.uri, count) for file, count in counted])
 
     def chosen(self, start: int, stop: int) -> Ints:
-        """Return which of the records `start` to `stop` (exclusive) are on this side.
+        """Return which of the records `start` to `stop` (exclusive) are on this side of the split.
 
         Args:
             start: First record, numbered among all records.
@@ -150,7 +151,7 @@ class SplitNumbering(Numbering):
         return found
 
     def num_before(self, borders: Ints) -> Ints:
-        """Return, for each position among all records, how many records before it are on this side.
+        """Return, for each position among all records, how many before it are on this side.
 
         Args:
             borders: The positions, int64, each in 0 .. the number of all records.

@@ -3,8 +3,8 @@
     "train=0.8,test=0.2" --parse_parts--> parts
     hashes of the records, and their classes --assigned_parts--> part of each record
 
-Records are put in the order of their hashes, class by class, and given to the parts in turn. So
-each part has its share of each class, within one record, as with scikit-learn's
+The records of each class are sorted by their hashes and assigned to the parts in turn. So each part
+gets its share of each class, to within one record, as with scikit-learn's
 `train_test_split(stratify=)`.
 
 Pure: nothing is read here. `split_files.py` reads and writes.

@@ -59,12 +59,12 @@ class SplitSource:
 
     @property
     def files(self) -> Sequence[RecordFile]:
-        """All files, with the number of their records on this side."""
+        """All files, each with the number of its records on this side of the split."""
         return self.numbering.files
 
     @property
     def num_records(self) -> int:
-        """Number of records on this side."""
+        """Number of records on this side of the split."""
         return self.numbering.num_records
 
     def read_bytes(self, start: int, stop: int) -> list[bytes]:
@@ -93,21 +93,21 @@ class SplitSource:
 
 
 class SplitUnits(SplitSource):
-    """One side of a split of a source that offers units; see `units.UnitSource`."""
+    """One side of a split, for a source that is read in units; see `units.UnitSource`."""
 
     source: Any
 
     def units(self, schema: Schema | None) -> Units:
-        """Return the units of the source, with the number of their records on this side.
+        """Return the units of the source; their sizes only count records on this side of the split.
 
-        Their memory is that of whole units, because whole units are kept in memory.
+        The estimated memory is that of whole units, because whole units are kept in memory.
         """
         whole: Units = self.source.units(schema)
         ends = self.numbering.num_before(np.cumsum(whole.sizes))
         return Units(np.diff(ends, prepend=0), whole.memory_bytes, whole.remote)
 
     def read_unit(self, index: int, schema: Schema | None) -> SplitUnit:
-        """Return the records of this side in a unit; see `units.UnitSource`."""
+        """Return a unit's records on this side of the split; see `units.UnitSource`."""
         firsts = self._of_this_process.firsts(self.source, schema)
         first, stop = firsts[index], firsts[index + 1]
         unit = self.source.read_unit(index, schema)
@@ -220,7 +220,7 @@ def runs_in_whole(source: RecordSource, start: int, stop: int) -> list[tuple[int
 
 
 class _Readers:
-    """Caches the readers of a source, and the first record of each of its units, by schema."""
+    """Caches the readers of a source, and the number of each unit's first record, by schema."""
 
     def __init__(self) -> None:
         self._readers: dict[tuple[Schema | None, bool], UnitReader] = {}

@@ -164,8 +164,8 @@ class StoredFile:
     Attributes:
         uri: URI of the file.
         size_bytes: Size when it was opened.
-        counted: Text that follows a byte offset in error messages, such as a remark that it is
-            counted after decompression; empty in this class.
+        counted: Text that error messages put after a byte offset. It is empty in this class, and
+            " (counted after decompression)" in `InflatedFile`.
         version: Changes when the file does: the time of its last change, or the tag that an object
             store assigns. Empty where the storage has neither.
     """
@@ -275,7 +275,7 @@ def open_stored(uri: str, *, fresh: bool = False) -> StoredFile:
 
 
 def local_state(status: os.stat_result) -> tuple[int, str]:
-    """Return the size of a local file, and its time of change as a string."""
+    """Return the size of a local file, and its modification time in nanoseconds as a string."""
     return status.st_size, str(status.st_mtime_ns)
 
 

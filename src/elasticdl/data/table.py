@@ -1,4 +1,4 @@
-"""Rows of an Arrow table as records: the common part of CSV and Parquet.
+"""Decodes rows of Arrow tables to records; shared by the readers of CSV and Parquet.
 
 A column of numbers or strings is a field of one value; a column of lists, or the columns `name_0`
 to `name_{n-1}`, are a field of several values. Without a schema every column is a separate field:
@@ -61,8 +61,8 @@ def decode_table(
         where: Function (i) -> name of row i, for an error message.
 
     Raises:
-        SchemaError: A cell is empty, a column is missing, one of the schema is of a type that
-            cannot be a field, or a value does not fit.
+        SchemaError: A cell is empty, a column of the schema is missing or has a type that cannot be
+            a field, or a value does not fit.
     """
     if schema is None:
         odd = {field.name: field.type for field in table.schema if why_no_field(field.type)}
@@ -76,7 +76,7 @@ def decode_table(
 
 
 def _shaped(records: list[Record], table: pa.Table) -> list[Record]:
-    """Reshape the values of columns whose shape `array_shapes.with_shape` stored in the table.
+    """Reshape values to the shapes that `array_shapes.with_shape` stored in the table's metadata.
 
     Args:
         records: Rows of the table, decoded without a schema, so with 1-D values.
@@ -146,7 +146,10 @@ def _note_left_out(columns: tuple[tuple[str, pa.DataType], ...]) -> None:
 
 
 def _note_rounding(name: str, values: Array) -> None:
-    """Log once per process that float32, the type without a schema, has too few digits."""
+    """Log once per process that values of a column are rounded, as float32 has too few digits.
+
+    Without a schema, numbers with a fraction are read as float32.
+    """
     large = values[np.abs(values) > _EXACT_IN_FLOAT32]
     with np.errstate(over="ignore"):
         rounded = large[large.astype(np.float32) != large]
@@ -384,7 +387,7 @@ class _TableGroup:
             )
 
     def _check_no_text(self, field: Field) -> None:
-        """Check that no column of a field of numbers is text; binary ones may be raw numbers."""
+        """Check that no column of a field of numbers is text; binary columns may be raw numbers."""
         for part in self._parts[field.name]:
             if kind_of(self._table.schema.field(part).type) != "text":
                 continue

@@ -1,4 +1,4 @@
-"""Columns of a table source: summaries of all rows, and types that fit all files.
+"""Summarises the columns of a table source, and finds column types that fit all its files.
 
 A text column whose values are nearly all numbers or dates is named in a warning.
 

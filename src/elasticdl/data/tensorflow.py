@@ -74,7 +74,7 @@ def random_state() -> Any:
 
 
 def set_random_state(state: Any) -> None:
-    """Restore the state of random ops that `random_state` returned; (None, None) is unseeded."""
+    """Restore the state that `random_state` returned; `(None, None)` makes random ops unseeded."""
     eager = context.context()
     eager._seed, generator = state  # noqa: SLF001 - as `reseed`
     if generator is not None:

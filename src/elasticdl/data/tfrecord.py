@@ -3,8 +3,8 @@
     file   := record*                           an empty file has no record
     record := length, checksum of it, data, checksum of the data
 
-The length is a little-endian uint64. A checksum is a CRC-32C, masked (rotated, plus a constant, so
-that the checksum of bytes that contain checksums stays a good one), as a little-endian uint32.
+The length is a little-endian uint64. A checksum is a CRC-32C, as a little-endian uint32. It is
+masked (rotated, plus a constant), because a CRC of bytes that contain their own CRC is weak.
 
 Every byte is covered by a checksum: a damaged length is detected when the file is opened, damaged
 data when it is read, and a file that ends too early when it is opened.
@@ -13,7 +13,7 @@ The format has no index. Opening walks from length to length, which for records 
 few kilobytes reads as many bytes as the file has; RecordIO opens faster, and so do files with an
 index (`tfrecord_index.py`). A file that is compressed as a whole (gzip or zlib, detected from its
 content) has no random access either: opening decompresses it once, and reading at a position
-costs a block of `inflated_file.py`.
+decompresses one block again (see `inflated_file.py`).
 
 Records are decoded into fields by `record_decoding.py`.
 

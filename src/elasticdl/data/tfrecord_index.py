@@ -1,6 +1,6 @@
 """Compact encoding of the byte offsets of a TFRecord file's records, for a data index.
 
-    layout := compressed (0 or 1), bytes of a length (1, 2, 4 or 8), the length of each record
+    layout := compressed (0 or 1), bytes per length (1, 2, 4 or 8), the length of each record
 
 Most records are shorter than 64 KiB: two bytes each, and less after the index is compressed.
 

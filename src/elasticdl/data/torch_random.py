@@ -1,4 +1,4 @@
-"""Random numbers of PyTorch in users' input functions, drawn from a separate generator.
+"""Separates PyTorch's random numbers in users' input functions from those that the model draws.
 
 A process has one generator behind `torch.rand` and similar operations, and the model draws from it
 in another thread. So in the thread that prepares batches, and only there, operations that draw use
@@ -109,7 +109,7 @@ class UseGenerator(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @functools.cache
 def _redirect_functions() -> None:
-    """Patch PyTorch's functions that seed, once per process, to respect `UseGenerator` blocks.
+    """Patch PyTorch's seeding functions to respect `UseGenerator` blocks; once per process.
 
     In such a block, they seed the generator of the block, and do not seed GPUs.
     """
@@ -157,7 +157,10 @@ def generator_from(seed: int) -> torch.Generator:
 
 
 def random_state() -> Any:
-    """Return the state of PyTorch's global generators; `set_random_state` restores it."""
+    """Return the state of PyTorch's default random number generators; see `set_random_state`.
+
+    There is one for the CPU, and one for each GPU if GPUs are in use.
+    """
     has_gpus = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return torch.get_rng_state(), torch.cuda.get_rng_state_all() if has_gpus else None
 

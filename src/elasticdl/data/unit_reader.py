@@ -1,4 +1,4 @@
-"""Unit reader: records in any order, read unit by unit, cached, and decoded on demand.
+"""Unit reader: reads records in any order by reading whole units, which it caches.
 
     numbers of records --gather--> units, each read once --Gathered.records--> decoded, a few at
                                    ^                                          a time
@@ -168,10 +168,10 @@ class UnitReader:
         return 2 * self._cache_bytes if self._fits else self._cache_bytes
 
     def gather(self, numbers: Ints) -> Gathered:
-        """Read records, and each unit that contains some of them only once.
+        """Read records in any order; each unit that contains some of them is read only once.
 
         Args:
-            numbers: int64, in any order.
+            numbers: Record numbers, int64, in any order.
 
         Raises:
             CorruptDataError: A unit is damaged.

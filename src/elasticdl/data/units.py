@@ -56,7 +56,8 @@ class Units(NamedTuple):
     Attributes:
         sizes: int64 [units], records of each unit in stored order.
         memory_bytes: Estimated memory of all units together.
-        remote: Whether the files are on remote storage, where reading mostly waits for answers.
+        remote: Whether the files are on remote storage, where most time is spent waiting for
+            responses.
     """
 
     sizes: Ints

@@ -85,12 +85,12 @@ def near_classes(classes: Iterable[Any]) -> str:
 
 
 def rename_or_add(missing: Sequence[str], present: Iterable[str], needed: Iterable[str]) -> str:
-    """Return the start of a sentence of advice for data that lacks fields of the model.
+    """Return advice for data that lacks fields of the model, without a final period.
 
     Args:
-        missing: Names of the fields.
+        missing: Names of the fields that the data lacks.
         present: Names of the fields of the data.
-        needed: Names of all fields of the model; those are not suggested for renaming.
+        needed: Names of all fields of the model, which the user must not be advised to rename.
 
     Example:
         >>> rename_or_add(["label"], ["image", "lable"], ["image", "label"])
@@ -126,11 +126,11 @@ def all_of(phrases: Iterable[str]) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], *, is_label: bool = False) -> str:
-    """Return the end of a sentence: `; did you mean ...?` for a name near a known one, else `.`.
+    """Return a suggestion to end an error message with, or a period if no known name is similar.
 
     Args:
         name: The name.
-        known: The names that there are.
+        known: The existing names.
         is_label: Whether it may be the name of a label. Then only a very similar name is suggested,
             because a column of predictions (`will_default`) is often named like its label
             (`defaulted`), and evaluating on it would measure nothing.

@@ -1,1 +1,1 @@
-"""Metrics that merge across batches and workers, and the phase of a run that computes them."""
+"""Evaluates models: metrics summed over batches and workers, and reports on each example."""

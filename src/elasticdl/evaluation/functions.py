@@ -1,13 +1,13 @@
-"""Users' evaluation functions: computes one value of each function for each example.
+"""Calls users' evaluation functions: computes one value of each function for each example.
 
-A function takes one example, `(y_true, y_pred)`, and returns a number. Its values are those that
-single calls return, row by row. A call of a Keras function takes about a millisecond, so a
-TensorFlow function is also traced once for a whole block of rows; the block's values are used only
-if they pass checks against single calls:
+A function takes one example, `(y_true, y_pred)`, and returns a number. The values must equal those
+of one call per example. Such a call of a Keras function takes about a millisecond, so a TensorFlow
+function is also traced once for a whole block of rows; the block's values are used only if they
+agree with single calls for a sample of rows:
 
     read its code (`traceable.py`) -> first rows one by one -> trace (`tensorflow.py`)
        -> equal on those and on rows drawn at random? -> blocks; first and last row of each
-          | no, ever                                     | checked one by one
+          | no                                           | checked one by one
           +-----------> one by one from now on <---------+ differs
 
 Callers: `report_writer.py`, and through it sessions and `elasticdl evaluate --report`.
@@ -85,7 +85,7 @@ class EvalFunctions:
 
     @property
     def value_types(self) -> dict[str, str]:
-        """Name of each function -> `float64` if it has returned a wider type, else `float32`."""
+        """Function name -> `float64` if it returned a type wider than float32, else `float32`."""
         return {column.name: column.value_type for column in self._columns}
 
     def columns(
@@ -98,7 +98,7 @@ class EvalFunctions:
 
         Args:
             ids: The ids of the examples, for messages.
-            labels: An array or a nesting of arrays; the first axis is the example.
+            labels: An array or nested arrays, with one entry per example along the first axis.
             outputs: The model's outputs, in the same form.
 
         Returns:
@@ -356,7 +356,10 @@ def _row(tree: Arrays, row: int) -> Any:
 
 
 def signature(labels: Any, outputs: Any) -> str:
-    """Return a row's nesting, dtypes and shapes as a string; rows with equal ones form a block."""
+    """Return the structure, dtypes and shapes of a row as a string.
+
+    Rows with equal strings form a block.
+    """
     described = [
         map_arrays(lambda a: (a.dtype.str, a.shape[1:]), tree) for tree in (labels, outputs)
     ]

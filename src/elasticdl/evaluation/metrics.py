@@ -22,8 +22,8 @@ def add_states(states: Iterable[MetricStates], ordered: Collection[str] = ()) ->
     The sums are computed in float64: in float32 the last of a million batches would be lost.
 
     Args:
-        states: One per batch or worker, in any order; but in the order of the batches if `ordered`
-            has names. Not every state needs to have every metric.
+        states: One per batch or worker. If `ordered` is not empty, they must be in the order of the
+            batches. Not every state needs to have every metric.
         ordered: Metrics whose states cannot be summed (`Metrics.ordered`); their last state is
             returned.
 

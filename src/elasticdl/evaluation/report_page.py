@@ -1,8 +1,8 @@
-"""A report as one self-contained HTML page: no network, no script, no other file.
+"""Writes an evaluation report as one self-contained HTML page: no network, script or other file.
 
-Shows headline numbers, per-class results, confusions, the distribution of each metric, and the
-worst examples with their pictures. `report_tables.py` computes these; this module only displays
-them. All names that come from the user are escaped.
+It shows headline numbers, per-class results, the confusion matrix, the distribution of each metric,
+and the worst examples with their pictures. `report_tables.py` computes these; this module only
+displays them. All names that come from the user are escaped.
 
 Callers: sessions and `elasticdl evaluate --report`.
 """

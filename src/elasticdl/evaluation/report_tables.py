@@ -1,4 +1,4 @@
-"""Tables read from a report: worst examples, confusions, classes, distributions.
+"""Reads an evaluation report: worst examples, confusion matrix, results per class, distributions.
 
 Each function reads only the columns it needs, so that finding the worst hundred of a million
 examples takes a few hundredths of a second. This module decides which examples are the worst, but
@@ -78,7 +78,9 @@ class ClassRow:
 
 @dataclass(frozen=True)
 class ReportSummary:
-    """Distribution of a metric over all examples that have a value; quantiles are interpolated.
+    """Distribution of a metric over all examples that have a value for it.
+
+    Quantiles are interpolated.
 
     Attributes:
         count: Number of examples that have a value.
@@ -191,9 +193,9 @@ class Report:
     def is_worse_when_larger(self, metric: str) -> bool:
         """Return whether large values of a metric are bad.
 
-        If the report contains which examples the model got wrong, the values of these decide.
-        Otherwise the name decides: a score or a measure of agreement is good when it is large,
-        anything else is an error or a loss.
+        If the report knows which examples the model got wrong, it compares their values with those
+        of the others. Otherwise it judges by the metric's name: a score or a measure of agreement
+        is good when it is large, anything else is an error or a loss.
         """
         values, right = self.metric(metric), self._correct
         known = ~np.isnan(values) & (right >= 0)

@@ -1,4 +1,4 @@
-"""A report as CSV files, for spreadsheets.
+"""Writes an evaluation report as CSV files, for spreadsheets.
 
     eval_report.csv            ,<function> ...,label,prediction,confidence,source
     eval_report_summary.csv    ,<function> ...   count mean std min 25% 50% 75% max

@@ -1,4 +1,4 @@
-"""Writes a report on the examples of a split, one row per example, as a Parquet file.
+"""Writes an evaluation report as a Parquet file: one row per example of a split (`validation`).
 
     data_id  split  source | label  prediction  confidence  correct | weight | metric.<function> ...
 

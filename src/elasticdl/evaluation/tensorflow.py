@@ -1,9 +1,9 @@
-"""Traces a TensorFlow per-example function once, for a block of examples.
+"""Traces a user's TensorFlow function of one example, to compute whole blocks of examples at once.
 
-Functions end in `.numpy()`, which a symbolic tensor does not have. While a function is traced, such
-a tensor returns itself: the value is then the traced result. Any other use of a value
-(`float(...)`, `if`, numpy functions) raises, and the function is called one by one. `functions.py`
-checks that a traced function returns the same numbers.
+Such functions often end in `.numpy()`, which a symbolic tensor does not have. During tracing,
+`.numpy()` of a symbolic tensor returns the tensor itself, so the function returns the traced
+result. Any other use of a value (`float(...)`, `if`, numpy functions) raises; the function is then
+called once per example. `functions.py` checks that a traced function returns the same numbers.
 
 The only file of this folder that imports TensorFlow, and only if the user's code has.
 
@@ -43,8 +43,8 @@ def traced(
         outputs: The model's outputs for the block, in the same form.
 
     Returns:
-        A function that takes a block and returns its column as float64, and the dtype in which it
-        was computed.
+        A function that takes a block's labels and outputs, and returns the value for each row as
+        float64, and the name of the dtype in which the values were computed.
 
     Raises:
         Exception: Any exception that the function, or TensorFlow, raises during tracing.
@@ -79,7 +79,7 @@ def as_tensors(tree: Any) -> Any:
 
 @contextlib.contextmanager
 def _with_numpy(symbols: list[Any]) -> Iterator[None]:
-    """Make `.numpy()` of symbolic tensors return the tensor itself."""
+    """Context manager in which `.numpy()` of a symbolic tensor returns the tensor itself."""
     kinds = {type(symbol) for symbol in symbols}
     with _tracing:
         changed = [kind for kind in kinds if not hasattr(kind, "numpy")]

@@ -1,10 +1,10 @@
 """Decides from a function's code whether it may be traced, before it is called on symbolic tensors.
 
-A traced function is called once, on tensors without values. The result is the same column only if
-the function depends only on its two arguments, and uses them only in ways in which a tensor behaves
-like an array. Everything that could break this is rejected here, even if it would work: catching
-errors (a symbolic tensor raises where a value does not), keeping state, drawing random numbers,
-inspecting types. `functions.py` then compares the numbers.
+A traced function is called once, on tensors without values. It computes the same values as a call
+per example only if it depends only on its two arguments, and uses them only in ways in which a
+tensor behaves like an array. Everything that could break this is rejected here, even if it would
+work: catching errors (a symbolic tensor raises where a value does not), keeping state, drawing
+random numbers, inspecting types. `functions.py` then compares the numbers.
 
 The code that is inspected is the user's: the function, everything it refers to, and so on.
 Installed libraries are trusted.

@@ -6,7 +6,7 @@ records always give the same part. A part is complete once its description, a JS
 
     staging/  part-00000.csv   part-00000.json   part-00001.csv   ...
 
-Callers: `writers.py`; workers that predict side by side.
+Callers: `writers.py`; workers that predict in parallel.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rows of a prediction: a key and one field per model output.
 
-Keys and names are created here for every format; `recordio.py`, `csv.py` and `parquet.py` define
-how a row is stored.
+This module creates the keys and the names of the fields for every file format; `recordio.py`,
+`csv.py` and `parquet.py` define how a row is stored.
 
 Callers: `writers.py` and those three.
 """
@@ -90,7 +90,10 @@ def named_outputs(outputs: Arrays, num_examples: int) -> dict[str, np.ndarray[An
 
 
 def _rows_advice(shape: tuple[int, ...], num_examples: int) -> str:
-    """Return what to do about an output that has not one row per example."""
+    """Return advice for an output that does not have one row per example.
+
+    An example is "Its first axis must be the example: do not sum or squeeze it away.".
+    """
     each = shape[0] // num_examples if shape else 0
     # An output of one axis, or for one example, has probably lost the axis of the example.
     if len(shape) == 1 or num_examples == 1 or each < _TWO or shape[0] % num_examples:
@@ -147,7 +150,7 @@ def missing(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
 
 
 def plain_floats(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return an array of plain numbers: bfloat16 and float8 become float32, durations seconds."""
+    """Convert bfloat16 and float8 to float32, and durations to seconds; return others unchanged."""
     if array.dtype.kind == "m":
         seconds: np.ndarray[Any, Any] = array / np.timedelta64(1, "s")
         return seconds

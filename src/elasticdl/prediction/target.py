@@ -130,7 +130,7 @@ class Target:
     # --- Publishing ---------------------------------------------------------------------------
 
     def publish(self, parts: PredictionParts, described: Sequence[PartDescription]) -> None:
-        """Move the parts to the output in one of the ways that the module docstring shows.
+        """Move the parts to the output: joined to one file, or as the part files of a folder.
 
         Args:
             parts: The part files.

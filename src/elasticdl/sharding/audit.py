@@ -165,10 +165,11 @@ def audit(
 
 
 def unlogged_steps(steps: Ints, num_batches: Ints) -> Ints:
-    """Return, for each event, by how much the steps since the last event exceed its batches.
+    """Return, for each log event, at least how many batches are missing in it.
 
-    Each step trains on at least one batch, so fewer batches than steps means that some are missing.
-    With several workers, a step has several batches, so a lost batch may remain undetected.
+    Each step trains on at least one batch. So if an event lists fewer batches than there were steps
+    since the previous event, the difference is missing. With several workers, a step has several
+    batches, so a lost batch may remain undetected.
 
     Args:
         steps: int64 [events], number of updates made so far.

@@ -80,9 +80,9 @@ class ShardPlan:
         return -(-self.num_records // self.shard_size)
 
     def span(self, position: int) -> tuple[int, int]:
-        """Return the positions (start, stop) that a shard has in the order of an epoch.
+        """Return the range (start, stop) of a shard's records, as positions in the epoch's order.
 
-        Without shuffling, these are also the numbers of the records.
+        Without shuffling, positions are also record numbers.
 
         Args:
             position: Position of the shard in the epoch's order, from 0.
@@ -146,7 +146,7 @@ class _BlockOrder:
 
 
 def _permuted(start: int, stop: int, size: int, key: int) -> Ints:
-    """Return the numbers of the records at some positions of an epoch that permutes all records.
+    """Return the record numbers at some positions of an epoch in which single records are permuted.
 
     Args:
         start: First position.

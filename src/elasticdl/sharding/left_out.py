@@ -1,7 +1,7 @@
 """Records left out of training (`--skip_bad_records`), stored as the numbers of their batches.
 
 A batch is identified by three numbers (epoch, shard, batch), from which the plan computes its
-records. So only these numbers are sent between workers and stored in the ledger.
+records. So workers exchange only these numbers, and the ledger stores only them.
 
 Callers: `ledger.py`, `engines/` and the audit.
 """

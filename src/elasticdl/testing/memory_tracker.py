@@ -16,7 +16,8 @@ class MemoryRun:
     Attributes:
         status: `RUNNING`, or the status of the last attempt's end.
         error: The error of that attempt.
-        points: The recorded points, by kind and number: the epoch for `Kind.EPOCH`, else the step.
+        points: (kind, number) -> recorded point; the number is that of the epoch for `Kind.EPOCH`,
+            else that of the step.
         said: Value of each tag, by tag name.
         files: The artifacts: path and folder of each.
     """

@@ -147,7 +147,7 @@ def check_non_finite_values_are_accepted(place: TrackingBackend) -> None:
 
 
 def check_another_job_is_another_run(place: TrackingBackend) -> None:
-    """Check that a job that takes over an output does not continue the previous job's run."""
+    """Check that a new job in the output of an earlier job gets a run of its own."""
     tracker = _started(place, 1)
     tracker.point(_epoch(0))
     tracker.end(RunStatus.FAILED, "it never began")
