@@ -125,7 +125,7 @@ class Generators:
 
 
 class _KeptState:
-    """Saved state of NumPy's global generator: its MT19937 bits, and a cached normal number."""
+    """Saved state of NumPy's global random number generator: MT19937 bits, a cached normal draw."""
 
     def __init__(self) -> None:
         self._bits = ctypes.create_string_buffer(_STATE_BYTES)

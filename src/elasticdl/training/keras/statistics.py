@@ -7,7 +7,7 @@ starts from the same values, so workers send changes:
     kind              examples                    sent                        applied
     mean              running mean, steps so far  change * examples           sum / examples
     sum               examples or tokens so far   change                      sum
-    whole number      counters of either kind     change, in exact parts      the same, exactly
+    whole number      counters of either kind     change, in exact parts      as a mean or a sum
     boolean           "was seen"                  the new value               if all agree
 
 Whether a variable is a mean or a sum is determined on the first batch that changes it: the changes
@@ -361,7 +361,7 @@ class KerasStatistics:
     def _are_near(
         self, number: int, one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]
     ) -> bool:
-        """Return whether two changes of variable `number` are equal but for rounding."""
+        """Return whether two changes of variable `number` are equal up to rounding error."""
         each = self._statistics[number]
         if each.kind == "whole":
             return np.array_equal(one, other)

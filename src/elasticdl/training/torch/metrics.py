@@ -96,7 +96,7 @@ class TorchMetrics:
         return frozenset([*self._with_states, *self._logged])
 
     def require_sums(self, why: str) -> None:
-        """Reject metrics whose states do not add up; from now on, none is carried.
+        """Reject metrics whose states cannot be summed over batches; from now on, sum all states.
 
         Raises:
             DefinitionError: The states of a metric cannot be added up.

@@ -203,7 +203,7 @@ class PartCheck:
                 )
 
     def _copies_differ(self, copies: Tensors, *, training: bool) -> bool:
-        """Return whether copies of an example have different outputs; False if that is random."""
+        """Return whether copies of an example have different outputs; False for a random model."""
 
         def rows(moment: int) -> list[torch.Tensor]:
             outputs = self._run(copies, moment, training=training).outputs

@@ -133,8 +133,8 @@ def _outcome(
 ) -> tuple[tuple[str, str], dict[str, str]]:
     """Run a copy of the model, and compute gradients if the user's code registers hooks on tensors.
 
-    The copy's other hooks of gradients are removed: functions are shared with the model, and would
-    change what they keep.
+    Other hooks of gradients are removed from the copy: it shares their functions with the model, so
+    running them would change state of the model.
 
     Returns:
         Digests of the outputs and of the gradients; and those of the remembered values before the
