@@ -1,4 +1,4 @@
-"""Callback state: converts the attributes of callbacks to JSON values and arrays, and back.
+"""Converts attributes of callbacks to JSON values and arrays for a checkpoint, and back.
 
 Callbacks have no protocol for their state, so it is read from their attributes. Plain values and
 containers of them become JSON. Arrays become tensors of the checkpoint, which the JSON refers to by
@@ -250,7 +250,7 @@ class FirstContainers:
         self._first = {key: value for key, value in values.items() if isinstance(value, kinds)}
 
     def mark(self, key: Hashable, value: Any, kept: Any) -> Any:
-        """Mark the JSON of a value if it is still the object that its attribute had at first.
+        """Mark the JSON of a value if the attribute still has the object that it had at first.
 
         Args:
             key: Key of the attribute.

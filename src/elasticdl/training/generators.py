@@ -1,4 +1,4 @@
-"""Random generators of models: draws from `numpy.random` and `random` depend on the step only.
+"""Seeds what models draw from `numpy.random` and `random`: draws depend on the step only.
 
 NumPy and Python each have one generator per process behind these modules' functions. Code that
 prepares batches draws from them in one thread, after they are reseeded for each batch, while a

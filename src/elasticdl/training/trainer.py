@@ -533,7 +533,7 @@ class ScoresProbe(Protocol):
 
 @runtime_checkable
 class EvaluationProbe(Protocol):
-    """A trainer that can check before training whether its model can be evaluated."""
+    """A trainer that can check before training whether evaluating its model would change it."""
 
     def check_evaluation(self, batch: Batch) -> None:
         """Check that calling the model outside training changes nothing.

@@ -1,10 +1,12 @@
-"""Python attributes (numbers, arrays, switches, functions) that a step reads when it is compiled.
+"""Tracks Python attributes (numbers, arrays, flags, functions) that a compiled step reads once.
 
 A step reads `optimizer.weight_decay`, `layer.rate`, `layer.activation`, `loss.gamma` or
 `layer.trainable` when it is compiled, and never again. The same holds for attributes of the objects
 in them, such as a regularizer, a constraint, a learning rate schedule or an object of the user's.
-`fit` compiles it at the first batch, after the first calls of callbacks, and the evaluation at the
-first validation; a resumed run compiles them in the middle, and workers before training begins:
+`fit` compiles the training step at the first batch, after the first calls of callbacks, and the
+evaluation at the first validation. A resumed run compiles both in the middle of training, and
+workers compile them before training begins. To get the results of `fit`, an attribute is treated
+by the time when it was changed:
 
     set by the model file               as_in_file(): every step is compiled with these
     changed before the first step       rejected: only `fit` would see it, once

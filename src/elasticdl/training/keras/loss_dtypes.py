@@ -1,4 +1,4 @@
-"""The dtypes of the outputs and labels that a model file's loss function receives.
+"""Casts outputs and labels to the dtypes that a model file's loss function receives in `fit`.
 
 `fit` casts both to floatx (float32) before it calls a loss function, so that a loss of whole-number
 labels neither overflows nor fails, and is not computed in half precision. So does this module, with

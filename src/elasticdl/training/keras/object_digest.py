@@ -1,4 +1,4 @@
-"""Digest of what the user's functions and objects hold, to detect that it has changed.
+"""Computes digests of what the user's functions and objects hold, to detect changes.
 
     a value that checkpoints could store            its value
     a list, a dict, ...                             its items

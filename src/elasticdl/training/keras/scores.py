@@ -1,4 +1,4 @@
-"""Decides whether a Keras classifier returns probabilities or logits: by last layer, then loss.
+"""Infers whether a Keras classifier returns probabilities or logits: from last layer, then loss.
 
 Callers: `trainer.py`.
 """

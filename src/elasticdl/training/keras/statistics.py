@@ -1,8 +1,9 @@
-"""Statistics: variables that training changes without a gradient, sent as summable changes.
+"""Encodes the changes of statistics as numbers that can be summed over workers.
 
-BatchNorm's running mean and variance are such variables, and so are the user's counters; and
-trained weights that a call of the model sets (`moved_weights.py`), which count as means. Each batch
-starts from the same values, so workers send changes:
+Statistics are variables that training changes without a gradient: BatchNorm's running mean and
+variance, the user's counters, and trained weights that a call of the model sets
+(`moved_weights.py`), which count as means. Each batch starts from the same values, so workers send
+changes:
 
     kind              examples                    sent                        applied
     mean              running mean, steps so far  change * examples           sum / examples

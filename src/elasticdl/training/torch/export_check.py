@@ -93,7 +93,7 @@ def _cause(names: Sequence[str]) -> str:
 
 
 def _with_padding(model: nn.Module, arguments: Arguments) -> Iterator[Arguments]:
-    """Yield the arguments with one padded position, if a TransformerEncoder has a mask for it.
+    """Yield the arguments with one padded position, if a TransformerEncoder gets a padding mask.
 
     It is not known which features mark padding, and by which value. So values that usually mark it
     are tried at the last position of the first example, until a mask shows that it is padded.

@@ -1,4 +1,4 @@
-"""State of hooks of the optimizer and of gradients: schedules, counters, averages of weights.
+"""Saves and restores what hooks of the optimizer and of gradients change, such as counters.
 
     optimizer.register_step_post_hook(hook)               a hook of the optimizer
     optimizer.step = another                              likewise

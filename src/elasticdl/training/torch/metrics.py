@@ -1,4 +1,4 @@
-"""Metrics as states that are summed: each is a mean over examples, stored as (sum, count).
+"""Computes metrics as means over examples, from states (sum, count) that batches add to.
 
 With sample weights the count is the sum of the weights. TorchMetrics metrics have their own states
 (`metric_states.py`), and sample weights do not affect them.

@@ -1,4 +1,4 @@
-"""The user's optimizer over a model's parameters, and its state as named arrays.
+"""Applies the user's optimizer, and converts its state to named arrays and back.
 
     optimizer/class                          the name of its class
     optimizer/param_groups/0/lr              a number or tensor of a param group

@@ -1,4 +1,4 @@
-"""Nested outputs of models: tensors in tuples, dicts, namedtuples, dataclasses and the like.
+"""Converts nested outputs of models: tensors in tuples, dicts, namedtuples, dataclasses and so on.
 
 The user's functions receive the type that their model returned. An output class such as
 `ModelOutput` of transformers is both a dict and a dataclass, and is rebuilt as both.

@@ -183,6 +183,8 @@ class PartCheck:
     def _check_crowded(self, batch: Tensors, update_size: int) -> None:
         """Check that copies of an example, as many as an update has, have the same outputs.
 
+        They differ if the model has a limit over the batch, such as the capacity of an expert.
+
         Raises:
             DefinitionError: They differ, and randomness does not explain it.
         """

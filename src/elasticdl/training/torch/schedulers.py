@@ -1,4 +1,4 @@
-"""Learning rate schedulers of a model file: their steps, and their state as named arrays.
+"""Steps the learning rate schedulers of a model file, and saves and restores their state.
 
 `lr_scheduler(optimizer)` returns a scheduler of `torch.optim.lr_scheduler`, or a dict with one, in
 Lightning's format, or a list of either:
