@@ -5,8 +5,8 @@ A step reads `optimizer.weight_decay`, `layer.rate`, `layer.activation`, `loss.g
 in them, such as a regularizer, a constraint, a learning rate schedule or an object of the user's.
 `fit` compiles the training step at the first batch, after the first calls of callbacks, and the
 evaluation at the first validation. A resumed run compiles both in the middle of training, and
-workers compile them before training begins. To get the results of `fit`, an attribute is treated
-by the time when it was changed:
+workers compile them before training begins. To get the results of `fit` in all cases, changes are
+treated according to their time:
 
     set by the model file               as_in_file(): every step is compiled with these
     changed before the first step       rejected: only `fit` would see it, once

@@ -105,8 +105,8 @@ def find_divisor(
         None if the loss is not finite, so that this cannot be determined.
 
     Raises:
-        DefinitionError: Whichever of these numbers is assumed, the loss of the batch does not follow
-            from the losses of two parts.
+        DefinitionError: Whichever of these numbers is assumed, the loss of the batch does not
+            follow from the losses of two parts.
     """
     rng = np.random.default_rng(0)
     for perturbed in (True, False):

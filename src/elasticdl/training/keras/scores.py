@@ -1,4 +1,4 @@
-"""Infers whether a Keras classifier returns probabilities or logits: from last layer, then loss.
+"""Infers from last layer and loss whether a Keras classifier returns probabilities or logits.
 
 Callers: `trainer.py`.
 """
