@@ -277,7 +277,10 @@ class FirstContainers:
 
 
 def _filled(container: Any, value: Any) -> Any:
-    """Replace the content of a container by `value` and return it; if the types differ, `value`."""
+    """Fill a container with the content of `value`, and return it.
+
+    If the types, or the shapes of arrays, differ, return `value` itself.
+    """
     if value is container:
         return container
     match container:

@@ -220,7 +220,7 @@ def _changed(changes: Changes, held: Collection[Held]) -> Iterator[Held]:
 
 
 def _methods_called(kind: type, names: Collection[str]) -> list[types.FunctionType]:
-    """Return the methods of a user's class that have one of these names, and that these call."""
+    """Return the methods of a class that have one of these names, and the methods they call."""
     methods = {
         name: method
         for each in reversed(kind.__mro__)

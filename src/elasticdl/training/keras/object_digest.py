@@ -80,8 +80,8 @@ class Digest:
     def _token(self, value: Any, depth: int, inner: list[Any]) -> Any:
         """Return the digest of a value; equal values have equal digests.
 
-        Functions and objects have no digest of their own: they are added to `inner`, for `add` to
-        search their attributes and variables.
+        Functions and objects have none: they are added to `inner`, so that `add` searches their
+        attributes and variables.
         """
         if not depth or self._is_left_out(value):
             return ()

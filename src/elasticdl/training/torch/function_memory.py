@@ -11,8 +11,8 @@
 These values are outside the state of any module or optimizer.
 
 Callers: `hook_memory.py` for hooks of an optimizer and of gradients, `callback_hooks.py` for those
-that callbacks register, `schedulers.py` for the functions that a scheduler calls; `callbacks.py` and
-others for `is_of_library` and `has_state`.
+that callbacks register, `schedulers.py` for the functions that a scheduler calls; `callbacks.py`
+and others for `is_of_library` and `has_state`.
 """
 
 from __future__ import annotations
