@@ -1,1 +1,1 @@
-"""Training steps, by framework: `trainer.py` is the protocol, each folder a framework."""
+"""Trainers, which compute training steps: `trainer.py` is the protocol, a folder per framework."""

@@ -1,4 +1,4 @@
-"""Callback state: converts the attributes of callbacks to JSON values and arrays, and back.
+"""Converts attributes of callbacks to JSON values and arrays for a checkpoint, and back.
 
 Callbacks have no protocol for their state, so it is read from their attributes. Plain values and
 containers of them become JSON. Arrays become tensors of the checkpoint, which the JSON refers to by
@@ -235,11 +235,11 @@ class CallbackValues:
 
 
 class FirstContainers:
-    """The lists, dicts, sets and arrays that attributes have when training begins.
+    """Restores lists, dicts, sets and arrays in place, so that other code sees their new content.
 
-    Other code may have the same object: another callback, a hook, a loss. A resumed training
-    therefore fills that object, unless the attribute had another one when the checkpoint was
-    written.
+    Another callback, a hook or a loss may refer to the same object as an attribute does. A resumed
+    training therefore refills the object that the attribute had when training began, unless
+    another object had been assigned to the attribute by the time the checkpoint was written.
 
     Args:
         values: Key of an attribute -> its value when training begins.
@@ -250,17 +250,20 @@ class FirstContainers:
         self._first = {key: value for key, value in values.items() if isinstance(value, kinds)}
 
     def mark(self, key: Hashable, value: Any, kept: Any) -> Any:
-        """Return the JSON of a value, with a mark if its attribute still has the first object.
+        """Mark the JSON of a value if the attribute still has the object that it had at first.
 
         Args:
             key: Key of the attribute.
             value: Its present value.
             kept: The JSON of the value.
+
+        Returns:
+            `kept`, inside a marker dict if the object is the first one; `restored` looks for it.
         """
         return {_SHARED: kept} if self._first.get(key, self) is value else kept
 
     def restored(self, key: Hashable, kept: Any, decode: Callable[[Any], Any]) -> Any:
-        """Return the value of an attribute: the first object, filled, if the JSON has the mark.
+        """Return the value of an attribute; if the JSON is marked, in the attribute's first object.
 
         Args:
             key: Key of the attribute.
@@ -274,7 +277,10 @@ class FirstContainers:
 
 
 def _filled(container: Any, value: Any) -> Any:
-    """Return a container with the content of another; that one if they are of different kinds."""
+    """Fill a container with the content of `value`, and return it.
+
+    If the types, or the shapes of arrays, differ, return `value` itself.
+    """
     if value is container:
         return container
     match container:

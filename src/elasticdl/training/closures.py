@@ -1,7 +1,7 @@
-"""What the code of a user's function changes outside its local variables, as far as it shows.
+"""Finds what a user's function may change outside its local variables, by reading its bytecode.
 
-The code is searched for single instructions; its values are not followed. So it shows `n += 1` of
-a `nonlocal` n and `seen.append(1)`, but not the change of `seen` in `add(seen)`.
+Only single instructions are searched for; values are not followed. So the search finds `n += 1` for
+a `nonlocal` n, and `seen.append(1)`, but not the change of `seen` in `add(seen)`.
 
 Callers: `keras/callback_memory.py`; `assigned_variables` also in `torch/`.
 """
@@ -21,15 +21,16 @@ _MUTATING = {
 
 @dataclass
 class Changes:
-    """What a function may change.
+    """What some functions may change outside their local variables.
 
     Attributes:
-        variables: Variables of the module and of the enclosing function that it assigns.
-        attributes: Names of attributes that it assigns, of any object.
-        methods: Name of a variable or an attribute -> names in it that are used, such as `append`.
-        assigns_items: Whether it assigns items (`x[0] = 1`) other than those of local variables.
-        advances: Whether it calls `next`.
-        names: All names of global variables and attributes in it.
+        variables: Variables of the module and of the enclosing function that they assign.
+        attributes: Names of attributes that they assign, of any object.
+        methods: Name of a variable or an attribute -> methods and attributes of it that are used:
+            `seen.append(1)` gives "seen" -> {"append"}.
+        assigns_items: Whether they assign items (`x[0] = 1`) other than those of local variables.
+        advances: Whether they call `next`.
+        names: All names of global variables and attributes in them.
     """
 
     variables: set[str] = field(default_factory=set)
@@ -40,7 +41,11 @@ class Changes:
     names: set[str] = field(default_factory=set)
 
     def mutates(self, name: str) -> bool:
-        """Return whether a method that changes a container is used of a variable or attribute."""
+        """Return whether a mutating method, such as `append`, is used on a variable or attribute.
+
+        Args:
+            name: Name of the variable or attribute.
+        """
         return not _MUTATING.isdisjoint(self.methods.get(name, ()))
 
 

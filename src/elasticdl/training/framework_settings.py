@@ -1,4 +1,4 @@
-"""Restores a framework's process-wide settings, and the global random generators, after a job.
+"""Restores a framework's process-wide settings and global random number generators after a job.
 
 A trainer makes its framework deterministic for the whole process. In a user's script or notebook
 that would outlive the job: TensorFlow, for example, then refuses `tf.random.uniform` without a

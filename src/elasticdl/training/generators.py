@@ -1,4 +1,4 @@
-"""Random generators of models: draws from `numpy.random` and `random` depend on the step only.
+"""Seeds what models draw from `numpy.random` and `random`: draws depend on the step only.
 
 NumPy and Python each have one generator per process behind these modules' functions. Code that
 prepares batches draws from them in one thread, after they are reseeded for each batch, while a
@@ -125,7 +125,7 @@ class Generators:
 
 
 class _KeptState:
-    """Saved state of NumPy's global generator: its MT19937 bits, and a cached normal number."""
+    """Saved state of NumPy's global random number generator: MT19937 bits, a cached normal draw."""
 
     def __init__(self) -> None:
         self._bits = ctypes.create_string_buffer(_STATE_BYTES)

@@ -1,4 +1,4 @@
-"""Checks that mean gradients can be averaged with their numbers of examples as weights.
+"""Checks that mean gradients can be averaged over batches, weighted by the number of examples.
 
 They cannot if the loss was divided by something other than the number of examples, such as the
 number of time steps that are not masked.

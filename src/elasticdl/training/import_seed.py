@@ -89,7 +89,7 @@ def seed_loaded(framework: str) -> None:
 
 @contextlib.contextmanager
 def _seeding_keras() -> Iterator[None]:
-    """Let Keras recreate its global generator, with a seed drawn from Python's generator."""
+    """Replace Keras' global random number generator in the block by one seeded from `random`."""
     attributes: Any = sys.modules.get(_KERAS_STATE)
     if attributes is None:
         yield
@@ -104,7 +104,7 @@ def _seeding_keras() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _naming_layers() -> Iterator[None]:
-    """Restart Keras' automatic layer names, and record those that are given in the block."""
+    """Restart Keras' automatic layer names in the block, and record the names that it uses."""
     attributes: Any = sys.modules.get(_KERAS_STATE)
     before = None if attributes is None else attributes.get_global_attribute(_KERAS_NAMES)
     if attributes is not None:

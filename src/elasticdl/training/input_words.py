@@ -1,4 +1,4 @@
-"""Words for features and labels that a model or its loss does not accept.
+"""Phrases for error messages about features and labels that a model or its loss does not accept.
 
 Callers: `dialects/default_input.py`, `keras/inputs.py`, `keras/failures.py`, `keras/trainer.py`,
 `torch/inputs.py`, `torch/tensors.py`.
@@ -24,7 +24,9 @@ _MAX_NAMES, _MAX_SHOWN = 10, 5
 
 
 def source_of_features(*, is_default: bool) -> str:
-    """Return where the features come from, as the object of "the model cannot take".
+    """Return a phrase for the features, such as "what the input function returns".
+
+    It completes an error message that begins with "the model ... cannot take".
 
     Args:
         is_default: Whether the model file has no input function.
@@ -33,11 +35,11 @@ def source_of_features(*, is_default: bool) -> str:
 
 
 def missing_features(expected: Sequence[str], features: Iterable[str], *, is_default: bool) -> str:
-    """Return sentences that say which features there are, and which of the expected are missing.
+    """Return text for an error message that lists the given features and the missing ones.
 
     Args:
         expected: Names of the features that the model needs.
-        features: Names of the features that there are. Of many, the first few are named.
+        features: Names of the given features. If there are many, only the first few are listed.
         is_default: Whether the model file has no input function.
     """
     names = [*features]
@@ -58,14 +60,15 @@ def how_to_change_features(
     needs_floats: bool = False,
     with_channels: str = "",
 ) -> str:
-    """Return sentences that say how to pass other features to the model.
+    """Return advice on how to change the features so that the model accepts them.
 
     Args:
         expected: What the features must fit, such as "the model's `forward`".
         features: The features of the example batch.
         is_default: Whether the model file has no input function.
         needs_floats: Whether the model takes these features as floats.
-        with_channels: How to give the features x the axis for channels that the model takes.
+        with_channels: Python expression that adds the axis for channels to an array of features
+            `x`, if the model needs one; else empty.
     """
     where = "in the data, or in input_fn(records)" if is_default else "in the input function"
     if needs_floats:
@@ -97,7 +100,7 @@ def how_to_change_features(
 
 
 def as_floats(features: Arrays) -> Arrays | None:
-    """Return features with whole numbers and booleans as float32; None if there are none."""
+    """Return features with integers and booleans converted to float32; None if there are none."""
     if not any(array.dtype.kind in "iub" for array in leaves(features)):
         return None
     return map_arrays(

@@ -1,4 +1,4 @@
-"""Positions of iterators, read without advancing them, to detect that user code advances one.
+"""Reads positions of iterators without advancing them, to detect that user code advances one.
 
     a generator               where it waits, its variables, and the iterators of its loops
     of Python and itertools   what their `__reduce__` returns

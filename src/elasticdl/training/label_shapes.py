@@ -1,13 +1,14 @@
-"""The shape in which a loss or metric gets labels of one number per example: [n] or [n, 1].
+"""Determines the shape that a loss needs for labels of one number per example: [n] or [n, 1].
 
     outputs [n, 1], labels [n]      outputs - labels has the shape [n, n], so its mean is wrong
     outputs [n], labels [n, 1]      the same
     outputs ([n], [n])              the same for an output in a tuple or dict
 
 Frameworks broadcast here without an error. Both shapes of labels are common: a loss of class
-numbers needs [n], a difference needs the shape of the outputs. A function that makes a tensor of
-all pairs of examples with the given shape, and not with the other one, needs the other one. A loss
-that compares pairs on purpose makes such a tensor with both.
+indices needs [n], a difference needs the shape of the outputs. The loss is therefore tried with
+both shapes. If it creates a tensor of all pairs of examples, [n, n], with the given shape only, it
+needs the other shape. A loss that compares pairs on purpose creates such a tensor with both.
+Metrics are treated likewise.
 
 Callers: `keras/label_shapes.py` and `torch/label_shapes.py`, which find these tensors.
 """
@@ -28,10 +29,12 @@ def needs_other_shape(
     what: str,
     may_reshape: bool,
 ) -> bool:
-    """Return whether labels are reshaped to the shape of the outputs; warn if they may not be.
+    """Return whether to reshape labels, from [n] to [n, 1] or from [n, 1] to [n].
+
+    If they need another shape but may not be reshaped, log a warning and return False.
 
     Args:
-        is_per_example: Function (whether labels are reshaped) -> whether the loss or metric makes
+        is_per_example: Function (whether labels are reshaped) -> whether the loss or metric creates
             no tensor of all pairs of examples; None if it raises.
         num_axes: Number of axes of the labels, 1 or 2.
         where: `file:line` of the function, for the warning.

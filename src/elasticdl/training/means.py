@@ -1,4 +1,4 @@
-"""Means of scalar metrics, computed from summed states.
+"""Computes the mean of a scalar metric from its state: a total and a count, both summed.
 
 Callers: the metrics of each framework.
 """

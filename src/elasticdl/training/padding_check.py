@@ -2,10 +2,10 @@
 
 An input function may pad its arrays to the longest of its records. If they are labels, one per
 time step, a loss that divides by all values, padding included, has another divisor for each length.
-If they are features, a model that does not mask padding has other outputs. An update of several
-minibatches then has other numbers than one that computes all of its examples as one batch, which
-is padded to the longest of all. Whether that is so depends on the model and the loss, so a batch is
-compared with two parts of it, each padded by the input function.
+If they are features, a model that does not mask padding has other outputs. The result of an update
+then depends on how its examples are divided into minibatches, because each minibatch is padded to
+its own longest record. Whether that is so depends on the model and the loss, so the loss of a batch
+is compared with those of two parts of it, each padded by the input function.
 
 Used by the trainers, where gradients are summed.
 """
@@ -48,7 +48,7 @@ class MeasuredLoss:
 
     Attributes:
         value: The loss.
-        divisor: What it divides the sum over its examples by.
+        divisor: The number by which the sum over examples was divided to give `value`.
         lengths: Shape of each output of the model, without the number of examples.
         precision: Relative difference that rounding alone can cause.
         is_random: Whether another seed gives another loss.
@@ -70,8 +70,8 @@ class PaddingCheck:
 
     Args:
         origin: Prefix of the warning.
-        advice: How a loss of this framework divides by the labels that are not padding: the end of
-            a sentence.
+        advice: How to leave padding out of a loss of this framework. Completes the warning, such as
+            "with PyTorch, the ignore_index of cross_entropy()".
     """
 
     def __init__(self, origin: Origin, advice: str) -> None:

@@ -112,7 +112,7 @@ def num_classes(outputs: Sequence[int], labels: Arrays) -> int:
 
     Returns:
         The number of scores for each label; 0 if the outputs do not have the shape of the labels
-        with an axis of two or more scores.
+        plus an axis of two or more scores.
     """
     arrays = leaves(labels)
     if len(arrays) != 1:
@@ -127,7 +127,7 @@ def num_classes(outputs: Sequence[int], labels: Arrays) -> int:
 
 
 def in_words(wrong: Sequence[int], num_outputs: int) -> str:
-    """Describe wrong labels and the range that a model expects, for an error message.
+    """Return such as "label 7, the model has 5 outputs (expected 0 to 4)", for an error message.
 
     Args:
         wrong: The distinct labels that are out of range.
@@ -147,7 +147,9 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _on(batch: Batch, arrays: Arrays, stop: int, *, most: int | None = None) -> str:
-    """Return the end of a message that names the records with wrong values; empty if unknown.
+    """Return ", in ..." with the records that have wrong values, to append to an error message.
+
+    The result is empty if the records are unknown.
 
     Args:
         batch: The batch.

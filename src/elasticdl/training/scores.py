@@ -5,8 +5,8 @@
     log-probabilities z    -z[y]
     logits z               log(sum(exp(z))) - z[y]      (a single one: log(1 + exp(z)) - y z)
 
-A loss written by the user is called with made-up outputs and labels. If its values are those of one
-of these formulas for all of them, it is that cross-entropy. The model's own outputs are not
+A loss written by the user is called with made-up outputs and labels. If one of these formulas gives
+the same values for all of them, the loss is that cross-entropy. The model's own outputs are not
 considered, because numbers of any kind may lie between 0 and 1.
 
 Callers: `keras/scores.py` and `torch/scores.py`, which know the losses of their framework.

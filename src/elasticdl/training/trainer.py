@@ -93,7 +93,7 @@ class Metrics(Protocol):
 
     @property
     def ordered(self) -> Collection[str]:
-        """Names of metrics whose states do not add up, such as a maximum.
+        """Names of metrics whose states cannot be summed over batches, such as a maximum.
 
         One process carries their states from batch to batch: each call receives the states so far,
         and the states that it returns replace them (`evaluation.metrics.add_states`).
@@ -126,7 +126,7 @@ class Hooks(Protocol):
 
     @property
     def stored(self) -> Sequence[Any]:
-        """Other objects whose attributes checkpoints contain, such as a loss that they change."""
+        """Other objects whose attributes are in checkpoints, such as a loss that callbacks set."""
         ...
 
     @property
@@ -332,17 +332,17 @@ class Trainer(Protocol):
         ...
 
     def require_sums(self, why: str) -> None:
-        """Reject metrics whose states do not add up; called before the first step.
+        """Reject metrics whose states cannot be summed over batches; called before the first step.
 
         `Metrics.ordered` is empty from then on, because such metrics are rejected. A metric that
-        could not be tested on the example is tested on the batches that follow, and rejected once
-        its states turn out not to add up.
+        could not be tested on the example is tested on the batches that follow, and rejected when
+        a test fails.
 
         Args:
-            why: The reason for sums, for the error message: "several workers".
+            why: What requires sums, for the error message, such as "several workers".
 
         Raises:
-            DefinitionError: A metric's states do not add up; names the metric.
+            DefinitionError: The states of a metric cannot be summed; names the metric.
         """
         ...
 
@@ -506,12 +506,12 @@ class ExportProbe(Protocol):
 
 @runtime_checkable
 class ScheduleProbe(Protocol):
-    """A trainer that knows whether a schedule of its learning rate counts updates."""
+    """A trainer that can tell whether its learning rate schedule advances with each update."""
 
     def schedule_of_updates(self) -> str:
-        """Return `file:line` and class of a schedule that counts updates; empty if there is none.
+        """Return `file:line` and class of a schedule that advances per update; empty if none does.
 
-        A schedule that counts epochs is not meant.
+        A schedule that advances per epoch does not count.
         """
         ...
 
@@ -533,13 +533,13 @@ class ScoresProbe(Protocol):
 
 @runtime_checkable
 class EvaluationProbe(Protocol):
-    """A trainer that can check before training whether its model can be evaluated."""
+    """A trainer that can check before training whether evaluating its model would change it."""
 
     def check_evaluation(self, batch: Batch) -> None:
         """Check that calling the model outside training changes nothing.
 
         Args:
-            batch: A representative batch. One call is enough; otherwise the first `evaluate` or
+            batch: A representative batch. If this method is not called, the first `evaluate` or
                 `predict` makes the check.
 
         Raises:

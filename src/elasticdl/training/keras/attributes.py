@@ -1,10 +1,12 @@
-"""Python attributes (numbers, arrays, switches, functions) that a step reads when it is compiled.
+"""Tracks Python attributes (numbers, arrays, flags, functions) that a compiled step reads once.
 
 A step reads `optimizer.weight_decay`, `layer.rate`, `layer.activation`, `loss.gamma` or
 `layer.trainable` when it is compiled, and never again. The same holds for attributes of the objects
 in them, such as a regularizer, a constraint, a learning rate schedule or an object of the user's.
-`fit` compiles it at the first batch, after the first calls of callbacks, and the evaluation at the
-first validation; a resumed run compiles them in the middle, and workers before training begins:
+`fit` compiles the training step at the first batch, after the first calls of callbacks, and the
+evaluation at the first validation. A resumed run compiles both in the middle of training, and
+workers compile them before training begins. To get the results of `fit` in all cases, changes are
+treated according to their time:
 
     set by the model file               as_in_file(): every step is compiled with these
     changed before the first step       rejected: only `fit` would see it, once
@@ -82,7 +84,7 @@ _CALLERS = (*_FUNCTIONS, functools.partial, keras.losses.Loss, keras.metrics.Met
 
 @dataclass(frozen=True, eq=False)
 class _Identity:
-    """A function or object as the value of an attribute. It equals no other one."""
+    """Wraps a function or object that is the value of an attribute, to compare it by identity."""
 
     value: Any
 
@@ -97,7 +99,7 @@ class _Tracked:
     """An object with attributes that a compiled step reads.
 
     Attributes:
-        owner: The object; or `Variables`, which are treated as attributes of their place.
+        owner: The object; or `Variables` of a module, class or closure, treated as attributes.
         name: How messages name it.
         key: Prefix of the keys of its attributes in checkpoints.
         made: Its attributes as the user's file set them.
@@ -199,7 +201,11 @@ class Attributes:
         return [each.owner for each in self._tracked.values() if each.is_of_step]
 
     def stored(self) -> set[tuple[int, str]]:
-        """Return (id of its object, module, class or cell, name) of all that `changed` compares."""
+        """Return a key for each attribute and variable that `changed` compares.
+
+        A key is the id of the object, module, class or closure cell that holds the value, and the
+        name of the value.
+        """
         return {
             each.owner.key(name) if isinstance(each.owner, Variables) else (id(each.owner), name)
             for each in self._tracked.values()
@@ -249,13 +255,14 @@ class Attributes:
                         _vars(each.owner)[name] = value
 
     def begin_evaluation(self) -> bool:
-        """Note what callbacks have changed so far: evaluations are compiled with it, as in `fit`.
+        """Record the attributes that callbacks have changed so far, for compiling evaluations.
 
-        Only the first call has effects.
+        As in `fit`, evaluations are compiled with the values before the first evaluation, so only
+        the first call has an effect.
 
         Returns:
-            Whether they differ from those of the file, so that an evaluation which was compiled
-            earlier must be compiled again.
+            Whether attributes differ from those of the file, so that an evaluation which was
+            compiled earlier must be compiled again.
         """
         if self._in_evaluation is not None:
             return False
@@ -273,10 +280,10 @@ class Attributes:
         return {key: _raw(value) for key, value in self._changed().items()}
 
     def changed_in_evaluation(self) -> dict[str, Any] | None:
-        """Return what evaluations are compiled with, as far as it differs from the user's file.
+        """Return the attributes that evaluations are compiled with and that the file did not set.
 
         Returns:
-            As from `changed`; None before the first evaluation.
+            Key -> value, in the format of `changed`; None before the first evaluation.
         """
         if self._in_evaluation is None:
             return None
@@ -290,7 +297,7 @@ class Attributes:
         }
 
     def name_of(self, key: str) -> str:
-        """Return how messages name an attribute, by its key from `changed`."""
+        """Return a phrase for error messages, such as "rate of dropout", for a key of `changed`."""
         owner, _, name = key.partition("/")
         names = {each.key: each.name for each in self._tracked.values()}
         return f"{name.removeprefix('_')} of {names[owner]}"
@@ -401,7 +408,7 @@ def _is_compared(value: Any) -> bool:
 
 
 def _raw(value: Any) -> Any:
-    """Return a value without `_Identity` in it."""
+    """Return a value with each `_Identity` in it replaced by the object that it wraps."""
     if isinstance(value, _Identity):
         return value.value
     if isinstance(value, dict):

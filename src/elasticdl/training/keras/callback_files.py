@@ -1,4 +1,4 @@
-"""Files of callbacks: written once, however many workers call the callbacks.
+"""Writes files of callbacks once, however many workers call the callbacks.
 
 Callbacks are called on every worker, because they have state. Only one worker writes:
 

@@ -81,12 +81,12 @@ class UnstoredMemory:
         self._before = [self._digests(each, functions) for each, functions in self._functions]
 
     def watches(self, callback: keras.callbacks.Callback, name: str) -> bool:
-        """Return whether changes of an attribute that cannot be stored are noticed."""
+        """Return whether `changed` detects changes of an attribute that cannot be stored."""
         unstored = self._unstored[id(callback)]
         return name in unstored and is_compared(unstored[name])
 
     def suspected(self) -> Iterator[str]:
-        """Yield a sentence for each function whose code changes what no checkpoint stores."""
+        """Yield a warning for each function whose code seems to change unstored values."""
         for callback, functions in self._functions:
             found = []
             for name, function in functions:
@@ -100,7 +100,10 @@ class UnstoredMemory:
             yield from _sentences(callback, found, has_changed=False)
 
     def changed(self) -> Iterator[str]:
-        """Yield a sentence for each function that uses what has changed, and was not named yet."""
+        """Yield a warning for each function that uses values which have changed and are not stored.
+
+        Each value is reported once.
+        """
         for (callback, functions), before in zip(self._functions, self._before, strict=True):
             now = self._digests(callback, functions)
             changed = {key for key, each in now.items() if before.get(key, ())[2:] != each[2:]}
@@ -144,7 +147,12 @@ class UnstoredMemory:
 
 
 def _held(owner: Any, unstored: dict[str, Any]) -> Iterator[Held]:
-    """Yield the variables that a function reads and what it holds, or what a callback holds."""
+    """Yield the values to compare: a function's variables and state, or a callback's attributes.
+
+    Args:
+        owner: A function or a callback.
+        unstored: Name -> value of the callback's attributes that checkpoints cannot contain.
+    """
     if not isinstance(owner, keras.callbacks.Callback):
         yield Held((id(owner), ""), name_of(owner), owner)
         for each in variables_of([owner]):
@@ -187,7 +195,12 @@ def _suspects(function: Any) -> Iterator[Held]:
 
 
 def _changed(changes: Changes, held: Collection[Held]) -> Iterator[Held]:
-    """Yield those of some variables and attributes that code seems to change."""
+    """Yield the variables and attributes in `held` that the code seems to change.
+
+    Args:
+        changes: What the code may change.
+        held: The variables and attributes that it can access.
+    """
     read = [each for each in held if not each.attribute or each.attribute in changes.names]
     containers = [each for each in read if isinstance(each.value, _CONTAINERS)]
     for each in read:
@@ -207,7 +220,7 @@ def _changed(changes: Changes, held: Collection[Held]) -> Iterator[Held]:
 
 
 def _methods_called(kind: type, names: Collection[str]) -> list[types.FunctionType]:
-    """Return the methods of a user's class that have one of these names, and that these call."""
+    """Return the methods of a class that have one of these names, and the methods they call."""
     methods = {
         name: method
         for each in reversed(kind.__mro__)
@@ -240,7 +253,7 @@ def _called(function: Any, attribute: str) -> str:
 def _sentences(
     callback: keras.callbacks.Callback, found: Sequence[tuple[str, str]], *, has_changed: bool
 ) -> Iterator[str]:
-    """Yield a sentence for each function; `found` has (function, variable)."""
+    """Yield a warning for each function in `found`, a list of (function, variable)."""
     who, verb = type(callback).__name__, "uses" if has_changed else "changes"
     for function in dict.fromkeys(function for function, _ in found):
         names = list(dict.fromkeys(name for of, name in found if of == function))

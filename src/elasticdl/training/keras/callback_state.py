@@ -1,4 +1,4 @@
-"""State of Keras callbacks: converts it to JSON values and arrays, and back.
+"""Converts the state of Keras callbacks to JSON values and arrays for a checkpoint, and back.
 
 Extends `training/callback_state.py` with variables, tensors, metrics, seed generators, callbacks
 within callbacks, and activations, regularizers, constraints and schedules of Keras.

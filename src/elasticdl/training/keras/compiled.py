@@ -1,4 +1,4 @@
-"""Compiled models: uses the loss and the metrics passed to `compile`.
+"""Computes the loss and the metrics that a model was compiled with.
 
 Labels are pairs (labels, sample weights) here. The loss and metrics are computed through the
 public methods of the model, so models that override these methods work as well.

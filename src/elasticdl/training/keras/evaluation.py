@@ -4,10 +4,10 @@
     if training: total.assign_add(sum(x))      in training only: accepted
 
 In a plain script such a weight changes from batch to batch of the validation, and training
-continues with its new value. (One that the first call initializes changes only if that call is not
-of training; a single call does not show this.) An evaluation here has no side effects, because
-several workers share it and it may be repeated after a kill. A model that changes a weight is
-therefore rejected before it is evaluated.
+continues with its new value. An evaluation here has no side effects, because several workers share
+it and it may be repeated after a kill. A model that changes a weight is therefore rejected before
+it is evaluated. (This includes a weight that only the first call of the model initializes: a single
+call cannot distinguish it from others.)
 
 BatchNormalization that is called with training=True is not rejected: its outputs do not depend on
 its statistics. A message says that they are left as they are.

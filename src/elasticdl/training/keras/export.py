@@ -251,7 +251,7 @@ def _check_same(outputs: Callable[[], Any], example: Example, tolerance: float, 
         outputs: Function () -> outputs of the export for the inputs of the example.
         example: The inputs, and the outputs of the trained model.
         tolerance: Relative difference that is allowed.
-        it: The export, as the subject of a sentence in the error.
+        it: Subject of the error message, such as "without training, it".
 
     Raises:
         ExportError: It raised, or its outputs differ.

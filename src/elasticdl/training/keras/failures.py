@@ -244,7 +244,7 @@ def label_advice(error: Exception, labels: Arrays, classes: Collection[str]) -> 
 
 
 def _refused_type(text: str, labels: Arrays) -> str | None:
-    """Return the type of the labels if an error is about this type beside another one."""
+    """Return the dtype of the labels if an error is about a mismatch with another dtype."""
     found = next(filter(None, (pattern.search(text) for pattern in _TWO_TYPES)), None)
     if found is None:
         return None

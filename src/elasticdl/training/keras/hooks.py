@@ -201,10 +201,11 @@ class KerasHooks:
                 )
 
     def _check_directions(self) -> None:
-        """Reject a callback that would only after the first epoch miss its metric's direction.
+        """Reject a callback that has to know whether low or high values are better, and cannot.
 
         Raises:
-            DefinitionError: There is such a callback. In `fit` it raises after the first epoch.
+            DefinitionError: There is such a callback: neither it nor its metric defines the
+                direction. In `fit` it would raise only after the first epoch.
         """
         for each in self._callbacks:
             monitored = getattr(each, "monitor", None)

@@ -84,7 +84,7 @@ def _problem(model: keras.Model, error: Exception, features: Arrays, source: str
 
 
 def _reason(error: Exception) -> str:
-    """Return the error's reason, without a long list of fields, as the message lists some."""
+    """Return the reason of an error without its list of fields, if the list is long."""
     return re.sub(r"with keys \[[^\]]{100,}\]", "with these keys", reason(error))
 
 
@@ -138,14 +138,16 @@ def _functional(model: keras.Model) -> keras.Model:
 
 
 def _expected(model: keras.Model) -> list[Any]:
-    """Return the symbolic inputs that a functional model was made of; none of another model."""
+    """Return the symbolic inputs of a functional model; an empty list for any other model."""
     if not _input_names(model):
         return []
     return leaves(getattr(_functional(model), "_inputs_struct", None))
 
 
 def _check_last_axis(model: keras.Model, given: Any) -> None:
-    """Check inputs whose last axis is 1 in the model only, which Keras ignores until it computes.
+    """Check that the layers accept inputs whose last axis is not 1 where the model's input has 1.
+
+    Keras ignores this difference until it computes.
 
     Raises:
         ValueError: A layer does not take them.
@@ -165,9 +167,9 @@ def _check_last_axis(model: keras.Model, given: Any) -> None:
 
 
 def _with_columns(model: keras.Model, given: Any) -> Any:
-    """Return symbolic inputs, with a last axis of size 1 where only the model's input has it.
+    """Return symbolic inputs, with a last axis of size 1 added where the model's input has one.
 
-    Keras adds such an axis to numbers, but not to symbolic inputs.
+    Keras adds such an axis to real arrays, but not to symbolic inputs.
     """
     expected, tensors = _expected(model), leaves(given)
     if len(expected) != len(tensors):

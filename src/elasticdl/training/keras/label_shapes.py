@@ -1,10 +1,10 @@
-"""Labels of one number per example in the shape that a Keras loss or metric function needs.
+"""Reshapes labels of one number per example as a Keras loss or metric function needs them.
 
-For losses, `fit` gives such labels the rank of the outputs, if these are [n] or [n, 1]. So does
-this module, unless the function is right with the given shape, because it reshapes labels or
-outputs by itself. For other outputs, and for metrics, `fit` does not: there, labels are reshaped
-if ElasticDL chose the shape, because the model file has no input function; otherwise there is a
-warning.
+For losses, `fit` reshapes such labels to the rank of the outputs, if these are [n] or [n, 1]. So
+does this module, unless the function is correct with the given shape, because it reshapes labels or
+outputs itself. For other outputs, and for metrics, `fit` does not reshape. Labels are then reshaped
+here only if ElasticDL chose their shape, because the model file has no input function; otherwise a
+warning is logged.
 
 Callers: `loss.py`, `metrics.py`.
 """
@@ -82,9 +82,10 @@ class KerasLabelShape:
     def _makes_no_pairs(
         self, function: Callable[[Any, Any], Any], outputs: Any, labels: Any, reshaped: bool
     ) -> bool | None:
-        """Return whether a function pairs no examples by broadcasting; None if it raises.
+        """Return False if a function broadcasts outputs and labels to all pairs of examples.
 
-        It does not if it compares labels with each other on purpose.
+        True if it does not, or if it compares labels with each other, so that pairs are intended.
+        None if it raises.
         """
 
         def traced(outputs: Any, labels: Any) -> Any:
@@ -108,7 +109,10 @@ class KerasLabelShape:
 
 
 def _pairs_by_broadcasting(graph: Any, labels: Any) -> bool:
-    """Return whether a graph has a tensor of all pairs of rows, and none made of two of labels."""
+    """Return whether a graph has a tensor of all pairs of rows that is not intended.
+
+    Pairs are intended if an operation combines two tensors of labels to pairs.
+    """
     has_pairs, of_labels = False, {labels.ref()}
     for operation in graph.get_operations():
         given = [each for each in operation.inputs if each.op.type != "Const"]
@@ -124,7 +128,7 @@ def _pairs_by_broadcasting(graph: Any, labels: Any) -> bool:
 
 
 def _num_rows(tensor: Any) -> int:
-    """Return the number of a tensor's axes that have a row for each example."""
+    """Return the number of a tensor's axes along which it has one entry per example."""
     return 0 if tensor.shape.rank is None else int(tensor.shape.as_list().count(_ROWS))
 
 

@@ -1,9 +1,9 @@
-"""The loss of a batch, from the model file, from `compile`, or from the model's `compute_loss`.
+"""Computes the loss of a batch: the model file's, that of `compile`, or by `compute_loss`.
 
-                      labels    masks and sample weights    losses added by layers
-    the model file's  as given  applied here                added here
-    a compiled one    (labels, sample weights)              by Keras
-    `compute_loss`    as given  by the model                by the model
+    loss              labels                    masks, sample weights    losses added by layers
+    of a model file   as given                  applied here             added here
+    of `compile`      (labels, sample weights)  by Keras                 by Keras
+    `compute_loss`    as given                  by the model             by the model
 
 The loss scale of mixed precision is applied in `trainer.py`.
 
@@ -170,7 +170,7 @@ class TrainingLoss:
         Args:
             trial: The batch, with its outputs.
             loss: Loss of the whole batch.
-            divisor: Which number the loss divides its sum over a batch by.
+            divisor: Kind of the number by which the loss divides its sum over a batch.
         """
         if self._is_known(trial.outputs, trial.labels):
             return loss
@@ -184,7 +184,7 @@ class TrainingLoss:
         )
 
     def find_divisor(self, trial: ExampleBatch, forward: Forward) -> Divisor | None:
-        """Determine which number the loss divides its sum over a batch by.
+        """Determine the divisor of the loss: the number by which it divides its sum over a batch.
 
         Args:
             trial: The first batch; its `outputs` are not used.
@@ -220,7 +220,7 @@ class TrainingLoss:
 
         Args:
             forward: Function (examples, seed, whether in training) -> outputs; see `ModelRunner`.
-            divisor: Which number the loss divides its sum over a batch by.
+            divisor: Kind of the number by which the loss divides its sum over a batch.
             normalizes_by_batch: Function (examples) -> whether running them in inference mode
                 changes statistics of a BatchNormalization.
             moves_statistics: Function (examples) -> whether running them in training mode changes a
@@ -246,7 +246,7 @@ class TrainingLoss:
         Args:
             trial: The batch; its `outputs` are not used.
             forward: Function that runs the model on a batch; see `Forward`.
-            divisor: Which number the loss divides its sum over a batch by.
+            divisor: Kind of the number by which the loss divides its sum over a batch.
 
         Raises:
             DefinitionError: An added loss is not a mean.

@@ -1,9 +1,9 @@
-"""The dtypes of the outputs and labels that a model file's loss function receives.
+"""Casts outputs and labels to the dtypes that a model file's loss function receives in `fit`.
 
 `fit` casts both to floatx (float32) before it calls a loss function, so that a loss of whole-number
-labels neither overflows nor fails, and is not computed in half precision. So does this module,
-except that labels stay as they are for a function that does not accept them cast, such as a cross
-entropy of class numbers by TensorFlow, for which `fit` would fail.
+labels neither overflows nor fails, and is not computed in half precision. So does this module, with
+one exception: labels are not cast for a function that rejects cast labels, such as TensorFlow's
+cross entropy of class indices, for which `fit` would fail.
 
 Callers: `loss.py`.
 """

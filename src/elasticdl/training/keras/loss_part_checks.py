@@ -92,7 +92,7 @@ def find_divisor(
     *,
     weights_in_labels: bool,
 ) -> Divisor | None:
-    """Determine which number a loss divides its sum over a batch by.
+    """Determine the divisor of a loss: the number by which it divides its sum over a batch.
 
     Args:
         loss_of: Function (examples) -> their loss.
@@ -105,8 +105,8 @@ def find_divisor(
         None if the loss is not finite, so that this cannot be determined.
 
     Raises:
-        DefinitionError: With none of these numbers does the batch's loss follow from those of two
-            parts.
+        DefinitionError: Whichever of these numbers is assumed, the loss of the batch does not
+            follow from the losses of two parts.
     """
     rng = np.random.default_rng(0)
     for perturbed in (True, False):
@@ -185,7 +185,7 @@ def averaged_parts(
     Args:
         loss_of: Function (examples) -> their loss, a float32 scalar.
         batch: All examples, with `num_examples` as a tensor.
-        kind: Which number a loss divides its sum over examples by.
+        kind: Kind of the number by which a loss divides its sum over examples.
         weights_in_labels: Whether the labels are pairs (labels, sample weights).
     """
     size = tf.cast(batch.num_examples, tf.int32)
@@ -268,7 +268,7 @@ def check_added(
         added: Function (examples, seed) -> outputs of the model, and the sum of the losses added by
             layers.
         batch: The first batch for which gradients are computed.
-        kind: Which number the batch's loss is divided by.
+        kind: Kind of the number by which the batch's loss is divided.
         origin: Prefix of errors.
         in_training: Whether the model runs as in training.
         differs_in_parts: Whether outputs then depend on other examples of the batch (BatchNorm), so

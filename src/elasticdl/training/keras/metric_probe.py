@@ -1,7 +1,7 @@
-"""Tests early, on a few examples, whether the states of user metrics add up over batches.
+"""Tests early, on a few examples, whether the states of user metrics can be summed over batches.
 
-A metric's states after two parts of a batch are compared with their sum (`metric_states.py`): those
-of a mean add up, those of a maximum do not.
+The states after both parts of a batch are compared with the sum of the states after each part
+(`metric_states.py`): for a mean they are equal, for a maximum they are not.
 
 Callers: `trainer.py`.
 """
@@ -35,7 +35,7 @@ _MAX_PROBED = 16
 
 
 class MetricProbe:
-    """Tests on a few examples whether the states of metrics add up over batches.
+    """Tests on a few examples whether the states of metrics can be summed over batches.
 
     Args:
         definition: The definition of the model.
@@ -86,7 +86,7 @@ class MetricProbe:
             self.on(batch, metrics)
 
     def on(self, batch: Batch, metrics: Metrics) -> None:
-        """Check whether metric states add up, by updating the metrics with two parts of a batch.
+        """Test whether metric states can be summed, by updating metrics with two parts of a batch.
 
         Raises:
             DataError: A label or an id is out of range.

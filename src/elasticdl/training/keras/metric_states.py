@@ -1,13 +1,14 @@
-"""States of Keras metrics: summed if sums are correct, else carried from batch to batch.
+"""States of Keras metrics: summed over batches if possible, else carried from batch to batch.
 
-A batch's share of a metric is the value of its variables after `reset_state` and one update. Shares
-add up for all of Keras' own metrics. Others are tested on two batches:
+A batch's share of a metric is the value of the metric's variables after `reset_state` and one
+update. Shares can be summed for all of Keras' own metrics. Others are tested on two batches:
 
     update(A) + update(B)  =  update(A); update(B)      and     2 update(A)  =  update(A); update(A)
 
 A maximum fails. So does a state that starts at a value other than 0. A variable that neither batch
-changes proves nothing (the recall of a batch without a positive), so that metric is carried as
-well: this is correct for any metric, but only in one process.
+changes proves nothing (the recall of a batch without a positive). The states of these metrics are
+*carried*: each batch continues from those of the batch before it, which is correct for any metric,
+but only in one process.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _KERAS_OWN = ("keras.src.metrics.", "keras.metrics.")
 
 
 class MetricVariables:
-    """The states of some metrics: reads and sets them, and tests whether they add up over batches.
+    """Reads and sets the states of metrics, and tests whether they can be summed over batches.
 
     Args:
         members: Name of each metric, as in the states -> the metric.
@@ -43,8 +44,8 @@ class MetricVariables:
     Attributes:
         members: The argument `members`.
         ordered: Names of metrics whose states are carried from batch to batch, not summed.
-        unproved: Names of metrics for which no batch has shown yet whether states add up.
-        failures: Name -> how its states differ from their sum.
+        unproved: Names of metrics for which no batch has shown yet whether states can be summed.
+        failures: Name of a metric whose states cannot be summed -> the difference that was found.
     """
 
     def __init__(self, members: Mapping[str, keras.metrics.Metric], where: str) -> None:
@@ -122,7 +123,7 @@ class MetricVariables:
         return self.members[name].result()
 
     def assign(self, states: MetricStates) -> bool:
-        """Set the states of all metrics; set none, and return False, if a metric's are missing."""
+        """Set the states of all metrics; if those of one are missing, set none and return False."""
         if not states.keys() >= self.members.keys():
             return False
         for name in self.members:
@@ -143,21 +144,21 @@ class MetricVariables:
     # --- whether they add up ----------------------------------------------------------------
 
     def require_sums(self, why: str) -> None:
-        """Reject metrics whose states do not add up; from now on, all states are summed.
+        """Reject metrics whose states cannot be summed over batches; from now on, sum all states.
 
         Args:
-            why: What adds states up, for the error message: "several workers".
+            why: What requires sums, for the error message, such as "several workers".
 
         Raises:
-            DefinitionError: A metric's states do not add up.
+            DefinitionError: The states of a metric cannot be summed.
         """
         self._must_add_up = why
         self._refuse()
 
     def probe(self, one: Callable[[], None], other: Callable[[], None]) -> None:
-        """Test on two batches whether the states of `unproved` metrics add up.
+        """Test on two batches whether the states of `unproved` metrics can be summed.
 
-        They do if the state after both batches is the sum of the states after each batch alone. A
+        They can if the state after both batches is the sum of the states after each batch alone. A
         failure is recorded in `failures`; it is an error only after `require_sums`.
 
         Args:
@@ -165,8 +166,8 @@ class MetricVariables:
             other: Function () that updates all metrics by another batch; both may be the same.
 
         Raises:
-            DefinitionError: A metric keeps state outside its variables; or its states do not add
-                up, and `require_sums` was called.
+            DefinitionError: A metric keeps state outside its variables; or its states cannot be
+                summed, and `require_sums` was called.
         """
         asked = sorted(self.unproved)
         if not asked:
@@ -244,7 +245,7 @@ def _values(metric: keras.metrics.Metric) -> Values:
 
 
 def _difference(start: Values, one: Values, other: Values, both: Values, twice: Values) -> str:
-    """Describe how states fail to add up over batches; empty if these values show no difference.
+    """Describe why states cannot be summed over batches; empty if these values do not show it.
 
     Args:
         start: States after a reset.

@@ -1,4 +1,4 @@
-"""Keras metrics as states that are summed over batches and workers.
+"""Computes Keras metrics from states that are summed over batches and workers.
 
 Keras keeps a metric's state in variables; `metric_states.py` computes the share that a batch adds.
 The shares are summed, and the sum is written into the variables to read the result. Metrics that

@@ -4,7 +4,7 @@ Spectral normalization sets its kernel in each call, to the same value on all wo
 depends on the kernel alone. Such a change is sent with the statistics (`statistics.py`), as a mean
 over examples, and applied once for each update, before the gradients. A weight that is set from the
 examples (by the first batch, or as a running mean) or from random numbers would differ on each
-worker. The gradients to be summed would then be those of different models, so it is rejected.
+worker, and gradients of different models would be summed. Such a weight is therefore rejected.
 
 Callers: `trainer.py`, where gradients are summed.
 """

@@ -1,4 +1,4 @@
-"""Digest of what the user's functions and objects hold, to detect that it has changed.
+"""Computes digests of what the user's functions and objects hold, to detect changes.
 
     a value that checkpoints could store            its value
     a list, a dict, ...                             its items
@@ -49,15 +49,18 @@ class Held(NamedTuple):
 
     @property
     def attribute(self) -> str:
-        """The name within its object; empty for a variable or an argument."""
+        """Name of the attribute that has the value; empty if a variable or an argument has it."""
         return self.key[1] if "." in self.name else ""
 
 
 class Digest:
-    """Digests of values, by variable: `found` maps its key to (name, what it holds).
+    """Computes digests of values, which are compared later to detect changes.
 
     Args:
         is_left_out: Function (value) -> whether a value is not compared.
+
+    Attributes:
+        found: Key of a variable or attribute -> (its name for messages, digest of its value).
     """
 
     def __init__(self, is_left_out: Callable[[Any], bool] = lambda _: False) -> None:
@@ -65,7 +68,7 @@ class Digest:
         self._is_left_out = is_left_out
 
     def add(self, held: Held, depth: int = _DEPTH) -> None:
-        """Add a value, and what it holds: functions and objects with their attributes."""
+        """Add a value, and the values that functions and objects in it hold, down to `depth`."""
         if held.key in self.found or not depth:
             return
         inner: list[Any] = []
@@ -75,7 +78,11 @@ class Digest:
                 self.add(each, depth - 1)
 
     def _token(self, value: Any, depth: int, inner: list[Any]) -> Any:
-        """Return what equals only that of an equal value; functions and objects go to `inner`."""
+        """Return the digest of a value; equal values have equal digests.
+
+        Functions and objects have none: they are added to `inner`, so that `add` searches their
+        attributes and variables.
+        """
         if not depth or self._is_left_out(value):
             return ()
         if isinstance(value, Iterator):
@@ -164,7 +171,7 @@ def is_users_object(value: Any) -> bool:
 
 
 def is_compared(value: Any) -> bool:
-    """Return whether a digest shows each change of a value, as far as it is in the user's code."""
+    """Return whether a digest detects all changes of a value that the user's code can make."""
     if isinstance(value, (*_SEQUENCES, dict)):
         inner = value.values() if isinstance(value, dict) else value
         return all(map(is_compared, itertools.islice(inner, _MAX_ITEMS)))

@@ -30,7 +30,7 @@ def create(
     Args:
         definition: The model definition, which creates the optimizer.
         model: The model.
-        trainable: The variables to train, for which the optimizer creates its own.
+        trainable: The variables to train, for which the optimizer creates its state variables.
 
     Raises:
         DefinitionError: It is not a Keras 3 optimizer, or `tf.distribute` distributes the model.
@@ -59,7 +59,7 @@ def create(
 
 
 def plain(optimizer: Any) -> list[Any]:
-    """Return the optimizers within a wrapper such as `LossScaleOptimizer`; else the one given."""
+    """Return the optimizers inside a wrapper such as `LossScaleOptimizer`; else `[optimizer]`."""
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is not None:
         return plain(inner)

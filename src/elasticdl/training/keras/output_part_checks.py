@@ -123,6 +123,8 @@ def check_crowded(
 ) -> None:
     """Check that copies of an example, as many as an update has examples, have the same outputs.
 
+    They differ if the model has a limit over the batch, such as the capacity of an expert.
+
     Args:
         runs: How the model is run.
         batch: A worker's batch; examples are taken from it.

@@ -1,4 +1,4 @@
-"""Applies a function of a batch to each of its examples, inside a step, for losses by example.
+"""Computes per-example values, such as losses, with a function that takes a batch.
 
 Callers: `loss.py`.
 """

@@ -1,11 +1,11 @@
-"""Variables that the code of a step reads outside objects: of modules, classes and closures.
+"""Finds variables of modules, classes and closures that the code of a step reads.
 
     ALPHA = 1.0                     a variable of the user's file, or of a module that it imports
     class Scale(Layer): rate = 1.0  an attribute of a class
     def with_scale(scale): ...      a variable of the function around a loss
 
-A step reads them when it is compiled, as it does attributes of objects. `variables_of` finds which
-ones the code of a loss, a metric or a layer names, without running it.
+A step reads them when it is compiled, as it does attributes of objects. `variables_of` finds those
+whose names occur in the code of a loss, a metric or a layer, without running it.
 
 Callers: `attributes.py`; `callback_memory.py` for the functions of callbacks.
 """
@@ -45,12 +45,12 @@ _DEPTH = 5
 
 @dataclass(frozen=True, eq=False)
 class Variables:
-    """Variables with a common place, of which a step reads some.
+    """The variables of one place: of a module, a class, or the closure of a function.
 
     Attributes:
-        called: How messages name the place.
+        called: Name of the place in messages.
         kind: "module", "class" or "function".
-        place: Name -> value; setting a value changes the variable.
+        place: Name -> value, for all variables; setting a value changes the variable.
         names: Names of the variables that a step reads.
     """
 
@@ -61,11 +61,11 @@ class Variables:
 
     @property
     def identity(self) -> Hashable:
-        """The same for all variables of a place."""
+        """Identifies the place: equal for two objects that describe the same place."""
         return "variables", id(getattr(self.place, "of", self.place))
 
     def key(self, name: str) -> tuple[int, str]:
-        """Return what identifies a variable; the same for all functions that share it."""
+        """Return the key of a variable, which is the same in all functions that share it."""
         if isinstance(self.place, _OfClosure):
             return id(self.place.cells[name]), name
         return id(getattr(self.place, "of", self.place)), name
@@ -94,7 +94,7 @@ class _OfClass(MutableMapping[str, Any]):
 
 
 class _OfClosure(MutableMapping[str, Any]):
-    """Variables of the function around a function, as a mapping."""
+    """Closure variables of a function (those of the function around it), as a mapping."""
 
     def __init__(self, function: types.FunctionType) -> None:
         self.of = function
@@ -219,7 +219,10 @@ def _methods_of(owner: Any) -> Iterator[types.FunctionType]:
 
 
 def used_by(function: Any) -> dict[str, Any]:
-    """Return name -> value of the variables outside a function that it uses; empty for others."""
+    """Return name -> value of the global and closure variables that a function uses.
+
+    For a method or a `functools.partial`, return the values bound to it; else an empty dict.
+    """
     match function:
         case functools.partial():
             return {"func": function.func, "args": function.args, **function.keywords}

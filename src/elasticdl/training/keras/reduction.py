@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Divisor(StrEnum):
-    """Which number the summed loss of a batch is divided by.
+    """Kinds of the number by which the summed loss of a batch is divided.
 
     Attributes:
         EXAMPLES: The number of examples.
@@ -101,10 +101,10 @@ def batch_loss(values: Any, mask: Any | None, weights: Any | None, origin: Origi
 
 
 def divisor(kind: Divisor, outputs: Any, weights: Any, num_examples: Any) -> Any:
-    """Return the number that the loss of a batch was divided by: float32.
+    """Return the number by which the summed loss of a batch was divided: float32.
 
     Args:
-        kind: Which number it is.
+        kind: Kind of the number.
         outputs: The model's outputs, with their masks.
         weights: Sample weights, or None.
         num_examples: Number of examples in the batch.

@@ -1,4 +1,4 @@
-"""Decides whether a Keras classifier returns probabilities or logits: by last layer, then loss.
+"""Infers from last layer and loss whether a Keras classifier returns probabilities or logits.
 
 Callers: `trainer.py`.
 """

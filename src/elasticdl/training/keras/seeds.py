@@ -1,4 +1,4 @@
-"""Seeds of a step: all its randomness is a function of (seed, step, rank) only.
+"""Seeds steps, so that all randomness of a step is a function of (seed, step, rank) only.
 
     layers, and draws outside layers       seed variables, set within the compiled step
     NumPy and Python in uncompiled code    `training/generators.py`, seeded before it is called

@@ -117,7 +117,7 @@ class Functions:
         self.last = None
 
     def drop(self, names: Collection[str]) -> None:
-        """Drop the functions whose key begins with one of some names."""
+        """Drop the functions with one of these names, the first part of their keys."""
         self._found = {key: each for key, each in self._found.items() if key[0] not in names}
         self.last = None
 

@@ -1,13 +1,14 @@
-"""Statistics: variables that training changes without a gradient, sent as summable changes.
+"""Encodes the changes of statistics as numbers that can be summed over workers.
 
-BatchNorm's running mean and variance are such variables, and so are the user's counters; and
-trained weights that a call of the model sets (`moved_weights.py`), which count as means. Each batch
-starts from the same values, so workers send changes:
+Statistics are variables that training changes without a gradient: BatchNorm's running mean and
+variance, the user's counters, and trained weights that a call of the model sets
+(`moved_weights.py`), which count as means. Each batch starts from the same values, so workers send
+changes:
 
     kind              examples                    sent                        applied
     mean              running mean, steps so far  change * examples           sum / examples
     sum               examples or tokens so far   change                      sum
-    whole number      counters of either kind     change, in exact parts      the same, exactly
+    whole number      counters of either kind     change, in exact parts      as a mean or a sum
     boolean           "was seen"                  the new value               if all agree
 
 Whether a variable is a mean or a sum is determined on the first batch that changes it: the changes
@@ -361,7 +362,7 @@ class KerasStatistics:
     def _are_near(
         self, number: int, one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]
     ) -> bool:
-        """Return whether two changes of variable `number` are equal but for rounding."""
+        """Return whether two changes of variable `number` are equal up to rounding error."""
         each = self._statistics[number]
         if each.kind == "whole":
             return np.array_equal(one, other)

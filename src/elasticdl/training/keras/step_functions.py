@@ -252,10 +252,10 @@ class StepFunctions:
             return self._predict(features)
 
     def _open_axes(self, name: str, arrays: Sequence[Arrays], leading: int) -> Axes:
-        """Return the axes that the function for these arrays is compiled without a fixed size for.
+        """Return the axes whose size is left variable when the function for arrays is compiled.
 
         The result is empty if the arrays have the sizes of the example, or if the model cannot be
-        compiled with axes of variable size. The first call with other sizes finds out the latter.
+        compiled with axes of variable size, which the first call with other sizes determines.
 
         Args:
             name: Name of the function to compile.

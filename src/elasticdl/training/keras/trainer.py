@@ -1,9 +1,9 @@
 """The trainer of Keras 3 models on TensorFlow; see `training/trainer.py` for its contract.
 
 All steps on full minibatches run through one compiled function that loops over a group of
-batches; a group may be a single batch. A step's bits therefore do not depend on how steps are
-grouped, and a group costs one call. Batches of another size (the last of an epoch) go through a
-second function whose batch axis is open.
+batches; a group may be a single batch. The result of a step is therefore the same, bit for bit,
+however steps are grouped, and a group costs one call. Batches of another size (the last of an
+epoch) go through a second function, which is compiled for any number of examples.
 """
 
 from __future__ import annotations
@@ -349,7 +349,7 @@ class KerasTrainer:
         return states
 
     def require_sums(self, why: str) -> None:
-        """Reject metrics whose states do not add up; see `trainer.Trainer`."""
+        """Reject metrics whose states cannot be summed; see `trainer.Trainer`."""
         for metrics in (self.training_metrics, self.evaluation_metrics):
             if metrics.ordered:
                 # A step that is already compiled leaves their states to be carried.
@@ -1098,7 +1098,7 @@ def _after(output: tf.Tensor) -> tf.Tensor:
     """Copy an output, with the mask and the logits that Keras attaches to it.
 
     Call it in a block of `tf.control_dependencies`: only tensors that are created in the block wait
-    for the operations that it depends on.
+    for the operations passed to `tf.control_dependencies`.
     """
     waited = tf.identity(output)
     reduction.carried(waited, reduction.mask_of(output))

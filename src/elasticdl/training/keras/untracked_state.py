@@ -6,9 +6,9 @@ in a layer, or a variable outside the model that its loss reads:
     self.steps = tf.Variable(0.0)          in a layer, changed by its `call`
     beta = keras.Variable(0.0)             in the file, changed by a callback, read by the loss
 
-While its value stays the same, it is a constant. If it changes, it would be reset after a resume
+A variable whose value stays the same is a constant. One that changes would be reset after a resume
 and differ on each worker, so it is rejected by name. Variables that a callback has as attributes
-are kept with the callback.
+are stored with the callback.
 
 Callers: `trainer.py`.
 """

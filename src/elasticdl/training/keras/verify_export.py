@@ -2,9 +2,9 @@
 
     python -m elasticdl.training.keras.verify_export PROBE MODEL [MODEL ...]
 
-PROBE is a file of `write_probe`: a batch, and the model's outputs for it. Prints one JSON line per
-model: its largest difference, or the error. Does not import user code, like a process that will
-serve the model.
+PROBE is a file that `write_probe` has written: a batch, and the model's outputs for it. Prints one
+JSON line per model: its largest difference, or the error. Does not import user code, like a process
+that will serve the model.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Averages of a model's weights, kept in addition to them: EMA and SWA by `torch.optim.swa_utils`.
+"""Maintains averages of a model's weights, EMA or SWA, by `torch.optim.swa_utils`.
 
 `averaged_model(model)` returns an `AveragedModel`, which follows the weights after each update. The
 averages are evaluated and published; training continues with the weights themselves. BatchNorm

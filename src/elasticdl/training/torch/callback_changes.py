@@ -261,11 +261,14 @@ class CallbackChanges:
         self._modes.differing = dict(state["modes"])
 
     def _may_change(self, what: str, now: Any, moment: str) -> bool:
-        """Return whether a resumed run has the same hooks: those of `on_train_begin`.
+        """Return whether callbacks may add or remove objects of this kind in an event.
+
+        They may register hooks in `on_train_begin`, because a resumed run does so again, and remove
+        these hooks when training ends.
 
         Args:
             what: Kind of object, as in `_parts`.
-            now: Its present identities.
+            now: Present identities of the objects of this kind.
             moment: Name of the event.
         """
         is_begin = moment == "on_train_begin"
@@ -274,7 +277,7 @@ class CallbackChanges:
         return what in _HOOKS and (is_begin or is_end)
 
     def _parts(self) -> dict[str, Any]:
-        """Return what callbacks must not add, remove or replace: kind of object -> its identities.
+        """Return what callbacks must not add, remove or replace: kind of object -> identities.
 
         Checkpoints refer to these objects (modules, parameters, hooks) by name or by position.
         """

@@ -1,4 +1,6 @@
-"""State of hooks that callbacks register on the model or its parameters in `on_train_begin`.
+"""Saves and restores the state of hooks that callbacks register in `on_train_begin`.
+
+The hooks are on the model or its parameters. What is saved here:
 
     self.model.fc.weight.register_hook(scale)        what `scale` remembers; see
                                                      `function_memory.py`

@@ -1,4 +1,4 @@
-"""State of a PyTorch model's callbacks: converts it to JSON values and arrays, and back.
+"""Converts the state of a PyTorch model's callbacks to JSON values and arrays, and back.
 
 Extends `training/callback_state.py` with:
 

@@ -1,4 +1,4 @@
-"""Determinism: makes PyTorch's generators, kernels and compiler reproducible."""
+"""Determinism: makes PyTorch's random number generators, kernels and compiler reproducible."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 torch.export runs `forward` once and records its operations, so a program differs from its model
 where PyTorch computes something else while it records. The known case is nn.TransformerEncoder: in
 evaluation it packs padded sequences into a nested tensor and fills padded positions with 0, but not
-while it is exported. An example without padding does not show that, so the check makes one.
+while it is exported. Only an example with padding shows that, so the check makes one.
 
 Callers: `export.py`.
 """
@@ -93,10 +93,10 @@ def _cause(names: Sequence[str]) -> str:
 
 
 def _with_padding(model: nn.Module, arguments: Arguments) -> Iterator[Arguments]:
-    """Yield the arguments with one padded position, if a TransformerEncoder has a mask for it.
+    """Yield the arguments with one padded position, if a TransformerEncoder gets a padding mask.
 
-    It is not known which features mark padding. The last position of the first example is set to
-    the values that usually do, until a mask shows that it is padded.
+    It is not known which features mark padding, and by which value. So values that usually mark it
+    are tried at the last position of the first example, until a mask shows that it is padded.
     """
     masks = _masks(model, arguments)
     if not masks or any(map(_has_padding, masks.values())):
@@ -115,13 +115,15 @@ def _with_padding(model: nn.Module, arguments: Arguments) -> Iterator[Arguments]
 
 
 def _padded(arguments: Arguments, changed: Sequence[int], value: int) -> Arguments:
-    """Return the arguments with the last position of the first example changed.
+    """Return the arguments with the last position of the first example marked as padding.
+
+    Ids and masks [examples, positions] are set to `value` there; lengths [examples] are reduced by
+    one. Other tensors are not changed.
 
     Args:
         arguments: The arguments.
-        changed: Positions, among all tensors, of those to change, if they may mark padding: ids and
-            masks [examples, positions], whose last position is set, and lengths [examples].
-        value: The number to set.
+        changed: Indices, among all tensors, of those that may be changed.
+        value: The value that may mark padding.
     """
     numbers = iter(range(len(leaves(arguments))))
 

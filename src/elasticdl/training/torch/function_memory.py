@@ -10,8 +10,9 @@
 
 These values are outside the state of any module or optimizer.
 
-Callers: `hook_memory.py` for hooks of an optimizer and of gradients, `schedulers.py` for the
-functions that a scheduler calls; `callbacks.py` and others for what belongs to a library.
+Callers: `hook_memory.py` for hooks of an optimizer and of gradients, `callback_hooks.py` for those
+that callbacks register, `schedulers.py` for the functions that a scheduler calls; `callbacks.py`
+and others for `is_of_library` and `has_state`.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ _OF_MODULES = vars(nn.Module()).keys()
 
 
 class _Uses(NamedTuple):
-    """Names in a function's code: of all variables and attributes, and of assigned attributes."""
+    """Names in a function's code: of variables and attributes, and of attributes it assigns."""
 
     named: frozenset[str] = frozenset()
     assigned: frozenset[str] = frozenset()
@@ -91,10 +92,10 @@ class RememberedValue:
     owner: Any = None
 
     def read(self) -> Any:
-        """Return the value as one that `Codec` can convert.
+        """Return the value in a form that `Codec` can convert, such as an object's `state_dict()`.
 
         Raises:
-            UnkeepableValueError: It is an object of another kind.
+            UnkeepableValueError: The object has no such form.
         """
         value = self.get()
         if isinstance(value, torch.optim.Optimizer):
@@ -139,7 +140,7 @@ class RememberedValue:
 
 
 def objects_of(places: Iterable[RememberedValue]) -> list[Any]:
-    """Return the objects in which values are remembered: containers, tensors, objects, classes."""
+    """Return the objects that hold remembered values: containers, tensors, objects and classes."""
     found = [value for place in places for value in (place.get(), place.owner)]
     return [value for value in found if not isinstance(value, NUMBERS)]
 
@@ -183,7 +184,7 @@ class FunctionMemory:
 
     @property
     def objects(self) -> list[Any]:
-        """The objects whose contents `state` returns."""
+        """The objects that hold the functions' state, such as a list that a function appends to."""
         return objects_of(self._places())
 
     def load(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
@@ -211,7 +212,7 @@ def remembered_by_function(
         function: A function, method, partial or other callable.
         name: Its name, for errors; the prefix of the yielded names.
         seen: Ids of the objects that were searched already; receives those searched now.
-        uses: What the functions name that refer to this one.
+        uses: Names in the code of the functions that refer to this one.
     """
     callables = (types.FunctionType, types.MethodType, functools.partial)
     uses |= _uses_of(function)
@@ -313,7 +314,7 @@ def _of_module(
 ) -> Iterator[RememberedValue]:
     """Yield the attributes of a module and its submodules that a function's code may change.
 
-    The other attributes are those of `forward`, which `untracked_state.py` examines.
+    Attributes that only `forward` changes are left to `untracked_state.py`.
     """
     if (searched := hash((id(module), uses))) in seen:
         return
@@ -355,7 +356,12 @@ def _of_class(kind: type[Any], name: str, seen: set[int], uses: _Uses) -> Iterat
 
 
 def _mutable(kind: type[Any], names: Iterable[str]) -> set[str]:
-    """Return those of some names that are lists, dicts, tensors and the like in a class."""
+    """Return the names of class attributes that are mutable: lists, dicts, tensors, arrays, sets.
+
+    Args:
+        kind: The class.
+        names: The names of attributes to consider.
+    """
     mutable = (MutableSequence, MutableMapping, set, torch.Tensor, np.ndarray)
     found = ((name, inspect.getattr_static(kind, name, None)) for name in names)
     return {name for name, value in found if isinstance(value, mutable)}
@@ -366,7 +372,15 @@ def _is_users_class(value: Any) -> bool:
 
 
 def _with_methods(uses: _Uses, owner: Any) -> _Uses:
-    """Return what functions name, and what the methods of an object name that they call."""
+    """Add the names in the code of an object's methods that functions call, to `uses`.
+
+    Args:
+        uses: The names in the functions' code; not changed.
+        owner: The object.
+
+    Returns:
+        The names in the code of the functions and of these methods.
+    """
     new = set(uses.named)
     while new:
         method = inspect.getattr_static(type(owner), new.pop(), None)
@@ -378,7 +392,7 @@ def _with_methods(uses: _Uses, owner: Any) -> _Uses:
 
 
 def _uses_of(function: Any) -> _Uses:
-    """Return what the code of a user's function names; nothing if it is not the user's."""
+    """Return the names in the code of a function; no names if the function is not the user's."""
     while isinstance(function, functools.partial):
         function = function.func
     if not isinstance(function, (types.FunctionType, types.MethodType)):
@@ -390,7 +404,7 @@ def _uses_of(function: Any) -> _Uses:
 
 @functools.cache
 def _uses_of_code(code: types.CodeType) -> _Uses:
-    """Return what a function, and the functions nested in it, name."""
+    """Return the names in the code of a function and of the functions nested in it."""
     assigned = {i.argval for i in dis.get_instructions(code) if i.opname == "STORE_ATTR"}
     uses = _Uses(frozenset(code.co_names), frozenset(assigned))
     for inner in code.co_consts:
@@ -402,7 +416,7 @@ def _uses_of_code(code: types.CodeType) -> _Uses:
 def remembered_by_object(
     value: Any, name: str, attributes: list[str], seen: set[int], uses: _Uses = _NOTHING
 ) -> Iterator[RememberedValue]:
-    """Yield what an object remembers in some of its attributes, and in `__call__`."""
+    """Yield what an object remembers in the given attributes, and what its `__call__` remembers."""
     uses |= _uses_of(value)
     for attribute in attributes:
         place = _in_dict(f"{name}.{attribute}", vars(value), attribute)

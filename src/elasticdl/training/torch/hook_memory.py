@@ -1,14 +1,14 @@
-"""State of hooks of the optimizer and of gradients: schedules, counters, averages of weights.
+"""Saves and restores what hooks of the optimizer and of gradients change, such as counters.
 
     optimizer.register_step_post_hook(hook)               a hook of the optimizer
     optimizer.step = another                              likewise
-    parameter.register_hook(hook)                         a hook of gradients; gradients that are
-    module.register_full_backward_hook(hook)              summed over workers have none
+    parameter.register_hook(hook)                         a hook of gradients; rejected if gradients
+    module.register_full_backward_hook(hook)              are summed over workers
 
 Hooks are a user's functions, and the values that they change are outside the optimizer's state.
 They are found by `function_memory.py` and stored in a checkpoint, as are attributes that the user's
 code sets on the optimizer and on parameters. A value that cannot be stored is rejected when the
-trainer is created; but one that may only be a setting, when it has changed.
+trainer is created; if it may only be a setting, it is rejected only after it has changed.
 
 Callers: `optimizer.py`; `callback_hooks.py` for the list of hooks.
 """
@@ -132,7 +132,7 @@ class HookMemory:
 
     @property
     def objects(self) -> list[Any]:
-        """The objects whose contents `state` returns."""
+        """The objects that hold the hooks' state, such as a list that a hook appends to."""
         return objects_of(self._places())
 
     def problems(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
@@ -157,7 +157,7 @@ class HookMemory:
         self._load_beside(saved)
 
     def _may_be_left_out(self, place: RememberedValue) -> bool:
-        """Return whether a value is not stored unless it changes: it looks like a setting."""
+        """Return whether a value looks like a setting, so that it is stored only if it changes."""
         if not place.may_be_setting:
             return False
         if place.is_read_only and isinstance(place.get(), NUMBERS):
@@ -169,7 +169,7 @@ class HookMemory:
         return False
 
     def _beside(self) -> dict[str, Any]:
-        """Return the attributes that user code has set on parameters, and defaults that changed.
+        """Return attributes set by user code on parameters, and the optimizer's changed defaults.
 
         Raises:
             DefinitionError: A value cannot be stored.

@@ -1,4 +1,4 @@
-"""Steps of models that compute their own loss, such as those of Hugging Face.
+"""Runs the steps of models that compute their own loss, such as those of Hugging Face.
 
     outputs = model(**features, labels=labels)       in training and evaluation
     outputs.loss, outputs["loss"], outputs[0]        the loss: of an object, a dict, a tuple

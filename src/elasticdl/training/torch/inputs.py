@@ -147,9 +147,9 @@ def _takes_floats(features: Arrays, adapter: Adapter, run: Callable[[Adapter], o
 def _with_channels(
     model: nn.Module, features: Arrays, adapter: Adapter, run: Callable[[Adapter], object]
 ) -> str:
-    """Return how to make an array that the convolutions of a model take, with an axis for channels.
+    """Return how to add the axis for channels that the convolutions of a model require.
 
-    The result is an expression of the array x; "" if none is known.
+    The result is a Python expression that converts an array of features `x`; "" if none is known.
     """
     is_of_convolutions = any(isinstance(each, _ConvNd) for each in model.modules())
     if not isinstance(features, np.ndarray) or not is_of_convolutions:

@@ -1,4 +1,4 @@
-"""Labels of one number per example in the shape that a PyTorch loss or metric needs.
+"""Reshapes labels of one number per example as a PyTorch loss or metric needs them.
 
 If ElasticDL chose the shape, because the model file has no input function, the labels are reshaped
 for a function that needs it. Labels of the user's own keep their shape, as in a plain script, with
@@ -51,8 +51,8 @@ class TorchLabelShape:
 
         Args:
             function: Function (inputs, labels) -> loss or metric.
-            inputs: Nested tensors for the example batch: the model's outputs, or what a function
-                that runs the model gets.
+            inputs: Nested tensors for the example batch: the model's outputs, or the features if
+                the function runs the model.
             labels: Its labels.
         """
         if not _may_differ(inputs, labels):
@@ -103,7 +103,7 @@ def is_number_per_example(values: torch.Tensor | np.ndarray[Any, Any]) -> bool:
 
 
 def _may_differ(inputs: Any, labels: Any) -> bool:
-    """Return whether labels of one number per example may have another shape than is needed."""
+    """Return whether labels have one number per example, and maybe not in the required shape."""
     if not (isinstance(labels, torch.Tensor) and is_number_per_example(labels)):
         return False
     is_like_labels = isinstance(inputs, torch.Tensor) and is_number_per_example(inputs)
@@ -118,9 +118,9 @@ def _of_other_rank(labels: torch.Tensor) -> torch.Tensor:
 def _makes_pairs(
     function: Callable[[Any, Any], Any], inputs: Any, labels: torch.Tensor, num_rows: int
 ) -> bool | None:
-    """Return whether a function pairs examples by broadcasting; None if it raises.
+    """Return whether a function broadcasts outputs and labels to all pairs of examples.
 
-    It does not if it compares labels with each other on purpose.
+    False if it also compares labels with each other, so that pairs are intended. None if it raises.
     """
     watch = _Shapes(num_rows, labels)
     try:

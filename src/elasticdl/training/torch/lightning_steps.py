@@ -1,4 +1,4 @@
-"""Steps of a LightningModule: `training_step`, `validation_step` and `predict_step`.
+"""Runs the steps of a LightningModule: `training_step`, `validation_step` and `predict_step`.
 
     batch                   argument of a step: (features, labels), or the features alone if there
                             are no labels; sample weights come third

@@ -1,4 +1,4 @@
-"""TorchMetrics metrics that a LightningModule has as attributes, updates and logs.
+"""Wraps TorchMetrics metrics that a LightningModule has as attributes, updates and logs.
 
     self.accuracy = MulticlassAccuracy(10)        in __init__
     self.accuracy(logits, labels)                 in a step; or self.accuracy.update(...)

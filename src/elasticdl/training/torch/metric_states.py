@@ -68,13 +68,13 @@ def is_metric(value: Any) -> bool:
 
 
 def unsupported_wrapper(metric: Any) -> str:
-    """Return the wrapper class of TorchMetrics that a metric is of, if it is not supported.
+    """Return the name of a metric's TorchMetrics wrapper class if that class is not supported.
 
     Args:
-        metric: A metric, also of a user's class that derives from a wrapper.
+        metric: A metric; its class may also be a user's class that derives from a wrapper.
 
     Returns:
-        The name of the class; empty if the metric is no wrapper, or a supported one.
+        The name of the wrapper class; empty if the metric is not a wrapper, or a supported one.
     """
     for kind in type(metric).__mro__:
         if kind.__module__.startswith("torchmetrics.wrappers"):

@@ -1,4 +1,4 @@
-"""Metrics as states that are summed: each is a mean over examples, stored as (sum, count).
+"""Computes metrics as means over examples, from states (sum, count) that batches add to.
 
 With sample weights the count is the sum of the weights. TorchMetrics metrics have their own states
 (`metric_states.py`), and sample weights do not affect them.
@@ -96,7 +96,7 @@ class TorchMetrics:
         return frozenset([*self._with_states, *self._logged])
 
     def require_sums(self, why: str) -> None:
-        """Reject metrics whose states do not add up; from now on, none is carried.
+        """Reject metrics whose states cannot be summed over batches; from now on, sum all states.
 
         Raises:
             DefinitionError: The states of a metric cannot be added up.

@@ -1,8 +1,8 @@
-"""The user's optimizer over a model's parameters, and its state as named arrays.
+"""Applies the user's optimizer, and converts its state to named arrays and back.
 
     optimizer/class                          the name of its class
-    optimizer/param_groups/0/lr              a number or tensor of a group; its other values,
-    optimizer/param_groups/0/betas/values    such as a pair of numbers, encoded by `value_codec`
+    optimizer/param_groups/0/lr              a number or tensor of a param group
+    optimizer/param_groups/0/betas/values    another value, such as a pair, encoded by `value_codec`
     optimizer/param_groups/1/params/values   the parameters' names, of a group that a hook added
     optimizer/NAME/exp_avg                   a *slot*: state of the parameter NAME
     optimizer/NAME/step:number               a slot that is a plain number
@@ -165,7 +165,7 @@ class OptimizerState:
 
     @property
     def remembered(self) -> list[Any]:
-        """Objects of the user's code whose contents `state` returns: what hooks change."""
+        """Objects of the user's code that hold state of hooks, such as a list they append to."""
         return self._memory.objects
 
     def load(self, state: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
@@ -216,8 +216,8 @@ class OptimizerState:
             state: The saved values of all param groups.
 
         Returns:
-            Empty; or one line of text about a parameter that the model lacks, and then the
-            replacement is incomplete.
+            An empty list. If the model lacks a saved parameter: one line of text about it; the
+            replacement is then incomplete.
         """
         members: dict[int, dict[str, np.ndarray[Any, Any]]] = {}
         for path, array in state.items():

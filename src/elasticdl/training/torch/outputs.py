@@ -1,4 +1,4 @@
-"""Nested outputs of models: tensors in tuples, dicts, namedtuples, dataclasses and the like.
+"""Converts nested outputs of models: tensors in tuples, dicts, namedtuples, dataclasses and so on.
 
 The user's functions receive the type that their model returned. An output class such as
 `ModelOutput` of transformers is both a dict and a dataclass, and is rebuilt as both.
@@ -100,7 +100,7 @@ def named_leaves(tree: Any, prefix: str = "") -> list[tuple[str, Any]]:
 
     Args:
         tree: Nested dicts, lists and tuples; see `as_plain_containers`.
-        prefix: Begin of the names; the name of a single value is empty without it.
+        prefix: Beginning of each name. Without it, the name of a single value is empty.
     """
     if isinstance(tree, Mapping):
         items = [(f"{prefix}{name}", value) for name, value in tree.items()]
@@ -112,7 +112,7 @@ def named_leaves(tree: Any, prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def _instead_of(value: object) -> str:
-    """Return advice on an output that is not a tensor."""
+    """Return advice on what to return from `forward` instead of an output that is not a tensor."""
     if isinstance(value, torch.distributions.Distribution):
         return (
             "Let forward return the distribution's parameters as a tuple of tensors, with its mean "

@@ -1,4 +1,4 @@
-"""Detects that a model's `forward` writes into its parameters, which differs on each worker.
+"""Detects that a model's `forward` writes into its parameters: they would differ on each worker.
 
 Callers: `trainer.py`, around the gradients of a batch.
 """

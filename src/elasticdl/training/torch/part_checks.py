@@ -183,6 +183,8 @@ class PartCheck:
     def _check_crowded(self, batch: Tensors, update_size: int) -> None:
         """Check that copies of an example, as many as an update has, have the same outputs.
 
+        They differ if the model has a limit over the batch, such as the capacity of an expert.
+
         Raises:
             DefinitionError: They differ, and randomness does not explain it.
         """
@@ -203,7 +205,7 @@ class PartCheck:
                 )
 
     def _copies_differ(self, copies: Tensors, *, training: bool) -> bool:
-        """Return whether copies of an example have different outputs; False if that is random."""
+        """Return whether copies of an example have different outputs; False for a random model."""
 
         def rows(moment: int) -> list[torch.Tensor]:
             outputs = self._run(copies, moment, training=training).outputs

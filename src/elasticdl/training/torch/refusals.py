@@ -1,14 +1,16 @@
 """Rejects features of a module that training here would ignore, lose or sum wrongly.
 
+Each function, and what it rejects:
+
     check_class(model)     training steps, hooks and extra state in the model's class
     parameters_of(model)   objects from parameters() that are not parameters of the model
     Refusals.check_sums    if gradients are summed: hooks that see gradients of one minibatch only
-    check_plain_updates    if only gradients are sent: clipping and schedulers, parts of an update
+    check_plain_updates    if only gradients are sent: clipping and schedulers, not done elsewhere
     check_unmoved          if gradients are summed: parameters that forward changes
     check_unchanged        in evaluation: parameters and buffers that forward changes
     check_still_trainable  in a step: parameters that were frozen or unfrozen
     check_shapes           in a step: parameters and buffers whose shape or dtype has changed
-    changed_shape          the same, for others that check it, with `KEEP_THE_SHAPE`
+    changed_shape          finds these for other modules, which raise with `KEEP_THE_SHAPE`
 
 Callers: `trainer.py`; `callback_changes.py`.
 """
@@ -322,7 +324,7 @@ def shapes_of(tensors: Mapping[str, torch.Tensor]) -> Shapes:
 
 
 def changed_shape(before: Shapes, tensors: Mapping[str, torch.Tensor]) -> str | None:
-    """Return a description of the first tensor whose shape or dtype is not the one of before.
+    """Return a description of the first tensor whose shape or dtype has changed.
 
     Args:
         before: Shapes and dtypes, as returned by `shapes_of`.

@@ -1,4 +1,4 @@
-"""Tries whether the state_dict() of a user's scheduler contains all that its step() uses.
+"""Tests whether the state_dict() of a user's scheduler contains all that its step() uses.
 
 A copy of the scheduler makes a few steps; its state is loaded into another copy. If both then set
 different learning rates, a resumed training would continue differently.
@@ -24,9 +24,9 @@ _NUM_STEPS = 3
 
 
 def loses_state(scheduler: Any, optimizer: Optimizer) -> bool:
-    """Return whether a copy with the scheduler's state continues with other learning rates.
+    """Return whether a copy that loads the scheduler's state then sets other learning rates.
 
-    Only classes of the user with their own state_dict() are tried, and only if they can be copied.
+    Only the user's classes with their own state_dict() are tested, and only if they can be copied.
 
     Args:
         scheduler: The scheduler, which has not made a step; it is not changed.

@@ -1,4 +1,4 @@
-"""Learning rate schedulers of a model file: their steps, and their state as named arrays.
+"""Steps the learning rate schedulers of a model file, and saves and restores their state.
 
 `lr_scheduler(optimizer)` returns a scheduler of `torch.optim.lr_scheduler`, or a dict with one, in
 Lightning's format, or a list of either:
@@ -73,8 +73,8 @@ class Schedulers:
 
     Args:
         definition: Definition of the model, which creates the schedulers.
-        optimizer: The optimizer whose learning rates they set. No checkpoint may have been loaded
-            into it yet.
+        optimizer: The optimizer whose learning rates they set. It must not have been restored from
+            a checkpoint yet.
         parameters: The model's parameters, by name.
         model: The model.
 
@@ -137,8 +137,8 @@ class Schedulers:
     def note_idle_epoch(self) -> None:
         """Warn of a warm-up that starts at 0 and steps per epoch: nothing is learned in epoch 1.
 
-        Call it when a training begins, not when one is resumed. If the optimizer's own rate is 0,
-        it is not the schedule that makes it so.
+        Call it when a training begins, not when one is resumed. There is no warning if the
+        optimizer's own learning rate is 0, because then the schedule is not the cause.
         """
         by_epoch = [each.scheduler for each in self._schedules if each.interval == "epoch"]
         groups = self._optimizer.param_groups
@@ -229,7 +229,7 @@ class Schedulers:
 
     @property
     def remembered(self) -> list[Any]:
-        """Objects of the user's code whose contents `state` returns: what functions change."""
+        """Objects of the user's code that hold state of functions which schedulers call."""
         return [each for memory in self._memories for each in memory.objects]
 
     def load(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
@@ -398,7 +398,7 @@ def _all(scheduler: Any) -> Iterator[Any]:
 def _functions_of(scheduler: Any) -> dict[str, Any]:
     """Return the user's functions that a scheduler calls and that its state does not contain.
 
-    Of a callable object, `state_dict()` of a scheduler contains the attributes.
+    Callable objects are left out, because a scheduler's `state_dict()` has their attributes.
     """
     functions: dict[str, Any] = {}
     for each in _all(scheduler):

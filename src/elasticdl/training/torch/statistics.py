@@ -120,9 +120,9 @@ class BatchParts:
         first: Buffer name -> change that the first part makes.
         last: Buffer name -> change that the rest makes.
         sizes: Number of examples in the two parts.
-        again: Function (number) -> changes that the batch makes, by buffer name, if the number is
-            added to the initial values of the buffers first. They show whether the change of a
-            buffer depends on its initial value.
+        again: Function (number) -> changes that the batch makes, by buffer name, if the initial
+            values of the buffers are first increased by the number. This shows whether the change
+            of a buffer depends on its initial value.
     """
 
     whole: Tensors
@@ -134,7 +134,7 @@ class BatchParts:
     def of(self, name: str) -> _Changes:
         """Return the changes that the batch, its first part and the rest make to a buffer.
 
-        A change is None if it leaves the buffer as it is.
+        None stands for no change.
         """
         return self.whole.get(name), self.first.get(name), self.last.get(name)
 
@@ -573,7 +573,13 @@ def _close(
 
 
 def _are_near(one: torch.Tensor, other: torch.Tensor, values: torch.Tensor) -> bool:
-    """Return whether two changes of a buffer with these values are equal but for rounding."""
+    """Return whether two changes of a buffer are equal up to rounding error.
+
+    Args:
+        one: A change of the buffer.
+        other: Another change of it.
+        values: Values of the buffer, which determine how large rounding errors can be.
+    """
     if not values.is_floating_point():
         return torch.equal(one, other)
     return _close(one, other, _TOLERANCE, _rounding(values))
@@ -586,7 +592,7 @@ def _rounding(values: torch.Tensor) -> torch.Tensor:
 
 
 def _width(tensor: torch.Tensor) -> int:
-    """Return the number of float32 values that encode one value of a tensor; 0: it is not sent."""
+    """Return how many float32 values encode one value of a tensor; 0 if the tensor is not sent."""
     if tensor.layout != torch.strided:
         # It would be dense in each sum, and usually is the constant adjacency of a graph.
         return 0

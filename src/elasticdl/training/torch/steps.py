@@ -150,7 +150,8 @@ class Steps(Protocol):
         """Determine from an example batch which shape of labels the loss needs.
 
         Returns:
-            The model's outputs, for which metrics determine theirs; None for a LightningModule.
+            The model's outputs, from which metrics determine the shape that they need; None for a
+            LightningModule.
         """
         ...
 

@@ -347,7 +347,7 @@ class TorchTrainer:
         """Do nothing, because updates are not compiled; see `trainer.SupportsWarmup`."""
 
     def require_sums(self, why: str) -> None:
-        """Reject metrics whose states do not add up; see `trainer.Trainer`."""
+        """Reject metrics whose states cannot be summed; see `trainer.Trainer`."""
         for metrics in (self.training_metrics, self.evaluation_metrics):
             metrics.require_sums(why)
 

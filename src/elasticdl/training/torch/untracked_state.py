@@ -9,8 +9,8 @@ the value is rejected by name. A value that is computed again from the same inpu
 same after both runs, and is permitted.
 
 Then both this copy and a new copy run two other examples. A value that differs between the two
-copies depends on the examples that only this copy ran before: a mean of the first batch, or weights
-that were initialized from it, if only an attribute records that they were.
+copies depends on the examples that only the first copy ran before: a mean of the first batch, or
+weights initialized from it, if only an attribute records that they are initialized.
 
 If the user's code registers hooks on tensors in `forward` (`h.register_hook(self.hook)`), gradients
 are computed as well, of the squares of the outputs. Hooks that were registered when the model was
@@ -133,8 +133,8 @@ def _outcome(
 ) -> tuple[tuple[str, str], dict[str, str]]:
     """Run a copy of the model, and compute gradients if the user's code registers hooks on tensors.
 
-    The copy's other hooks of gradients are removed: functions are shared with the model, and would
-    change what they keep.
+    Other hooks of gradients are removed from the copy: it shares their functions with the model, so
+    running them would change state of the model.
 
     Returns:
         Digests of the outputs and of the gradients; and those of the remembered values before the

@@ -1,4 +1,4 @@
-"""Finds objects and variables that the user's functions use, by searching the functions.
+"""Finds objects and variables that the user's functions use, by searching their code.
 
     an object      a module or an instance of a user's class; its attributes can be stored
     a variable     of the file, of an enclosing function, of a class; no checkpoint stores it
