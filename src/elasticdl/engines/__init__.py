@@ -1,1 +1,1 @@
-"""Engines: run a job in this process (`in_process`), on workers (`elastic`), or across parties."""
+"""Engines: run a job in this process, on elastic workers, or with the parties of a federation."""

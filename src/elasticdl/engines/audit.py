@@ -93,7 +93,7 @@ class LeftOut:
         shard: Position of their shard in that epoch's order.
         batch: Number of their batch in the shard, from 0.
         records: The records.
-        name: Description of their files and numbers.
+        name: Text that names the files and record numbers of these records.
     """
 
     epoch: int
@@ -114,9 +114,8 @@ class EpochReport:
         num_left_out: Number of records missing from the epoch's batches because they were skipped
             (`--skip_bad_records`), according to the step events.
         unexplained: `num_left_out` minus the number of records in the batches that the log lists
-            as skipped. 0 if all missing records are explained in this way, and for an unfinished
-            epoch also if the difference is negative, because it may not have reached every skipped
-            batch yet.
+            as skipped. 0 if all missing records are explained in this way. Also 0 if the difference
+            is negative in an unfinished epoch, which may not have reached every skipped batch.
     """
 
     counts: EpochAudit
@@ -152,8 +151,8 @@ class AuditReport:
         damaged_events: Number of step events that cannot be read.
         left_out: Records excluded from training; one entry for each batch that crashed workers.
         validation_split: Share of the records held out for validation; None if none are.
-        counted: What the plan and the files count: "records", or "batches" if the user's own code
-            makes the batches and their number is known. A record is then one batch.
+        counted: What the numbers in `plan` and `files` count: "records", or "batches" if the user's
+            own code makes the batches and their number is known.
     """
 
     output: str
@@ -189,7 +188,10 @@ class AuditReport:
 
 
 def _numbering(files: Sequence[tuple[str, int]], validation_split: float | None) -> Numbering:
-    """Return the numbering of the training records, those that are not held out, in their files."""
+    """Return the object that numbers the training records over all files.
+
+    Records that are held out for validation get no number.
+    """
     in_files = [RecordFile(uri, num_records) for uri, num_records in files]
     if validation_split is None:
         return Numbering(in_files)
@@ -205,7 +207,10 @@ def _in_files(records: Ints, numbering: Numbering) -> Ints:
 
 
 def _bounds(files: Sequence[tuple[str, int]]) -> Ints:
-    """Return the number of the first record of each file over all files, then the total number."""
+    """Return where each file starts in the numbering over all files, then the total number.
+
+    For example, files of 3 and 2 records give [0, 3, 5].
+    """
     bounds: Ints = np.cumsum([0, *(num_records for _, num_records in files)])
     return bounds
 
@@ -323,7 +328,8 @@ def _lost_workers(log: Iterable[Event]) -> Counter[int]:
     """Return the number of workers that left in each epoch, also in steps that were repeated.
 
     Args:
-        log: All events: those that a resume superseded include the loss that was its cause.
+        log: All events, including those that a later resume made void: the loss of a worker that
+            led to the resume is one of them.
     """
     lost: Counter[int] = Counter()
     ends: dict[int, int] = {}

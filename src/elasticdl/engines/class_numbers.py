@@ -41,7 +41,7 @@ class ClassFolders(RecordSource, HasClassNames, Protocol):
         """Return the same records without labels, to predict on classes unknown to the model.
 
         Args:
-            reason: The error about an unknown class, for a message about the missing label.
+            reason: Message about the unknown class. It is shown if the labels are needed later.
         """
         ...
 

@@ -64,8 +64,8 @@ def compared(
         before: The earlier `fingerprint`.
 
     Returns:
-        "same" if names, numbers of records and contents are equal, "renamed" if only the contents
-        are, else "other". Contents that cannot be compared count as equal in files of equal names.
+        "same" if names, record counts and contents are equal, "renamed" if only the contents are
+        equal, else "other". Contents that cannot be compared count as equal if the names are equal.
     """
     uris = [uri for uri, _ in files]
     # Reading remote files would cost a request for each file.
@@ -139,9 +139,9 @@ def changed_files(now: Sequence[Sequence[Any]], before: Sequence[Sequence[Any]])
 
 
 def _rewritten(marks: Sequence[str], before: Mapping[str, Any]) -> str:
-    """Return the subject and verb of a message on files with changed content: `a.csv has`.
+    """Return a phrase that begins a message on changed files, such as `a.csv and b.csv have`.
 
-    The result is empty if no file has changed.
+    The result is empty if no content has changed.
 
     Args:
         marks: The current content marks of the data's files.

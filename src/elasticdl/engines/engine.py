@@ -34,7 +34,7 @@ class Outcome:
     stopped: bool = False
 
     def __repr__(self) -> str:
-        """Return the fields, without those that are False: most results have no use for them."""
+        """Return the fields as text; omit `already_done` and `stopped` if they are False."""
         shown = [f"{name}={getattr(self, name)!r}" for name in ("output", "step", "metrics")]
         shown += [f"{name}=True" for name in ("already_done", "stopped") if getattr(self, name)]
         return f"{type(self).__name__}({', '.join(shown)})"

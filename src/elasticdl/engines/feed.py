@@ -1,7 +1,7 @@
 """Feed: yields the batches that a rank has to train on next, across shards and epochs.
 
-The next batches are those that the ledger (`sharding/ledger.py`), the record of the batches trained
-on, does not contain yet.
+The ledger (`sharding/ledger.py`) records which batches the model was trained on. The feed yields
+the batches that are not in the ledger yet.
 
 The batches of a shard come from the training data (`TrainingData`): either records that input
 functions turn into batches (`record_data.py`), or user pipelines that yield batches
@@ -64,7 +64,8 @@ class Validation:
     Attributes:
         num_shards: Number of shards.
         batches: Function (shard number) -> batches of the shard.
-        name: Function (shard number) -> files and numbers of its records; empty if unknown.
+        name: Function (shard number) -> text that names the shard's records by file and record
+            number, for messages; empty if unknown.
         source: The source of the records; None if the batches do not come from records.
     """
 
@@ -84,7 +85,7 @@ class TrainingData(Protocol):
 
     @property
     def num_records(self) -> int:
-        """Examples in an epoch."""
+        """Number of examples in an epoch."""
         ...
 
     @property
@@ -134,7 +135,7 @@ class TrainingData(Protocol):
         ...
 
     def name(self, plan: ShardPlan, batch: BatchId) -> str:
-        """Return the files and numbers of the records in a batch; empty if unknown."""
+        """Name a batch's records for messages, such as `a.csv, record 3`; empty if unknown."""
         ...
 
     def example(self, plan: ShardPlan) -> Batch:

@@ -67,7 +67,7 @@ def check_losses(
 
 
 def _not_finite_data(batch: Batch) -> str | None:
-    """Describe NaN or infinity in a batch, with its examples; None if all numbers are finite."""
+    """Describe the examples of a batch that contain NaN or infinity; None if there are none."""
     for kind, tree in (("features", batch.features), ("labels", batch.labels)):
         named = tree.items() if isinstance(tree, Mapping) else [("", tree)]
         for name, arrays in named:
@@ -91,7 +91,7 @@ def _not_finite_data(batch: Batch) -> str | None:
 
 
 def _labels_of(batch: Batch | None, trainer: Trainer) -> str:
-    """Return text for the error: where the batch's records are, and its labels out of range.
+    """Return lines for an error message that name a batch's records and its out-of-range labels.
 
     On a GPU, a label that is not below the number of classes makes the loss NaN.
     """

@@ -86,7 +86,7 @@ class Accumulator:
         return {**buffer, _COUNTS: counts}
 
     def load_state(self, state: State) -> State:
-        """Load the sum from a checkpoint's tensors; return the tensors that are not part of it."""
+        """Load the sum from a checkpoint's tensors; return all other tensors."""
         self._buffer, self._num_examples, self.num_batches = None, 0, 0
         if GRADIENTS in state:
             self._buffer = np.array(state[GRADIENTS])

@@ -66,7 +66,7 @@ class InProcessCommitter:
     def commit(
         self, batches: Sequence[TrainingBatch], progress: TrainProgress, *, stop: bool
     ) -> Commit | None:
-        """Apply one update per batch, or accumulate the batches into one."""
+        """Apply one update per batch, or accumulate several batches into one update."""
         if stop:
             return Commit([], (self.rank,), stop=True)
         last = batches[-1]

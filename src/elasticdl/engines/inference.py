@@ -96,10 +96,11 @@ class OpenedModel:
         return Prefetch(self._named_columns(batches), lambda item: arrays_bytes(item[1].features))
 
     def _named_columns(self, batches: Iterator[tuple[int, Batch]]) -> Iterator[tuple[int, Batch]]:
-        """Yield the batches; explain a gap in a column that the training data did not have.
+        """Yield the batches; explain an error about an empty cell in a column new to the model.
 
-        If the records also lack columns of the training data, those are named: leaving out one
-        column after another would not help.
+        The error advises to remove that column, because the training data did not have it. If the
+        table also lacks columns of the training data, it is another kind of table, and the error
+        names all differences instead.
         """
         try:
             yield from batches
@@ -115,10 +116,10 @@ class OpenedModel:
             ) from error
 
     def _other_columns(self) -> DataError | None:
-        """Return the error for rows of a table that lack columns of the training data; else None.
+        """Return an error if the table lacks columns of the training data; else None.
 
-        Their columns are read from the table, because a row with a gap cannot be decoded. In
-        prediction, a single missing column may be the label.
+        Column names are read from the table's header, because a row with an empty cell cannot be
+        decoded. In prediction, one missing column is allowed: it may be the label.
         """
         if not isinstance(self.source, TableSource):
             return None
@@ -189,13 +190,13 @@ class OpenedModel:
         return compared(files, json.loads(fingerprint))
 
     def _check_share(self, share: float, before: float) -> None:
-        """Check that all records which a share of the training data holds out were held out then.
+        """Check that the model was not trained on the records that `--validation_split` selects.
 
-        A smaller share holds out some of the records of a larger one.
+        A smaller share selects a subset of the records that a larger one selects.
 
         Args:
-            share: The share to evaluate.
-            before: The share that the training held out; 0 if none.
+            share: Share of the data to evaluate on.
+            before: Share that was held out of the training; 0 if none.
 
         Raises:
             UsageError: The model was trained on some of the records.
@@ -265,7 +266,7 @@ class OpenedModel:
             raise error
 
     def no_example(self) -> DataError:
-        """Return the error for records of which the input pipeline yields no example."""
+        """Return the error for records from which the input pipeline makes no example."""
         return DataError(f"{self.job.data}: the model's input pipeline yields no examples.")
 
 

@@ -1,4 +1,4 @@
-"""Calls a user's input function on records: the batch that it returns, and errors about it.
+"""Calls a user's input function on records, checks the returned batch, and explains errors.
 
     batch = make_batch(definition, definition.input, records, Mode.TRAINING, where)
 
@@ -130,7 +130,7 @@ def _call(how: RecordInput, records: Sequence[Record], mode: Mode) -> Any:
 def _refused(
     how: RecordInput, records: Sequence[Record], mode: Mode, where: Callable[[], str]
 ) -> str:
-    """Find the record because of which an input function raised `SchemaError` for a batch.
+    """Find the record in a batch that makes an input function raise `SchemaError`.
 
     The function is called again, with one record at a time.
 
@@ -141,8 +141,8 @@ def _refused(
         where: Function () -> names of all the records.
 
     Returns:
-        The name of the first record that raises the error alone. The names of all records if none
-        does, or if `where` cannot name single records.
+        The name of the first record for which the function raises when called on it alone. The
+        names of all records if there is none, or if `where` cannot name single records.
     """
     if isinstance(where, RecordNames):
         for number, record in enumerate(records):
@@ -154,7 +154,7 @@ def _refused(
 
 
 def _missing_key(error: Exception, how: RecordInput, records: Sequence[Record], mode: Mode) -> str:
-    """Return advice if an input function read a field that its records do not have; else ""."""
+    """Return advice to append to an error if the input function read a missing field; else ""."""
     key = error.args[0] if isinstance(error, KeyError) and error.args else None
     if not isinstance(key, str) or not records or key in records[0]:
         return ""

@@ -4,8 +4,8 @@ A script often computes all of its examples at once. There, `x - x.mean(0)`, `np
 a maximum covers all records; here it covers the records of one minibatch, and on workers even
 fewer. So the first minibatch is computed again in two parts: a function that handles each record by
 itself gives the same result. A function that draws random numbers is not checked, and padding to
-the longest record does not count as a difference. Whether it changes the loss depends on the loss,
-so the trainer checks that (`training/padding_check.py`).
+the longest record does not count as a difference. Whether padding changes the loss depends on the
+loss function, so the trainer checks that (`training/padding_check.py`).
 
 Callers: `input_calls.py`.
 """
@@ -94,7 +94,7 @@ def has_varying_lengths(where: str, batch: Batch) -> bool:
 
 
 def copies(records: Sequence[Record]) -> list[Record]:
-    """Return copies of the records, because the function may change them in place."""
+    """Return copies of the records, because an input function may change its records in place."""
     return [{name: np.copy(value) for name, value in record.items()} for record in records]
 
 

@@ -205,7 +205,7 @@ class IterableData:
 
     @property
     def num_records(self) -> int:
-        """Examples in an epoch."""
+        """Number of examples in an epoch."""
         return self.epochs.num_examples
 
     @property
@@ -219,7 +219,7 @@ class IterableData:
         return "exact" if self.epochs.indexed else "replayed"
 
     def plan_shards(self, job: Job) -> ShardPlan:
-        """Return a plan with a single shard, or with short shards that several workers share."""
+        """Return a plan with one shard per epoch, or many short ones if the job has workers."""
         num_batches = self.epochs.num_batches
         return ShardPlan(
             num_records=num_batches,

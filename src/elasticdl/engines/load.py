@@ -140,7 +140,7 @@ def _of_own_batches(job: Job, trained: TrainedModel, definition: ModelDefinition
 
 @ends_at_caller
 def _predict_with_own_loader(*args: Any, **kwargs: Any) -> Any:
-    """The method `predict` of a PyTorch model without an input function: only raises an error."""
+    """Method `predict` of a PyTorch model with its own prediction loader: only raises an error."""
     del args, kwargs
     raise UsageError(
         "This model reads its data with its own loader, so predict() cannot make its inputs. Call "
@@ -151,7 +151,7 @@ def _predict_with_own_loader(*args: Any, **kwargs: Any) -> Any:
 
 @ends_at_caller
 def _predict_without_loader(*args: Any, **kwargs: Any) -> Any:
-    """The same for a model that has no `predict_dataloader` either."""
+    """Method `predict` of a PyTorch model without a loader for prediction: only raises an error."""
     del args, kwargs
     raise UsageError(
         "This model reads its data with its own loader, so predict() cannot make its inputs. Call "

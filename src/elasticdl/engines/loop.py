@@ -363,7 +363,7 @@ class Loop:
     def _prepare_commit(self) -> bool:
         """End and begin epochs, and start an evaluation that is due, before a commit.
 
-        Needs no other worker.
+        Does not communicate with other workers.
 
         Returns:
             Whether there is something to commit; False if training is over.
@@ -843,7 +843,8 @@ def split_arrays(state: State) -> tuple[State, State]:
 def measured_state(state: State, paths: Collection[str]) -> State:
     """Return tensors of a checkpoint, as they were when the last validation measured the model.
 
-    If callbacks have changed weights since that validation, the checkpoint has both values of them.
+    If callbacks have changed weights since that validation, the checkpoint also has the values
+    from before the change, which are returned.
 
     Args:
         state: The checkpoint's tensors.

@@ -1,4 +1,4 @@
-"""Finds fields of a schema that records lack: the label in prediction, or one that the model needs.
+"""Handles records that lack fields of the schema, such as the label in prediction.
 
 Only the user's input function knows which fields are labels, so it is tried on one record.
 
@@ -113,7 +113,9 @@ def _no_field(
 
 
 def _advice(missing: Sequence[str], have: Sequence[str], schema: Schema, *, declared: bool) -> str:
-    """Return the end of a sentence on what to do about missing fields.
+    """Return advice that completes an error message on missing fields.
+
+    For example, `; did you mean 'label'?` or `. Add 'label' to the data.`
 
     Args:
         missing: Names of the fields.
@@ -167,7 +169,7 @@ def _is_missing(source: RecordSource, field: Field) -> bool:
 
 
 def _present(source: RecordSource, field: Field) -> Sequence[str] | None:
-    """Return the names of the records' fields, for an error, or None if they have `field`."""
+    """Return None if the records have `field`, otherwise the names of the fields they have."""
     try:
         source.read_records(0, 1, Schema((field,)))
     except MissingFieldError as error:

@@ -44,7 +44,9 @@ class Silent:
 
 
 class NamingKeywords:
-    """Names a function's keywords in notes instead of options; see `engine.Reporter`.
+    """Shows notes to a caller of the Python API; see `engine.Reporter`.
+
+    Command-line options in notes are replaced by the function's keywords: `--seed=1` by `seed=1`.
 
     Args:
         reporter: Shows the notes to the user.
@@ -63,7 +65,7 @@ class NamingKeywords:
         self._reporter.advanced(done, facts)
 
     def note(self, message: str) -> None:
-        """Forward to the wrapped reporter, with keywords in place of options."""
+        """Forward to the wrapped reporter, with keywords in place of command-line options."""
         self._reporter.note(as_keywords(message, self._names))
 
     def ended(self) -> None:

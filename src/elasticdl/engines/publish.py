@@ -144,7 +144,7 @@ def note_new_code(
     """Notify the user of a resumed job if the code has changed since the checkpoint.
 
     Args:
-        zoo_name: Name of the zoo that the code is in.
+        zoo_name: Name of the model zoo (folder, repository or package) that has the code.
         checkpoint: The checkpoint that training resumes from.
         files: The hashes of the current code, from `copy_code`.
         reporter: Shows notes to the user.
@@ -167,7 +167,8 @@ def note_changed_code(
         scratch: A temporary folder to which the code is copied, to compute its hashes.
         checkpoint: The last checkpoint, which has the hashes of the trained code.
         reporter: Shows notes to the user.
-        goes_on_with: The option with which the training would continue; empty if none would do it.
+        goes_on_with: The option whose increase continues the training, such as `--num_epochs`;
+            empty if there is none.
     """
     assert job.model is not None  # noqa: S101 - a training job
     # Code that can no longer be opened, such as a deleted folder, is not a reason to fail.

@@ -141,7 +141,7 @@ class RecordData:
 
     @property
     def num_records(self) -> int:
-        """Records in an epoch."""
+        """Number of records in an epoch."""
         return self.source.num_records
 
     @property
@@ -201,7 +201,7 @@ class RecordData:
         )
 
     def name(self, plan: ShardPlan, batch: BatchId) -> str:
-        """Name a batch's records by file and number, for messages.
+        """Name a batch's records by file and record number, for messages.
 
         If a pipeline makes the batches, all records of the shard are named.
         """
@@ -495,7 +495,7 @@ def _pipeline_batches(
 def _fewest(num_records: int, raises: Callable[[slice], bool]) -> slice:
     """Narrow down, by bisection, which records make a function raise.
 
-    The traceback does not tell, because a pipeline reads ahead.
+    The traceback does not show them, because a pipeline reads ahead.
 
     Args:
         num_records: Number of records; the function raises for all of them.

@@ -126,7 +126,7 @@ class Run:
 
     @property
     def counts_steps(self) -> bool:
-        """Whether progress is shown in steps, not records: `max_steps` ends training first."""
+        """Whether to show progress in steps: `max_steps` is reached before the last epoch ends."""
         context, options = self.context, self.context.job.training
         if not options.max_steps:
             return False
@@ -141,7 +141,7 @@ class Run:
         return progress.ledger.epoch * self.context.num_records + progress.epoch_examples
 
     def write_start(self, resumed_from_step: int, left_out: Sequence[BatchId] = ()) -> None:
-        """Write the start event; it voids earlier events of steps after the one resumed from.
+        """Write the start event; it makes earlier events of steps after `resumed_from_step` void.
 
         Args:
             resumed_from_step: The step that training resumes from.
@@ -330,7 +330,7 @@ def _published(job: Job, last: Checkpoint, store: CheckpointStore) -> Checkpoint
 
 
 def _epochs(progress: TrainProgress) -> float:
-    """Return the number of epochs that were trained; a part of one counts as a half."""
+    """Return the number of trained epochs; an unfinished epoch counts as one half."""
     return progress.ledger.epoch + 0.5 * bool(progress.epoch_examples)
 
 

@@ -79,17 +79,17 @@ class TrainingContext:
 
     @property
     def num_records(self) -> int:
-        """Examples in an epoch."""
+        """Number of examples in an epoch."""
         return self.data.num_records
 
     @property
     def minibatch_size(self) -> int:
-        """Examples in a full batch."""
+        """Number of examples in a full batch."""
         return self.data.minibatch_size(self.plan)
 
     @property
     def num_steps(self) -> int | None:
-        """Minibatches in an epoch; None if a pipeline may filter or repeat records."""
+        """Number of minibatches in an epoch; None if a pipeline may filter or repeat records."""
         if not self.data.batches_per_shard(self.plan):
             return None
         return -(-self.plan.num_records // self.plan.minibatch_size)
@@ -146,7 +146,7 @@ class TrainingContext:
         return [note]
 
     def _without_effect(self) -> list[str]:
-        """Return a message on options without effect because the model makes its own batches."""
+        """Return a message on options that have no effect on batches of the user's own pipeline."""
         origin, options = self.definition.origin, self.job.training
         # The config of a session has a batch size, which its components receive.
         if origin.dialect == "abstractions":
@@ -337,7 +337,7 @@ class TrainingContext:
             )
 
     def _trains_with(self, metric: str) -> bool:
-        """Return whether training measures a metric as well, without the prefix `val_`.
+        """Return whether a validation metric is also measured in training, without its `val_`.
 
         Returns True if that is not known before the first step.
         """
@@ -378,9 +378,10 @@ class TrainingContext:
         return Accumulator(trainer, whole // self._summed_size) if whole else None
 
     def schedule_note(self, trainer: Trainer, num_workers: int) -> str:
-        """Return a note if workers make fewer updates than a schedule of the model counts.
+        """Return a warning that a learning rate schedule will not reach its end on many workers.
 
-        The result is empty if there is no such schedule, or if `--global_batch_size` is set.
+        A schedule counts updates, and N workers make about 1/N as many updates as one process. The
+        result is empty if there is no such schedule, or if `--global_batch_size` is set.
 
         Args:
             trainer: The trainer, which has the schedule.

@@ -1,7 +1,7 @@
-"""Says in an error of user code that it was raised in validation, and on which records.
+"""Adds to errors of user code that they were raised in validation, and on which records.
 
-A model that takes the training data may not take the validation data, because the two differ in
-shape. That is an error about the data, and it is found on the first batch, before training.
+A model may accept the training data but not the validation data, because their shapes differ. This
+is found on the first validation batch, before training, and reported as an error about the data.
 
 Callers: `loop.py`, `training_context.py`, `elastic/committer.py`.
 """
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def in_validation(batch: Batch) -> Iterator[None]:
-    """Context manager for the evaluation of a batch of the validation data.
+    """Context manager around the evaluation of a validation batch: extends errors of user code.
 
     Raises:
-        UserCodeError: The same error, with another line.
+        UserCodeError: The error that the block raised, with an additional line: it happened in
+            validation, on these records.
     """
     try:
         yield
@@ -83,7 +84,12 @@ def _forms(batch: Batch) -> Any:
 
 
 def _in_words(batch: Batch, otherwise: str) -> str:
-    """Return what an example of a batch has, and where its records are."""
+    """Describe a batch for an error, such as `float32[28, 28] in a.csv, record 0`.
+
+    Args:
+        batch: The batch; the shape of one of its examples is shown.
+        otherwise: Shown in place of the records' location if that is unknown.
+    """
     # An array of the shape of one example, without its memory.
     one = map_arrays(
         lambda array: np.broadcast_to(np.empty((), array.dtype), array.shape[1:]), batch.features
@@ -92,7 +98,10 @@ def _in_words(batch: Batch, otherwise: str) -> str:
 
 
 def _how(batch: Batch, training: Batch) -> str:
-    """Return an example of a conversion that keeps the order of the numbers, or ""."""
+    """Return code that converts one batch's features to the form of another's, as a phrase.
+
+    For example, `, such as x.reshape(-1, 784)`; empty if no conversion keeps the numbers in order.
+    """
     given, wanted = batch.features, training.features
     if not (isinstance(given, np.ndarray) and isinstance(wanted, np.ndarray)):
         return ""
@@ -108,5 +117,5 @@ def _how(batch: Batch, training: Batch) -> str:
 
 
 def _long(shape: tuple[int, ...]) -> list[int]:
-    """Return the sizes of the axes that are longer than 1."""
+    """Return a shape without its axes of size 1."""
     return [size for size in shape if size != 1]

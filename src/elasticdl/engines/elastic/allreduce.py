@@ -87,14 +87,14 @@ class Quorum:
         host: Address under which others reach this worker.
         name: Name of this worker in logs.
         save: Function () -> this worker's state as bytes, for a joining worker; called in a thread.
-        load: Function (state of a peer, as bytes); called in a thread.
+        load: Function (state of a peer, as bytes) that restores the state; called in a thread.
         timeouts: Timeouts of the run.
         key: Key of the run, which encrypts states in transit.
         device: `cpu`, or `cuda` if the buffers are on a GPU.
 
     Attributes:
         slowest_s: The longest time in seconds that a batch or an all-reduce has taken on this
-            worker. Its owner sets it at first to the longest time of a batch. An all-reduce may
+            worker. Its owner initializes it with the longest time of a batch. An all-reduce may
             take ten times as long before it fails.
 
     Raises:

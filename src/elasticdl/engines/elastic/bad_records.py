@@ -43,8 +43,8 @@ class BadRecords:
 
     Attributes:
         batches: All batches that workers must no longer train on.
-        at_start: Batches whose records are skipped from the start of this round: those skipped in
-            the state that it starts from, and those of `batches` not committed in that state.
+        at_start: Batches whose records are skipped from the start of this round: those that its
+            initial state already skips, and those of `batches` not yet committed in that state.
 
     Raises:
         UsageError: `skip` is set, but the batches are not built from numbered records.

@@ -81,7 +81,7 @@ class Layout:
     def write(self, states: MetricStates, buffer: np.ndarray[Any, Any]) -> None:
         """Write states into a buffer of `size` numbers.
 
-        The part of a metric that is not in `states` is left unchanged.
+        The parts of the buffer for metrics that are not in `states` are left unchanged.
 
         Raises:
             DefinitionError: A metric is not in the layout.
@@ -203,8 +203,7 @@ class ElasticCommitter:
             history: This worker's buffer of events, which also records the commits.
             rank: The rank.
             incarnation: Number of this process among those of the job, from 1; higher is younger.
-            take_over: Function (state of a peer, as bytes): restores the state, to continue from
-                it.
+            take_over: Function (state of a peer, as bytes) that replaces this worker's state by it.
         """
         self._quorum, self._history = quorum, history
         self._rank, self._incarnation = rank, incarnation
@@ -454,7 +453,7 @@ class ElasticCommitter:
         )
 
     def _last_compared(self) -> str:
-        """Return which checkpoints may contain weights that had diverged, for the user."""
+        """Return advice for `DriftError`: which checkpoints may contain diverged weights."""
         if self._equal_at_step is None:
             return "Mend the cause, and train again with another --output."
         return (
@@ -474,7 +473,7 @@ class ElasticCommitter:
 
 
 def _is_due(num_commits: int) -> bool:
-    """Return whether weights are compared: after 1, 2, 4, ... commits, and in fixed intervals."""
+    """Return whether to compare weights: after 1, 2, 4, ... commits, then at fixed intervals."""
     if num_commits < _FINGERPRINT_INTERVAL:
         return num_commits & (num_commits - 1) == 0
     return num_commits % _FINGERPRINT_INTERVAL == 0

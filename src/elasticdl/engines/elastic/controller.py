@@ -734,7 +734,7 @@ class _Controller:
         """Fetch and save the final state of a worker, and the last events from the same worker.
 
         Returns:
-            The state; None if the worker is lost, or has not the history that was written.
+            The state; None if the worker is lost, or its history is not the one in the event log.
         """
         try:
             report = ray.get(

@@ -175,10 +175,10 @@ class EventBuffer:
 class SnapshotBuffer:
     """Keeps a worker's checkpoints until the controller fetches them; a `CheckpointSink`.
 
-    A new checkpoint replaces the older ones, with two exceptions. The best one is kept until it is
-    fetched or a better one is saved. The last confirmed one is kept until a newer one is confirmed:
-    only confirmed checkpoints can be fetched, and if one is saved at every commit, the newest is
-    never confirmed.
+    A new checkpoint replaces the older ones, with two exceptions. The best one, by the job's
+    `best_metric`, is kept until it is fetched or a better one is saved. The last confirmed one is
+    kept until a newer one is confirmed: only confirmed checkpoints can be fetched, and if one is
+    saved at every commit, the newest is never confirmed.
     """
 
     history: EventBuffer
@@ -212,10 +212,11 @@ class SnapshotBuffer:
         return taken
 
     def first_confirmed(self, confirmed: CommitId) -> StateSnapshot | None:
-        """Return the best confirmed checkpoint, otherwise the newest confirmed one, or None.
+        """Return the next checkpoint for the controller to fetch; None if none is confirmed.
 
-        It stays in the buffer. A checkpoint is confirmed if this worker's history contains its
-        commit, and that commit is not after `confirmed`.
+        This is the oldest confirmed one that was saved as the best model so far, otherwise the
+        newest confirmed one. It stays in the buffer. A checkpoint is confirmed if this worker's
+        history contains its commit, and that commit is not after `confirmed`.
 
         Args:
             confirmed: The last commit that is known to be final.
@@ -245,9 +246,9 @@ class StateSnapshot:
     Attributes:
         point: The last commit in the checkpoint.
         checkpoint: The checkpoint, a copy of the worker's state.
-        best: Whether its model is the best so far.
-        published: Path -> tensor, for those tensors of the trained model to publish that differ
-            from the checkpoint's, such as averaged weights; empty before the end of training.
+        best: Whether its model was the best so far, by the job's `best_metric`.
+        published: Path -> tensor. Tensors that the published model has instead of the checkpoint's,
+            such as averaged weights; empty before the end of training.
     """
 
     point: CommitId

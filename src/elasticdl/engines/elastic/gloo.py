@@ -97,8 +97,8 @@ class WatchedGloo(ProcessGroupGloo):  # type: ignore[misc]  # torchft has no typ
     def _watch_links(self) -> None:
         """Set a short timeout for all connections to the members of the new quorum.
 
-        Gloo has no option for it. An unrelated connection among them then also fails earlier if its
-        host is out of reach.
+        Gloo has no option for it, so the timeout is set on all sockets that were opened while it
+        connected. An unrelated one among them then also fails sooner if its host is unreachable.
         """
         for inode, number in _open_sockets().items():
             if inode not in self._known_sockets:

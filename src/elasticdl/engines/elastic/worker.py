@@ -156,8 +156,8 @@ class WorkerFailure:
     Attributes:
         kind: Name of a class in `errors` (see `errors.kind_of`), or of another exception.
         message: Message of the error.
-        is_trained: Whether all steps were committed, and `Worker.final` returns the state after
-            them; the error comes from what is done to the trained model.
+        is_trained: Whether the error occurred after the last step, such as in a callback's
+            `on_train_end`. `Worker.final` then returns the trained state.
     """
 
     kind: str
@@ -305,10 +305,12 @@ class Worker:
         """Return a checkpoint that was not fetched yet, and remove it and all older ones.
 
         Args:
-            confirmed: The last commit that is known to be final.
+            confirmed: The last commit that is known to be final. Only checkpoints up to this commit
+                are considered.
 
         Returns:
-            The best checkpoint up to `confirmed`, otherwise the newest; None if there is none.
+            The oldest checkpoint that was saved as the best model so far; if there is none, the
+            newest checkpoint; None if there is no checkpoint at all.
         """
         return None if self._snapshots is None else self._snapshots.take(confirmed)
 
@@ -325,7 +327,7 @@ class Worker:
         self._ranks_lost.append(rank)
 
     def leave_out(self, bad: Sequence[BatchId], suspects: Collection[tuple[int, int]]) -> None:
-        """Add bad batches and replace the suspect shards while the worker runs.
+        """Add to the bad batches, and replace the list of suspect shards, while the worker runs.
 
         Args:
             bad: Batches that killed workers, to be skipped once all workers have agreed on that.
@@ -455,8 +457,8 @@ class Worker:
     ) -> Iterator[TrainingBatch]:
         """Yield the batches of a lease, recording in the crash note which one is being prepared.
 
-        If a batch must not be prepared yet (`_holds_back`), a `TrainingBatch` without a batch is
-        yielded in its place, as the last one.
+        If a batch must not be prepared yet (`_holds_back`), a `TrainingBatch` whose `batch` is None
+        is yielded instead, and the iteration ends.
 
         Args:
             left_out: Batches whose records are skipped.

@@ -19,7 +19,7 @@ _MAX_KEPT = 100
 
 
 class WarningLog(logging.Filter):
-    """Collects the first 100 distinct warnings that ElasticDL logs in this process; drops others.
+    """Collects the first 100 distinct warnings that ElasticDL logs in this process; drops the rest.
 
     It is a filter, because a handler would keep Python from printing warnings in a program that has
     not configured its logging.
@@ -30,7 +30,7 @@ class WarningLog(logging.Filter):
         self._texts: dict[str, None] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Collect a new warning; return False to drop a repeated one."""
+        """Collect a new warning; return False to drop one that is repeated or over the limit."""
         if record.levelno < logging.WARNING:
             return True
         text = record.getMessage()

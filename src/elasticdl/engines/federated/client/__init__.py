@@ -1,1 +1,1 @@
-"""The party's side: its data, its client state, and the redaction of its error messages."""
+"""A party of a federation: its data, its client state, and the redaction of its errors."""

@@ -32,14 +32,14 @@ def source_of(handler: DataHandler) -> Callable[[str], RecordSource]:
     """Return a function that opens the training or test data of a user's data handler.
 
     The errors below are raised by the returned function, not by this one: the user's class is
-    imported and called only when the first of the two is opened.
+    imported and called only when training or test data are first opened.
 
     Args:
         handler: The user's class, with its file and the argument of its constructor.
 
     Returns:
-        A function that takes a name of the data and returns the records: the training data if the
-        name ends with ": training", otherwise the test data.
+        Function (name of the data) -> records: the training data if the name ends with
+        ": training", otherwise the test data.
 
     Raises:
         DefinitionError: The file has no such class.

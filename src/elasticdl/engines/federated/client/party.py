@@ -491,11 +491,11 @@ class _NullSink:
 
 
 def _at_epoch(opened: _Opened, epoch: int) -> Checkpoint:
-    """Return the checkpoint from which a party trains if it has no state of the previous round.
+    """Return the initial checkpoint of a party that has no state of the previous round.
 
     Args:
         opened: The party's data and trainer.
-        epoch: The epoch to train next; weights and optimizer have their initial state.
+        epoch: The epoch in which training begins; weights and optimizer have their initial state.
     """
     progress = opened.context.initial_progress()
     progress = replace(progress, ledger=replace(progress.ledger, epoch=epoch))

@@ -28,8 +28,8 @@ class MetricsFile:
     """Writes a party's metrics to a file on its machine, if its config requests one.
 
     Attributes:
-        before_training: Whether to evaluate a round's weights before training.
-        after_training: Whether to evaluate them after training.
+        before_training: Whether to evaluate the global weights before each round's training.
+        after_training: Whether to evaluate the party's own weights after it.
 
     Args:
         asked: The settings of the metrics file in the config.

@@ -1,6 +1,7 @@
 """Reader for a section `model` that names a training session's components, and for their data.
 
-The section is the session's config: it has the keys of `runs/NAME/config.yaml`, and the components
+Components are the classes that load the data and build the model, such as `data_loader_class`. The
+section is the session's config: it has the keys of `runs/NAME/config.yaml`, and the components
 receive all of it. The number of epochs and the seed are taken from `hyperparams` instead. No class
 is imported here.
 

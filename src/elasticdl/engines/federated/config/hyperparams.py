@@ -1,8 +1,9 @@
 """Reader for the sections `fusion` and `hyperparams` of an aggregator's config.
 
-The two are read together: the params of a fusion are in `hyperparams.global`, beside the number of
-rounds and the quorum. The valid keys there therefore depend on the fusion, and the number of
-parties decides whether the fusion can work.
+A fusion is a strategy that combines the parties' updates, such as `fedavg`. The two sections are
+read together: the params of a fusion are in `hyperparams.global`, beside the number of rounds and
+the quorum. The valid keys there therefore depend on the fusion, and the number of parties decides
+whether the fusion can work.
 
 Callers: `reading.py`.
 """

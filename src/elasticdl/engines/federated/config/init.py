@@ -4,7 +4,7 @@
       aggregator.yml
       party0.yml   party0/train.recordio   party0/test.recordio
       party1.yml   ...
-      model/           the saved model, if the model is one
+      model/           only if the model is a saved file
 
 A seeded split assigns every record to one party. A party's folder holds only its own records, so
 that it can be moved to another machine (with `model/`).

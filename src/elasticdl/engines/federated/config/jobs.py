@@ -150,7 +150,7 @@ def simulated(parties: list[PartyConfig], aggregator: AggregatorConfig) -> list[
 
     Args:
         parties: The parties' configs.
-        aggregator: Its config; if it has no model, the aggregator uses the first party's.
+        aggregator: The aggregator's config; if it names no model, the first party's is used.
 
     Raises:
         DefinitionError: The aggregator's local settings cannot apply to the parties' components.

@@ -107,8 +107,8 @@ class Section:
     def section(self, key: str) -> Section:
         """Return an inner section, to read its keys.
 
-        If it is missing, or a value of another kind, which is recorded as a problem, an empty
-        section is returned.
+        The result is an empty section if the key is missing, or if its value is not a section. The
+        latter is recorded as a problem.
         """
         value = self._asked(key)
         if value is not None and not isinstance(value, ConfigStruct):

@@ -182,8 +182,8 @@ class Recorder:
 
     Attributes:
         output_file: The JSON file to write.
-        before_training: Whether to evaluate a round's weights before training.
-        after_training: Whether to evaluate them after training.
+        before_training: Whether to evaluate the global weights before each round's training.
+        after_training: Whether to evaluate the party's own weights after it.
     """
 
     output_file: Path

@@ -251,7 +251,7 @@ def _handled(
 
 
 def _located(uri: str, file: Path) -> str:
-    """Return a path made absolute, relative to the config's folder; a URI is unchanged."""
+    """Resolve a path relative to the config's folder; return a URI or absolute path unchanged."""
     if "://" in uri or Path(uri).is_absolute():
         return uri
     return str(_folder(file) / Path(uri).expanduser())

@@ -1,4 +1,4 @@
-"""Client of the control socket: finds the process of a config, and sends it commands.
+"""Client of the control socket: sends commands to the process that was started with a config.
 
     CONFIG -> its role and folder -> `control_server.py` -> the result, as a value
 
@@ -40,7 +40,7 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True)
 class ProcessAddress:
-    """Role and folder of a process of a federation, which may or may not be running.
+    """Role and folder of an aggregator or party process, which may or may not be running.
 
     Attributes:
         config: Path of the process's config, as the user gave it.
@@ -62,7 +62,7 @@ class ProcessAddress:
 
 
 def address_of(config: str) -> ProcessAddress:
-    """Find the role and the folder of a config's process.
+    """Find the role and folder of the aggregator or party process that a config belongs to.
 
     Args:
         config: Config of an aggregator or a party; or the output of an aggregator that was started
@@ -139,7 +139,7 @@ def send(
     options: Mapping[str, Any] | None = None,
     note: Callable[[str], None] | None = None,
 ) -> Facts:
-    """Send a command to the process of a config, and return the result.
+    """Send a command to an aggregator or party process, and return the result.
 
     Args:
         address: The process.

@@ -218,7 +218,7 @@ class Control:
 def send_command(
     folder: Path, verb: str, options: Mapping[str, Any], note: Callable[[str], None]
 ) -> Facts | None:
-    """Send a command to the process of a folder, and wait for the result.
+    """Send a command to the process that holds a folder's lock, and wait for the result.
 
     Args:
         folder: The process's own folder.

@@ -1,4 +1,4 @@
-"""Flower integration: its processes, its two apps, keys, and the only open port.
+"""Flower integration: connects the aggregator with parties on other machines.
 
     aggregator's machine                                     a party's machine
     Exchange --socket-- server_app                           client_app --socket-- ClientDaemon

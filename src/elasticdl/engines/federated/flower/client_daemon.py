@@ -155,7 +155,7 @@ class ClientDaemon:
 
 
 def answering(name: str, answer: Callable[[RoundRequest], Reply | Refusal]) -> Answer:
-    """Return a function, for `ClientDaemon`, that decodes requests and encodes answers.
+    """Wrap a function on requests for `ClientDaemon`: decode each request, encode the answer.
 
     Args:
         name: The party's name.

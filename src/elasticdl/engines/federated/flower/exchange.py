@@ -68,9 +68,9 @@ class _PendingMessage:
 
     Attributes:
         party: Name of the party; for a new node without a name, the number of the node.
-        kind: TASK, or JOIN for a new node.
+        kind: TASK; or JOIN, to ask a new node for its name.
         arrays: The arrays of the message.
-        facts: The facts of the message.
+        facts: The JSON values of the message.
         deadline_s: When to stop waiting for the answer, by the monotonic clock.
         inbox: Receives the answer; None for JOIN.
     """

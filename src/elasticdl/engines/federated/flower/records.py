@@ -30,7 +30,7 @@ class RecordError(ValueError):
 
 
 def to_record(arrays: Arrays, facts: Facts) -> RecordDict:
-    """Encode arrays and facts as the content of a message."""
+    """Encode arrays and facts (JSON values) as the content of a message."""
     plan, pieces = wire.flatten(arrays)
     content = b"".join(pieces)
     return RecordDict(
@@ -42,7 +42,7 @@ def to_record(arrays: Arrays, facts: Facts) -> RecordDict:
 
 
 def with_facts(record: RecordDict, facts: Facts) -> RecordDict:
-    """Return a record with the same arrays, which are not copied, and other facts."""
+    """Return a record with the same arrays, which are not copied, and other facts (JSON values)."""
     plan, _ = json.loads(str(record.config_records[_FACTS][_JSON]))
     return RecordDict(
         {

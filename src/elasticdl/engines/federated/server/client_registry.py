@@ -325,5 +325,5 @@ def _said(refusal: Refusal) -> str:
 
 
 def listed(names: Any) -> str:
-    """Return names in parentheses, to append to a sentence; nothing if there are none."""
+    """Format names to append to a sentence, such as ` (north, south)`; empty without names."""
     return f" ({', '.join(sorted(names))})" if names else ""

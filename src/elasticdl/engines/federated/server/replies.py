@@ -166,12 +166,13 @@ def _unlike(verb: str, found: Architecture, expected: Architecture) -> str:
     """Describe how a party's architecture differs from the global model's.
 
     Args:
-        verb: `has` or `sent`; begins the description.
+        verb: First word of the description, `has` or `sent`.
         found: The party's architecture.
         expected: The global model's architecture.
 
     Returns:
-        One difference, in a sentence without its subject; empty if there is none.
+        One difference, to follow the party's name in an error message, such as "has dense/kernel
+        with shape [2, 3]; the global model's is [2, 4]. ..."; empty if there is none.
     """
     missing = sorted(expected.keys() - found.keys())
     more = sorted(found.keys() - expected.keys())
@@ -200,7 +201,9 @@ def _unlike(verb: str, found: Architecture, expected: Architecture) -> str:
 
 
 def _near(missing: list[str], more: list[str]) -> str:
-    """Format missing names, with the unexpected name most similar to the first: a likely typo.
+    """Format missing names for an error message, with a similar unexpected name if there is one.
+
+    For example, `weight (it has weights)`: the party may have named the array differently.
 
     Args:
         missing: Names that the reply lacks.

@@ -5,7 +5,7 @@ Each example goes to exactly one party, and each party gets at least one; the sa
 same split.
 
     iid         all parties have the same mixture of labels
-    dirichlet   mixtures differ: the smaller alpha, the more
+    dirichlet   mixtures of labels differ: the smaller alpha, the more they differ
     shards      each party has only a few labels
     by_size     the same mixture, but different numbers of examples
 

@@ -118,7 +118,7 @@ class _Definitions:
         self._made: dict[str, ModelDefinition] = {}
 
     def of(self, member: SimulatedMember, common: ModelDefinition) -> ModelDefinition:
-        """Return a party's own definition; `common`, the aggregator's, if it has none.
+        """Return a party's own definition, or `common`, the aggregator's, if the party has none.
 
         Raises:
             ElasticDLError: The definition cannot be created.

@@ -1,4 +1,4 @@
-"""Registry of fusions: name, params, requirements and function of each.
+"""Registry of fusions (aggregation strategies): name, params, requirements and function.
 
 A fusion is a function of (global weights, updates, state, params) that returns the next global
 weights. The updates have been validated before (`replies.py`). This module does not decide which

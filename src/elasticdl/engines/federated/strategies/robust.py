@@ -2,7 +2,7 @@
 
 The number of parties that may be Byzantine (may lie) is a param, and each function documents how
 many parties it needs to tolerate them. A party can lie about `num_examples`, so only
-`geometric_median` weights by it, as its paper does.
+`geometric_median` uses it, as its paper does.
 
 A median is near all honest parties only if they are near each other. If their data differ,
 `byzantine_threshold` makes `coordinate_median`, `trimmed_mean` and `geometric_median` mix each
