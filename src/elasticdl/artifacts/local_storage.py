@@ -51,12 +51,12 @@ _RENAME_EXCHANGE = 2
 
 
 def temporary_path(target: Path, state: str = "writing") -> Path:
-    """Return an unused hidden name beside `target`, for content that is written or removed there.
+    """Return an unused hidden path beside `target`, for new content or for content to be removed.
 
     Args:
         target: The final path.
-        state: Word in the name: "writing" for content to be discarded after a crash, "replaced" for
-            content to be restored.
+        state: Word in the hidden name, which decides what happens to the content after a crash:
+            "writing" means discard it, "replaced" means restore it.
     """
     return target.with_name(f".{target.name}.{state}-{os.getpid()}-{next(_counter)}")
 

@@ -1,7 +1,7 @@
 """Named arrays as a safetensors file, for any dtype, shape and memory layout.
 
-The safetensors package writes memory as it is laid out, and has no numpy dtype for bfloat16 when it
-reads; both are handled here. Pickle is never used. This module does not depend on checkpoints or
+The safetensors package ignores the strides of arrays when it writes, and cannot read bfloat16 into
+numpy arrays; this module handles both. It never uses pickle, and does not depend on checkpoints or
 trained models.
 
 Callers: `checkpoint_files.py`, `trained_model.py`, `engines/elastic/state_transfer.py`.

@@ -323,7 +323,7 @@ def _exports_of(folder: OutputFolder) -> Sequence[str]:
 
 
 def _refuse_way_out(folder: OutputFolder, name: str) -> None:
-    """Raise `OutputError` if a file name in the description leads, or links, out of the folder."""
+    """Raise `OutputError` if a file name leads, or is a link that leads, out of the folder."""
     path = folder.local_path(name)
     root = folder.local_path()
     if path is None or root is None or path.resolve().is_relative_to(root.resolve()):

@@ -1,6 +1,6 @@
 """Publishes training progress as annotations of the job's RayJob, from the driver's pod.
 
-    write(event) -> the log, as elsewhere
+    write(event) -> the log, as outside a cluster
                  -> a queue -> a thread -> PATCH the RayJob's annotations
                                            or, if that is forbidden, a line in the pod's log
 

@@ -80,7 +80,8 @@ class ClusterFinding:
 def exit_code(findings: Sequence[ClusterFinding]) -> int:
     """Return the exit code of a cluster check: 0 if a job could be submitted.
 
-    Else it is the exit code of one of the findings, of a permanent problem before a temporary one.
+    Otherwise it is the exit code of a finding; permanent problems take precedence over temporary
+    ones.
 
     Example:
         >>> exit_code([ClusterFinding("server", ClusterVerdict.OK, "answers")])
@@ -91,7 +92,7 @@ def exit_code(findings: Sequence[ClusterFinding]) -> int:
 
 
 def missing(subject: str, message: str, advice: str = "") -> ClusterFinding:
-    """Build a finding about a missing requirement that does not go away by waiting.
+    """Build a finding about a missing requirement, which waiting does not fix.
 
     Args:
         subject: The subject, in one or two words.

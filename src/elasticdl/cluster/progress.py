@@ -112,8 +112,8 @@ class JobProgress:
         `num_workers` and `max_steps` are those of this object.
 
         Args:
-            history: Events of the job that `event_file.read_events` returned, which has left out
-                rolled-back ones.
+            history: Events of the job from `event_file.read_events`, which leaves out rolled-back
+                events.
         """
         progress = JobProgress(num_workers=self.num_workers, max_steps=self.max_steps)
         for event in history:
@@ -254,10 +254,10 @@ def in_words(annotations: Annotations) -> str:
 
 
 def _ours(found: object) -> dict[str, str]:
-    """Return the annotations of ElasticDL that have string values; drop those of other programs.
+    """Return ElasticDL's annotations that have string values; drop those of other programs.
 
     Args:
-        found: All annotations of an object, as received; anything but a mapping has none.
+        found: All annotations of an object, as received; treated as empty if it is not a mapping.
     """
     if not isinstance(found, Mapping):
         return {}

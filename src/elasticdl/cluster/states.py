@@ -76,7 +76,7 @@ class Trouble:
 
     Attributes:
         pod: Name of the pod.
-        cause: The cause, as part of a sentence.
+        cause: The cause in words, such as "out of memory: it used more than 4Gi".
         advice: What the user can do about it.
     """
 

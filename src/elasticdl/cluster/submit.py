@@ -89,7 +89,7 @@ def submit(
 
 
 def is_kept(job: Job, cluster: Kubernetes) -> bool:
-    """Return whether `submit` would keep the RayJob that exists for a job, not create a new one.
+    """Return whether a job has a RayJob that `submit` would keep instead of creating a new one.
 
     It keeps a RayJob that is active, and that of a training job that has succeeded.
 

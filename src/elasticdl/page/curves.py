@@ -64,7 +64,10 @@ def thinned(x: npt.ArrayLike, y: npt.ArrayLike, num_buckets: int = NUM_BUCKETS) 
 
 
 def _extremes(heights: Floats, num_buckets: int) -> npt.NDArray[np.int64]:
-    """Return the sorted indices of the points to keep: each bucket's extremes, first and last."""
+    """Return the sorted indices of the points to keep.
+
+    These are the minimum and the maximum of each bucket, and the first and last point of all.
+    """
     edges = np.linspace(0, len(heights), num_buckets + 1).astype(np.int64)
     starts, stops = edges[:-1], edges[1:]
     spans = list(zip(starts.tolist(), stops.tolist(), strict=True))
@@ -97,8 +100,8 @@ def per_second(
         amount: The amount since the previous entry.
         start: Start of the first bin.
         stop: End of the last bin.
-        rests: Times at which idle periods ended, each of which began at the preceding entry of
-            `time`. The amount of the next entry is spread over the time after the idle period.
+        rests: End times of idle periods, in seconds. An idle period begins at the last entry before
+            it; the next amount is spread only over the time since the end of the idle period.
         most_bins: Maximum number of bins; a bin is at least about one second wide.
 
     Returns:

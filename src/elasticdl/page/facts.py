@@ -1,4 +1,4 @@
-"""Facts for the job page that are stored in the job's output folder outside the event log.
+"""Facts: what the job page shows that is not in the event log, such as settings and reports.
 
 Callers: `outputs.py` reads them; `status.py` and `view.py` show them.
 """

@@ -1,6 +1,6 @@
 """Findings: sentences that summarize the charts (lost workers, stalls, overfitting, NaN losses).
 
-Each finding describes in words an event of an unattended job, its time and its cost. Pure.
+A finding tells a user who was not watching what happened, when, and how much time it cost. Pure.
 Callers: `view.py`.
 """
 
@@ -132,7 +132,7 @@ def _has_risen(values: np.ndarray[Any, Any], best: int, noise: float) -> bool:
     """Return whether the latest validation losses are clearly above those around the minimum.
 
     Means over several evaluations are compared, because single values are noisy and the minimum is
-    biased.
+    biased low.
 
     Args:
         values: The validation losses in order.

@@ -78,7 +78,7 @@ class JobHistory:
     """Values for the page, computed from a job's event log and updated piece by piece.
 
     An attempt that resumes from a step rolls back the later events of earlier attempts. Attributes
-    leave out these events where it is stated, and otherwise cover the whole log.
+    cover the whole log, including these events, unless their description says otherwise.
 
     Attributes:
         steps: All `StepCommitted` events as columns; `counts` is false for rolled-back steps.
@@ -173,7 +173,7 @@ class JobHistory:
 
     @property
     def unit(self) -> str:
-        """What `step` of the events counts, as a word for texts: "step" or "round"."""
+        """What the `step` of an event counts: "step", or "round" in a federation."""
         return "round" if self.rounds or self.parties else "step"
 
     @property
@@ -425,7 +425,7 @@ class JobHistory:
 def _put(events: dict[Any, Any], key: Any, event: Event) -> None:
     """Store an event under a key, as the last entry of the dict, even if the key exists already.
 
-    So the entries tenure in the order of the log.
+    So the entries stay in the order of the log.
     """
     events.pop(key, None)
     events[key] = event

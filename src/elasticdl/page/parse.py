@@ -137,7 +137,7 @@ _APART_FROM_STEPS = (Evaluated, Checkpointed, EpochFinished, Damage, NoneType)
 
 
 def parse(data: bytes, offset: int = 0) -> Iterator[Item]:
-    r"""Parse complete lines of a log; yield steps as columns, other events, and damages, in order.
+    r"""Parse complete lines of a log; yield, in order, steps as columns, events, damaged lines.
 
     One exception: steps separated only by evaluations, checkpoints and ends of epochs are yielded
     together, after these events. The meaning of these events does not depend on the steps, and many
@@ -193,7 +193,7 @@ class _Lines:
 
 
 def _one(line: bytes) -> StepColumns | Event | None:
-    """Parse one line to an event, a step to columns with one entry; None if it is damaged."""
+    """Parse one line into an event (a step into columns of length 1); None if it is damaged."""
     try:
         event = from_json(line.decode(errors="surrogateescape"))
         if not 0 <= event.time < _END_OF_TIME_S:
@@ -236,8 +236,8 @@ def _blocks(
     """Parse the lines `first` to `stop` (exclusive) in blocks.
 
     Yields:
-        Number of the block's first line; the steps in it, None if there are none or the lines have
-        to be parsed one by one; the numbers of its lines that are not in these steps.
+        Index of the block's first line; the steps in it, None if there are none or the lines have
+        to be parsed one by one; the indices of the lines that are not among these steps.
     """
     count = stop - first
     try:
@@ -262,7 +262,7 @@ def _blocks(
 
 
 def _of_lines(steps: Sequence[_Line]) -> StepColumns | None:
-    """Convert lines of steps to columns; None if there are no lines, or one is irregular."""
+    """Convert lines of steps to columns; None if there are no lines, or one has bad values."""
     parsed = _rows([line.rows for line in steps]) if steps else None
     if parsed is None:
         return None

@@ -1,6 +1,6 @@
-"""Table of NumPy columns that grows, with memory at most a small multiple of its contents.
+"""Growable table of NumPy columns; its memory is at most a small multiple of its contents.
 
-It holds the steps of a long log, of which a job may have millions.
+It stores the steps in a job's event log, which may be millions.
 
 Callers: `history.py`.
 """

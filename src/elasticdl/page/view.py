@@ -326,7 +326,7 @@ def _checkpoints(history: JobHistory, facts: Facts) -> Section:
 
 
 def _of_best(history: JobHistory, facts: Facts) -> str:
-    """Return a sentence on the best checkpoint: its step and metric, and if it is still stored."""
+    """Return a sentence on the best checkpoint: its metric and step, and whether it is stored."""
     best = _best(history)
     if best is None:
         return "No checkpoint is marked as the best one."
@@ -418,10 +418,10 @@ def _rounds(history: JobHistory) -> Section:
 def _metric_by_party(measured: Sequence[Evaluated]) -> str:
     """Choose the metric that the page draws for each party of a federation; empty if none is known.
 
-    It is the accuracy if there is one, else the first other metric, and the loss only without any.
+    A metric with "accuracy" in its name is preferred, then any other, and the loss comes last.
 
     Args:
-        measured: The evaluations with metrics of the parties.
+        measured: Evaluations that have metrics for each party.
     """
     known = {name for event in measured for each in event.party_metrics.values() for name in each}
     return min(known, key=lambda name: (name == "loss", "accuracy" not in name, name), default="")

@@ -1,4 +1,4 @@
-"""Web application of the job page: handles the requests of browsers. `web_server.py` runs it.
+"""Request handlers of the job page: what each URL returns. `web_server.py` starts the server.
 
     GET /            the page; sets a cookie from ?token=
     GET /jobs.json   one row per job, with its loss curve

@@ -1,14 +1,15 @@
-"""Runs the web server of job pages, and reports its URL. `web_app.py` handles the requests.
+"""Starts and stops the job page's server, and reports its URL. `web_app.py` answers the requests.
 
-It runs in this process until Ctrl-C, or in a separate process during a job:
+The server runs in this process until Ctrl-C, or in a separate process during a job:
 
     elasticdl job page OUTPUT      serve()
     elasticdl train --page ...     PageProcess: python -m elasticdl.page OUTPUT --> prints its URL
     the same in a cluster's pod    PageProcess with an `InPod`: prints nothing, see `forwarded.py`
 
-The page of a running job has its own process, which only reads the log. It takes no time from the
-job's interpreter, and if the output is on this machine it does not inherit the job's secrets. It
-exits with the job, when its standard input is closed.
+The separate process only reads the log, so it does not slow down the job's Python interpreter. Of
+the job's environment variables, which may contain secrets, it inherits only a few harmless ones, or
+all of them if the output is on an object store. It exits when the job ends, which closes its
+standard input.
 
 Callers: `cli/`, `__main__.py`.
 """

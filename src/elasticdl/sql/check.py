@@ -301,7 +301,7 @@ def _check_features(schema: pa.Schema, record: ModelRecord, model: Word, program
 def _found(name: str, names: Sequence[str], what: str, program: str, span: Span) -> str:
     """Return the column of a SELECT that a name refers to.
 
-    It has the same name, or else is the only column whose name differs just in case.
+    This is the column with exactly this name, or else the only one that differs just in case.
 
     Args:
         name: The name in the statement.
@@ -358,8 +358,8 @@ def _entry(model: Word, program: str, zoo: Path | None) -> CatalogueEntry:
 def _check_values(statement: Train, program: str, zoo: Path | None) -> None:
     """Raise a `StatementError` if a parameter of the model has an invalid value.
 
-    For a model in the user's own zoo, only the type is compared with that of the default. The model
-    itself rejects other values later, when its frameworks are loaded.
+    For a model in the user's own zoo, a value only has to have the type of the parameter's default.
+    The model itself rejects other invalid values later, when its frameworks are loaded.
     """
     defaults = {p.name: p.default for p in _entry(statement.model, program, zoo).params}
     given = {n.text.removeprefix("model."): v.value for n, v in statement.attributes.items()}
@@ -398,11 +398,14 @@ def _unlike_classes(name: str, given: Mapping[str, Any]) -> str:
 
 
 def _unlike(value: Any, default: str | None) -> str:
-    """Describe the expected type of a parameter if a value has another one; else return "".
+    """Describe the type that a parameter expects if a value has another type; else return "".
 
     Args:
         value: The value in the statement.
         default: The parameter's default, as Python source; None if it has no default.
+
+    Returns:
+        A phrase such as "expected a value of the same type as the default, 0.1".
     """
     try:
         like = literal_eval(default or "None")

@@ -176,7 +176,7 @@ def _clauses(tokens: _Tokens, verb: str) -> _Clauses:
 
 
 def _hint(found: str, verb: str, seen: Sequence[str]) -> str:
-    """Return the end of an error about an unexpected token where a clause should start.
+    """Return advice about an unexpected token where a clause should start.
 
     Args:
         found: The token.
@@ -184,7 +184,8 @@ def _hint(found: str, verb: str, seen: Sequence[str]) -> str:
         seen: Keywords of the clauses before it.
 
     Returns:
-        A suggestion, such as a missing comma or a similar keyword, or just a full stop.
+        Text that completes an error message, such as ". LABEL takes one name." or "; did you mean
+        'LABEL'?"; a full stop if there is no advice.
     """
     near = did_you_mean(found, _TAKES[verb])
     if near != "." or not seen:
@@ -197,7 +198,12 @@ def _hint(found: str, verb: str, seen: Sequence[str]) -> str:
 
 
 def _quoted_label(tokens: _Tokens, begin: int) -> str:
-    """Return the end of an error about more than one word after LABEL; consumes these words."""
+    """Consume the words after LABEL; return advice for the error that there is more than one.
+
+    Returns:
+        Text that completes the error message: advice to put the words in double quotes, or just a
+        full stop if they are not a name with blanks.
+    """
     while not tokens.is_done and tokens.peek().text.upper() not in CLAUSES:
         tokens.take()
     span = tokens.since(begin)

@@ -61,7 +61,7 @@ def kind_of_values(type_: pa.DataType) -> str:
 
 
 def note_on_times(schema: pa.Schema, trained: Mapping[str, str], model: str) -> str:
-    """Return a note on columns with dates where training had timestamps, or vice versa; may be "".
+    """Return a note if a column has dates where training had timestamps, or vice versa; else "".
 
     Args:
         schema: Columns of a query, with the names that they had in training.

@@ -9,7 +9,7 @@
     BUCKET(x, [boundary, ...])         the interval that a number lies in
     CROSS([a, b, ...], buckets)        a combination of categories, hashed
     EMBEDDING(x, dimension [, combiner])        a category as a trainable vector
-    INDICATOR(x)                       a category as zeros and a one
+    INDICATOR(x)                       a category as a one-hot vector
 
 After SQLFlow's language guide, section "Column clause"
 (https://github.com/sql-machine-learning/sqlflow/blob/develop/doc/language_guide.md). If a feature

@@ -36,7 +36,7 @@ _TRAINED_FOLLOWS = {"USING", "EVALUATE", "EXPLAIN"}
 
 
 class CompletionNames:
-    """Names of tables, columns and models to complete; those of the database are cached.
+    """Names that completion offers: tables and columns (cached), and models.
 
     Args:
         connection: Connection to the database.

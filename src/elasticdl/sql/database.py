@@ -82,7 +82,8 @@ class TableInfo:
         columns: Name of each column -> its type, as the database writes it.
         key: Columns that identify a row and never change, such as the PRIMARY KEY or the database's
             own row number (`rowid`); empty if there are none.
-        why_no_key: Why `key` is empty and how to fix it, as a part of a sentence.
+        why_no_key: Why `key` is empty and how to fix it, such as "t has no PRIMARY KEY. Add one:
+            ...", to complete an error message.
         casts: Column of `key` -> SQL type to cast it to in a SELECT; only for columns that would
             otherwise lose digits when they are read.
         definition: The SQL that defines a view; empty for a table, or if it is unknown.

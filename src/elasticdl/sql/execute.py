@@ -3,8 +3,8 @@ r"""Runs the statements of a program, in order.
     program --parse--> statements --check--> requests --submitter--> a separate process
                             \-- a plain statement --> the database, here
 
-The process computes the statement: `training.py`, `prediction.py`, `evaluation.py`,
-`explanation.py`.
+The separate process runs the statement's function in `training.py`, `prediction.py`,
+`evaluation.py` or `explanation.py`.
 
 A failing statement ends the program: earlier statements are complete, later ones never start.
 
@@ -57,7 +57,7 @@ RunSubmitter = Callable[[Path, "dict[str, str]"], int]
 
 
 class SubmitterError(ElasticDLError):
-    """A submitter (see `submitter.py`) failed and has printed why; the exit code is passed on."""
+    """A submitter (see `submitter.py`) failed and printed why; this error has its exit code."""
 
     def __init__(self, exit_code: int) -> None:
         # A process killed by signal N has the exit code -N; shells report 128 + N.
@@ -91,7 +91,8 @@ class Result:
     Attributes:
         statement: The statement.
         rows: Its rows, which must be read before the next result is requested; None if it has none.
-        program: Source of the submitter (see `submitter.py`), if it was requested instead of a run.
+        program: Source of the submitter (see `submitter.py`), if `execute` was called with
+            `explain`; else None.
     """
 
     statement: Statement

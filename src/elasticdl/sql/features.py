@@ -1,4 +1,4 @@
-"""Completes the features of a COLUMN clause with facts from the values of their columns.
+"""Completes the features of a COLUMN clause with values from the data, such as vocabularies.
 
 Statements without a COLUMN clause have the default features of `zoo/prebuilt/derived.py`.
 
@@ -22,7 +22,7 @@ _MARKED_KINDS = ("number", "time")
 
 
 def resolve(feature: Mapping[str, Any], columns: Sequence[ColumnSummary]) -> dict[str, Any]:
-    """Complete a feature of a COLUMN clause with facts from the values of its column.
+    """Complete a feature of a COLUMN clause with values from its column, such as a vocabulary.
 
     Args:
         feature: One of the features that `columns.features_of` returned. It may be incomplete, for

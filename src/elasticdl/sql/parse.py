@@ -130,7 +130,7 @@ def _statement(program: str, tokens: Sequence[Token], stop: int) -> Statement:
 
 
 def _extension(tokens: Sequence[Token]) -> int | None:
-    """Return the index of the first token of the extension (`TO TRAIN` ...); None without one."""
+    """Return the index of the extension's first token (`TO TRAIN` ...); None if there is none."""
     return next(
         (index for index, depth in _depths(tokens) if depth == 0 and _begins(tokens, index)), None
     )
@@ -171,7 +171,10 @@ def _begins(tokens: Sequence[Token], index: int) -> bool:
 
 
 def _is_followed_by_clause(tokens: Sequence[Token], index: int) -> bool:
-    """Return whether a name and a clause keyword follow, as they do after a verb."""
+    """Return whether the word at `index` is used as a verb (TRAIN, PREDICT, ...), not as a name.
+
+    After a verb come a name and a clause keyword, or a name with a dot that ends the statement.
+    """
     after = index + 1
     if not _is_name(tokens, after):
         return False

@@ -236,7 +236,7 @@ def _made_empty(
     outputs are unknown until the model predicts.
 
     Returns:
-        What was done, as a part of a note to the user; empty if the table exists already.
+        What was done, such as "t was created without rows"; empty if the table exists already.
     """
     if database.table(request.table) is not None:
         return ""

@@ -1,4 +1,4 @@
-"""Prints the results of statements: rows, programs, and a bar chart for an EXPLAIN.
+"""Prints the results of statements: rows, generated programs, and a bar chart for an EXPLAIN.
 
 Used by the shell and by `cli/sql.py`.
 """

@@ -1,7 +1,7 @@
 """Retries while a resource is in use by another process that will soon release it.
 
-The submitter of a killed statement runs until it has saved its progress. If the same statement is
-run again immediately, the resource is still in use.
+When a statement is killed, its submitter (the process that runs it) continues until it has saved
+its progress. If the same statement is run again immediately, the resource is still in use.
 
 Used by `models.py` and `databases/duckdb.py`.
 """

@@ -230,7 +230,7 @@ def _keys(dialect: str) -> KeyBindings:
 
 
 def _history() -> History:
-    """Return the user's history, in a file that no other user can read."""
+    """Return the user's input history, in a file that no other user can read."""
     path = platformdirs.user_data_path("elasticdl") / "sql_history"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,8 +5,9 @@
     run_process   shares the terminal: for the shell and `elasticdl sql`
     run_piped     passes the output on line by line: for the notebook and the server
 
-The submitter's standard input is a pipe that nothing is written to. It closes when the parent
-process ends, even if it is killed, and the submitter then stops.
+A submitter is the generated program that runs one statement (`submitter.py`). Its standard input is
+a pipe to which nothing is written. The pipe closes when the parent process ends, even if that is
+killed, and the submitter then stops.
 
 Used by `execute.py`, the notebook and the server.
 """

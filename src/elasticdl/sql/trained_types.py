@@ -60,9 +60,10 @@ def check_read(  # noqa: PLR0917 - a query, and how the model was trained
     begins_at: tuple[int, int],
     label: str = "",
 ) -> None:
-    """Check the types of rows that are about to be read, whose values may have determined them.
+    """Check, when a query is read, that its columns have the types of the training data.
 
-    Dates as text are accepted, because a model reads them.
+    `check.py` cannot find every mistake: SQLite, for example, derives a type from the values in the
+    rows. Dates written as text are accepted, because models parse them.
 
     Args:
         schema: Columns of the rows, with the names that they had in training.
@@ -107,7 +108,7 @@ def _columns_of(features: Any) -> Iterator[str]:
 
 
 def _kind(type_: str) -> str:
-    """Return the kind of an Arrow type, given its name: a key of `_KINDS`, or "" for others."""
+    """Return the kind of an Arrow type, given its name: "numbers", "text", ...; "" for others."""
     return next((kind for kind, pattern in _KINDS.items() if pattern.match(type_)), "")
 
 

@@ -376,7 +376,7 @@ def _check_counts(params: Mapping[str, Any], request: TrainRequest) -> None:
 
 
 def _rounded(features: Sequence[Mapping[str, Any]], snapshot: FileSnapshot) -> list[str]:
-    """Return the columns with integers beyond 2^53, which are rounded as numeric features."""
+    """Return the columns of numeric features whose integers exceed 2^53 and so will be rounded."""
     sources = [each.get("of", each) if each["kind"] == "bucket" else each for each in features]
     names = [source["column"] for source in sources if source["kind"] == "number"]
     return [column.name for column in snapshot.columns if column.name in names and column.is_wide]

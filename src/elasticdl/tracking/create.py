@@ -1,6 +1,6 @@
 """Creates the trackers that a job requests, and describes the job to them.
 
-Callers: `engines/run.py`. Sessions and the federated engine create their own `Job`.
+Callers: `engines/run.py`, `engines/federated/training.py` and `sessions/tracking.py`.
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ class MlflowTracker:
         return run
 
     def _keep(self, attempt: TrackedAttempt, *, run_id: str, mark: str) -> StoredRun:
-        """Store the MLflow run in the job's output, so that later attempts continue this run.
+        """Record the job's MLflow run in its output, so that later attempts continue this run.
 
         Args:
             attempt: The start of the job.

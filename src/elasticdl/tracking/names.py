@@ -40,7 +40,7 @@ class MetricNames:
         self._taken = {*self.renamed, *kept}
 
     def of(self, originals: Iterable[str]) -> dict[str, str]:
-        """Return each metric's name -> its name in the tracker; valid names take precedence."""
+        """Return each metric's name -> its name in the tracker; valid names are assigned first."""
         originals = list(originals)
         for original in sorted(originals, key=lambda name: allowed(name) != name):
             if original not in self._names:

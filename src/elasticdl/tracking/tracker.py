@@ -45,14 +45,14 @@ class MetricPoint:
 
     Attributes:
         kind: Reason for the point: an epoch ended, the validation data were evaluated, some
-            seconds passed, or a report on each example of some data was made.
+            seconds passed, or a report with one row per example was written.
         step: Steps completed by then.
         epoch: Epoch at that time, from 0.
         time: Time in seconds since 1970-01-01 UTC.
         training: Name -> value on the training data, including NaN and infinities.
         validation: Name -> value on the validation data, without the prefix `val_`. At the end of
-            an epoch these are the latest known values, which an evaluation has already reported. A
-            report's names are prefixed with the name of their data.
+            an epoch these are the latest known values, which an evaluation has already reported.
+            Names from a report are prefixed with the name of the report's data.
     """
 
     kind: Kind

@@ -1,4 +1,4 @@
-"""Image names: typed by users, pushed to, run by pods, and recorded in trained models.
+"""Names of container images: checks names that users type, or that pods and models contain.
 
     registry.example:5000/team/fintech              a repository
     registry.example:5000/team/fintech:tag          may be a different image tomorrow

@@ -1,7 +1,7 @@
 """Packs the running ElasticDL as a wheel: its installed files and their metadata.
 
-No build is involved: an installed wheel and an editable source tree have the same files, and the
-running code itself is packed. It needs no network. Equal files produce equal bytes, so that the
+The running code itself is packed, without a build and without network access: an installed wheel
+and an editable source tree have the same files. Equal files produce equal bytes, so that the
 image's layer stays valid.
 
 Format: https://packaging.python.org/specifications/binary-distribution-format/

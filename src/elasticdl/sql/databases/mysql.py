@@ -2,10 +2,10 @@
 
 Types are converted as in `plain.py`, and:
 
-* TINYINT(1), which is BOOLEAN, and BIT(1) are bool; a value other than 0 and 1 is rejected:
-  CAST(the_column AS SIGNED) reads it. Longer BITs are integers.
-* DECIMAL of more than 38 digits is float64. FLOAT has only the 6 digits that the server sends;
-  the_column * 1e0 has all of them.
+* TINYINT(1), which is BOOLEAN, and BIT(1) are bool; a value other than 0 and 1 is rejected: to read
+  it, write CAST(the_column AS SIGNED) in the SELECT. Longer BITs are integers.
+* DECIMAL of more than 38 digits is float64. FLOAT has only the 6 digits that the server sends; to
+  read all digits, write the_column * 1e0 in the SELECT.
 * TIMESTAMP is UTC: the connection's time zone is +00:00. DATETIME has no zone.
 * TIME beyond a day or below zero, '0000-00-00' and geometric types are rejected by name.
 

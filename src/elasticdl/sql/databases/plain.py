@@ -225,9 +225,9 @@ def written_type(found: pa.DataType, words: Mapping[str, str]) -> str:
 
     Args:
         found: Arrow type of the values.
-        words: Name of an Arrow type -> name of the database's type. The names `decimal`, `list` and
-            `time` stand for all types of that kind, `timestamp` and `timestamp with zone` for all
-            timestamps. In the database's type, `{item}`, `{digits}` and `{scale}` are replaced.
+        words: Arrow type -> the database's type, such as `int64` -> `BIGINT`. The keys `decimal`,
+            `list` and `time` stand for all types of that kind, `timestamp` and `timestamp with
+            zone` for all timestamps. `{item}`, `{digits}` and `{scale}` in a value are filled in.
 
     Raises:
         UsageError: The database has no such type.

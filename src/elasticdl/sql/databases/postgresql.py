@@ -6,7 +6,7 @@ Types are converted as in `plain.py`, and:
 * CHAR(n) loses its trailing spaces, which have no meaning in SQL.
 * Arrays with several dimensions become one list, row by row.
 * Types added by an extension are rejected, except enumerations; so are money, bit, inet, oid,
-  geometric types, ranges and composite types: CAST(the_column AS text).
+  geometric types, ranges and composite types: write CAST(the_column AS text) in the SELECT.
 * A name is first looked up as written, then in lower case, as PostgreSQL does for names without
   quotes.
 

@@ -78,7 +78,7 @@ class Queries:
 
 
 class DatabaseQuery:
-    """One or more consecutive calls of a driver on one connection.
+    """A query that can be cancelled: one or more consecutive driver calls on one connection.
 
     Attributes:
         is_cancelled: Whether a cancel was requested. Loops check this between two calls, when

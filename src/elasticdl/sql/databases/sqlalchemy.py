@@ -195,7 +195,7 @@ class SQLAlchemyConnection(BaseDatabase):
     ) -> list[TupleColumn] | None:
         """Return a result's columns with the types that the driver reports.
 
-        None, as here, means that the types are derived from the values in the first rows.
+        This base implementation returns None: the types are derived from the first rows instead.
         """
         return None
 

@@ -219,7 +219,7 @@ class BaseDatabase(ABC):
             return transaction.run(_insert(where, quoted_names, values))
 
     def _appended(self, info: TableInfo, rows: RowSource) -> list[str]:
-        """Return, for each column of the rows to append, the table's column of that name.
+        """Find the table's column of the same name for each column of the rows to append.
 
         Raises:
             DatabaseError: The table has no such column, or the values do not fit it.
@@ -305,7 +305,7 @@ class BaseDatabase(ABC):
     ) -> Iterator[None]:
         """Context manager that adds missing columns to a table; if its block fails, removes them.
 
-        Here, the transaction's rollback removes them.
+        In this base class, the rollback of the transaction removes them.
 
         Args:
             transaction: The transaction.

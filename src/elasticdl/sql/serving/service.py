@@ -1,8 +1,8 @@
 """The gRPC service of `elasticdl sql-server`: checks callers, limits sessions, runs programs.
 
-    Run                 responses until the end; cancelling the call cancels its execution
-    Run, exit_on_submit a Job immediately; its execution continues, and Fetch returns its output
-    Fetch               the output of a job since the last call
+    Run                      returns responses until the end; cancelling it cancels the program
+    Run with exit_on_submit  returns a Job immediately; the program continues
+    Fetch                    returns the output of a job since the last call
 
 The token of each Run call is checked in constant time before anything else.
 

@@ -1,4 +1,4 @@
-"""Exists only for old imports: the base class of the reader of a model's `custom_data_reader`."""
+"""Exists only for old imports: `AbstractDataReader`, the base class of users' data readers."""
 
 from __future__ import annotations
 
