@@ -12,7 +12,7 @@ import numpy as np
 from elasticdl.errors import DefinitionError
 
 Arrays: TypeAlias = Any
-"""A numpy array, or a dict, list, tuple or namedtuple of them; the first axis is the example."""
+"""A NumPy array of shape [num_examples, ...], or a dict, list, tuple or namedtuple of them."""
 
 # Of more named arrays than the first number, as many as the second are described in a message.
 _MAX_ARRAYS, _MAX_SHOWN = 10, 5

@@ -37,7 +37,7 @@ _QUOTE, _FEED, _RETURN = b'"\n\r'
 _GZIP_START = b"\x1f\x8b"
 
 BLOCK_BYTES = 256 << 10
-"""Least number of bytes that are parsed to read a row, in about a millisecond."""
+"""Smallest block that is parsed to read one row; parsing it takes about a millisecond."""
 
 MAX_ROW_BYTES = 64 << 20
 """Size of the longest row that is read."""

@@ -47,9 +47,9 @@ A callback may swap weights for a validation, or change them after it.
 """
 
 MetricStates: TypeAlias = Mapping[str, tuple[np.ndarray[Any, Any], ...]]
-"""Metric name -> arrays that add up over batches and workers. `loss` is always present.
+"""Metric name -> arrays that are summed over batches and workers. `loss` is always present.
 
-The states of a metric in `Metrics.ordered` do not add up: those of a later batch replace them.
+The states of a metric in `Metrics.ordered` are not summed: those of a later batch replace them.
 """
 
 State: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
