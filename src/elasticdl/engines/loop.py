@@ -248,8 +248,9 @@ class Loop:
             NonFiniteLossError: The loss became NaN or infinite.
         """
         hooks = self.trainer.hooks
-        if self.options.best_mode == "auto" and self.options.best_metric != "val_loss":
-            which = "highest" if self._best_mode() == "max" else "lowest"
+        which = "highest" if self._best_mode() == "max" else "lowest"
+        is_usual = self.options.best_metric == "val_loss" and which == "lowest"
+        if self.options.best_mode == "auto" and not is_usual:
             self.reporter.note(
                 f"The best checkpoint is the one with the {which} {self.options.best_metric}; to "
                 "change that, set --best_mode."

@@ -41,6 +41,7 @@ class TorchMetrics:
         why_sums: The reason that states of batches are added up, for errors; empty if they are
             carried from one batch to the next.
         may_reshape: Whether labels may be reshaped for a metric; see `label_shapes.py`.
+        maximizes_loss: Whether the optimizer maximizes the loss, so that high values are better.
 
     Raises:
         DefinitionError: A metric is neither a function nor a TorchMetrics metric, or is called
@@ -54,8 +55,10 @@ class TorchMetrics:
         where: str,
         why_sums: str = "",
         may_reshape: bool = False,
+        maximizes_loss: bool = False,
     ) -> None:
         self._functions = functions
+        self._maximizes_loss = maximizes_loss
         self._where = functions.where or where
         check_names([named.name for named in functions.named], self._where)
         self._means = [named for named in functions.named if not is_metric(named.metric)]
@@ -259,6 +262,8 @@ class TorchMetrics:
 
     def direction(self, name: str) -> Literal["min", "max"] | None:
         """Return whether low or high values of a metric are better; None for a function."""
+        if name == "loss" and self._maximizes_loss:
+            return "max"
         metric, _ = self._with_states.get(name, (self._logged.get(name), None))
         better = None if metric is None else metric.higher_is_better
         return None if better is None else "max" if better else "min"

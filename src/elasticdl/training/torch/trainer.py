@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -186,18 +187,16 @@ class TorchTrainer:
         self._refusals = Refusals(
             self.model, self._parameters, definition.origin, kept=self._tensors_kept()
         )
-        where = str(definition.origin)
-        self.training_metrics = TorchMetrics(
-            definition.create_metrics(Mode.TRAINING),
-            where=where,
-            why_sums=OF_TRAINING,
+        metrics_of = functools.partial(
+            TorchMetrics,
+            where=str(definition.origin),
             may_reshape=definition.has_default_input,
+            maximizes_loss=all(group.get("maximize") for group in self.optimizer.param_groups),
         )
-        self.evaluation_metrics = TorchMetrics(
-            definition.create_metrics(Mode.EVALUATION),
-            where=where,
-            may_reshape=definition.has_default_input,
+        self.training_metrics = metrics_of(
+            definition.create_metrics(Mode.TRAINING), why_sums=OF_TRAINING
         )
+        self.evaluation_metrics = metrics_of(definition.create_metrics(Mode.EVALUATION))
         self.hooks = TorchHooks(
             callbacks,
             definition,
