@@ -437,8 +437,9 @@ def build_image(
         print_fn: Called with messages for the user.
 
     Raises:
-        UsageError: A part of the image is missing or invalid, or must not be part of an image.
-        UnavailableError: The container engine, a registry or the index cannot be reached.
+        UsageError: Something to put into the image is missing, invalid, or not allowed in an image.
+        UnavailableError: The container engine, an image registry or the package index cannot be
+            reached.
         MissingExtraError: A package that building needs is not installed.
     """
     with _image_builder():

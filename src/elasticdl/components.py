@@ -112,7 +112,7 @@ class AugmentorBase(BaseClass):
 
     @abstractmethod
     def add_augmentation(self, generator: Any) -> Any:
-        """Return a generator of the same `(x, y, sample weight)` with each example augmented."""
+        """Return a generator of the same examples `(x, y, sample weight)`, each one augmented."""
 
     def add_validation_augmentation(self, generator: Any) -> Any:
         """Return a generator of augmented validation examples.

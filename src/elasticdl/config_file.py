@@ -1,8 +1,9 @@
 """Config files: reads YAML into nested attributes, and remembers the line of each value.
 
 `read_config` returns the file as nested attributes (`config.data_loader.shuffle`), the form in
-which components read it. Reading a missing name is an error that lists the available names and
-says where the name belongs. This module does not define which names a config must have.
+which the components of a training session (data loader, model builder, ...) read it. Reading a
+missing name is an error that lists the available names and says where the name belongs. This module
+does not define which names a config must have.
 
 Callers: components of a session, and the code that creates them.
 """
@@ -155,7 +156,7 @@ _METHODS = frozenset(name for name in vars(ConfigStruct) if not name.startswith(
 
 
 def _shown(key: object) -> str:
-    """Return a key in quotes, after a space, for an error message.
+    """Return a key in quotes for an error message, after a space: " 'loss'".
 
     Returns an empty string if the key does not look like a key of a config: the file may then be of
     another kind, whose content must not be printed.

@@ -1,4 +1,6 @@
-"""Model definition: the one internal form that every dialect is read into.
+"""Model definition: what to train, in one internal form for models of every dialect.
+
+A dialect is a style of describing a model: a file of functions, a class, a saved model.
 
 A `ModelDefinition` is a frozen record of functions. It holds no model, no optimizer and no
 data: an engine calls the factories in the process that trains, so that any worker can build the
@@ -136,7 +138,7 @@ class Epochs:
             the state of the pipeline.
         check: Function (number of an epoch, from 0): raises a DefinitionError if user code has
             changed the pipeline, because the change would have no effect. Called when training
-            begins the epoch, after the callbacks of its begin. None: there is nothing to check.
+            begins the epoch, after the `on_epoch_begin` callbacks. None: there is nothing to check.
     """
 
     num_examples: int
@@ -191,8 +193,8 @@ class NamedMetric:
         output: Name of the model output that it measures; None if there is only one.
         weighted: Whether sample weights count, as in Keras' `weighted_metrics`; otherwise they do
             not, as in its `metrics`.
-        direction: "min" or "max", whichever values are better, if the user's way to name the metric
-            says so ("accuracy") and the object does not.
+        direction: "min" or "max": whether lower or higher values are better. Set if the user gave
+            a name ("accuracy") or function that tells; None otherwise.
     """
 
     name: str

@@ -102,10 +102,9 @@ def for_scripts(function: Callable[_Arguments, _Result]) -> Callable[_Arguments,
 def ends_at_caller(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
     """Decorator: shorten tracebacks and name keywords in messages, for callers in scripts.
 
-    The traceback ends at the caller's line and this function's, which Python adds, because the
-    message contains everything that the caller can act on; with the environment variable
-    `ELASTICDL_DEBUG`, it is complete. Messages name the function's keywords instead of the command
-    line's options.
+    A traceback shows only the caller's line and one of this module, because the message contains
+    everything that the caller can act on. With the environment variable `ELASTICDL_DEBUG`, it is
+    complete. Messages name the function's keywords instead of the command line's options.
     """
 
     @functools.wraps(function)
@@ -127,10 +126,10 @@ def ends_at_caller(function: Callable[_Arguments, _Result]) -> Callable[_Argumen
 
 
 def _show_without_traceback(error: KeyboardInterrupt) -> None:
-    """Have notebooks show only the notes of an interrupt, as they show an `ElasticDLError`.
+    """Make notebooks show an interrupt as its notes, without a traceback.
 
-    Notes say to run the command again; in a notebook, it is a call. Elsewhere they stay as they
-    are, because a script is run by a command.
+    A note such as "run the same command to resume" becomes "make the same call" there. Outside of
+    notebooks it stays unchanged, because a script is started by a command.
     """
     notes = " ".join(getattr(error, "__notes__", ()))
     if notes:

@@ -10,7 +10,7 @@ of the model that resulted: it leaves out events that a later attempt superseded
 The writers keep two rules, so that no event is lost or counted twice:
 
 * The steps up to a checkpoint are logged before the checkpoint is published, and no
-  `StepCommitted` spans a checkpoint: then a resume cuts between two events.
+  `StepCommitted` has steps from both before and after it: a resume cuts the log between two events.
 * Within an attempt, steps never decrease.
 
 Callers: the engines write; `page/`, `tracking/` and the audit read.

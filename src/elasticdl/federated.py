@@ -456,9 +456,10 @@ def status(config: str) -> AggregatorStatus | PartyStatus:
     """Return the status of an aggregator or a party; the saved status if it is not running.
 
     Args:
-        config: An aggregator's or a party's config. Here and in the functions below, the process
-            must run on this machine and belong to this user: it accepts no commands over a network.
-            (For an aggregator that was started with `output`, give that folder instead.)
+        config: The config with which an aggregator or a party was started. Here and in the
+            functions below, its process must run on this machine and belong to this user: it
+            accepts no commands over a network. (For an aggregator that was started with `output`,
+            give that folder instead.)
 
     Raises:
         ElasticDLError: The status cannot be read; see `elasticdl.errors`.

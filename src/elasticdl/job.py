@@ -36,8 +36,8 @@ class ModelReference:
         model_def: Dotted name: file, then class or function.
         dialect: Name of the dialect. None: infer it from the file.
         params: Values by name, as given with `--params`.
-        overrides: Contract function -> dotted name of its replacement
-            (`input_fn`, `loss`, `optimizer`, `eval_metrics_fn`); for a session, key of the config
+        overrides: Name of a function of the model file (`input_fn`, `loss`, `optimizer`,
+            `eval_metrics_fn`) -> dotted name of its replacement; for a session, key of the config
             -> dotted name of a component.
         config_file: The config file that `params` and `overrides` were read from, named in errors;
             None if they were given on the command line or in a call.

@@ -75,7 +75,8 @@ def training_job(
         output: Folder for the TrainedModel, its checkpoints and events.
         model_def: Dotted name of the model: file, then class or function.
         spec: YAML file of a saved model, instead of `model_def`. Code that it names is taken from
-            `model_zoo`, from the file's own folder, or from beside it within the working directory.
+            `model_zoo`; without one, from the spec's folder, or from a folder above it within the
+            working directory.
         model_zoo: Folder or git URL of the user's code; None means the prebuilt zoo.
         params: `"name=literal, ..."` or a mapping, for the model's constructor and the functions of
             its file.
@@ -555,9 +556,9 @@ def workers(
 def _sharing_workers(
     num_workers: int | str | None, ray_address: str | None, give_up_after: float | str
 ) -> Workers | None:
-    """Parse the worker options of an evaluation or prediction; None means in this process.
+    """Parse the worker options of an evaluation or prediction; return None for this process.
 
-    Their number is a maximum: ranges such as `2..4` are rejected.
+    The number of workers is a maximum: ranges such as `2..4` are rejected.
     """
     if num_workers is None:
         return None

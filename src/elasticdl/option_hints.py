@@ -1,7 +1,7 @@
 """Hints for users of other tools: maps their option names to ElasticDL's.
 
-A user who types `--epochs` or passes `callbacks=` gets a hint at the option, or the part of the
-model file, to use instead.
+A user who types `--epochs` or passes `callbacks=` gets a hint that names the option, or the part
+of the model file, to use instead.
 
 Callers: `cli/main.py`, `job_options.py`.
 """

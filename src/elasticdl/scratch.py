@@ -66,7 +66,8 @@ def _remove(made: Path, maker: int) -> None:
 def _remove_tree(folder: Path) -> None:
     """Remove a folder; if that fails, keep its `alive` file so that the next run finds it.
 
-    Meanwhile another thread may write into it, and this process may be killed before it is done.
+    It can fail because another thread still writes into the folder. The `alive` file is removed
+    last, because this process may be killed before all other files are removed.
     """
     with contextlib.suppress(OSError):
         for child in folder.iterdir():

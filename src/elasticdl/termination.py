@@ -42,8 +42,9 @@ def terminate(signum: int, frame: FrameType | None, within: FrameType | None = N
     Args:
         signum: The signal.
         frame: The frame that it interrupted.
-        within: The frame above which an import counts; None counts every import. A script that is
-            imported itself may call ElasticDL.
+        within: One of the frames that called `frame`. Only an import that runs inside it delays
+            the exception; with None, every import does. This ignores the import of a script that
+            calls ElasticDL while it is imported itself.
     """
     global _num_delays  # noqa: PLW0603 - of this process
     if _num_delays >= _MAX_DELAYS or not _is_importing(frame, within):

@@ -1,7 +1,7 @@
 """Opens files that the user names, and rejects everything that is not a regular file.
 
-Opening a named pipe without a writer blocks, a device such as `/dev/zero` never ends, and both pass
-for a file until they are read. So every file that a user names is opened here, or checked here
+Opening a named pipe without a writer blocks, a device such as `/dev/zero` never ends, and both look
+like files until they are read. So every file that a user names is opened here, or checked here
 before a library opens it.
 
 The errors are `OSError`s whose `strerror` is a sentence for the user; the callers convert them into

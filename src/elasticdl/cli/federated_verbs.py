@@ -81,8 +81,8 @@ def train(config: str, num_rounds: int | None) -> int:
 def status(config: str, as_json: bool) -> int:
     """Show the status of the aggregator or the party of CONFIG.
 
-    If no process is running, it shows what is saved. Only this machine is contacted. A process that
-    does not respond within 10 s is reported, and the exit code is 75.
+    If no process is running, it shows the saved status. Only this machine is contacted. A process
+    that does not respond within 10 s is reported, and the exit code is 75.
 
     \b
     Examples:
@@ -127,8 +127,8 @@ def evaluate(config: str, as_json: bool) -> None:
 
     With the aggregator's CONFIG, each party evaluates the global model now; a party that keeps its
     metrics private is named without them. With a party's CONFIG, the party's model is evaluated on
-    its own validation data, and nothing leaves its process: the model that it trained last, or the
-    global model if that was synced since.
+    its own validation data, and nothing leaves its process. A party's model is the one that it
+    trained last, or the global model if that was synced since.
 
     \b
     Examples:

@@ -197,11 +197,11 @@ def _answer(error: BaseException, *, debug: bool) -> int | None:  # noqa: C901, 
 
 
 def _what_is_kept(error: BaseException) -> str:
-    """Return the sentences about saved progress that a run attached to an interruption.
+    """Return the notes of an exception, in which an interrupted run says what it has saved.
 
     Args:
-        error: The exception that ended the run. The run added the sentences to it with `add_note`;
-            without any, the result is empty.
+        error: The exception that ended the run. The result is empty if the run added no notes to
+            it (with `add_note`).
     """
     # click converts a KeyboardInterrupt into its own exception.
     notes = [

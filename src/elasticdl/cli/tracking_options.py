@@ -1,4 +1,4 @@
-"""Options for tracking a training job."""
+"""Options for tracking a training job in MLflow and TensorBoard."""
 
 from __future__ import annotations
 

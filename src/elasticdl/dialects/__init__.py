@@ -1,4 +1,4 @@
-"""Dialects: the ways in which users describe a model, each read into a `ModelDefinition`.
+"""Dialects: the styles in which users describe a model; each is converted to a `ModelDefinition`.
 
 A dialect is one file with a name, its requirements, `matches(model_code)` and `define(model_code)`.
 Dialects do not know each other; this is the only module that knows all of them. Dialects of plugins
@@ -109,10 +109,10 @@ def resolve(model_code: ModelCode, dialect: str | None = None) -> ModelDefinitio
 
 
 def _completed(definition: ModelDefinition, model_code: ModelCode) -> ModelDefinition:
-    """Add to a definition what all dialects read in the same way.
+    """Complete a definition of any dialect with class names and with notes on ignored settings.
 
-    These are the class names (`classes` in the model file), and notes on another library's trainer
-    in a PyTorch file.
+    The names are those in `classes` of the model file. The notes are about settings of another
+    library's trainer in a PyTorch file.
 
     Raises:
         DefinitionError: A trainer in the file has a setting that would not be applied.

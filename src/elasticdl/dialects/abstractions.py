@@ -1,4 +1,4 @@
-"""Session dialect: a data loader, a preprocessor, a model builder and an evaluator.
+"""Session dialect: converts a training session's component classes to a `ModelDefinition`.
 
     data_loader --> augmentor --> preprocessor --> endless batches, and their number in an epoch
                                   model_builder --> a compiled model
@@ -74,7 +74,7 @@ def matches(model_code: ModelCode) -> bool:
 
 
 def define(model_code: ModelCode) -> ModelDefinition:
-    """Return the definition of a session, which is described by component classes and a config.
+    """Return the definition of a session, given its component classes and its config.
 
     Raises:
         DefinitionError: A component or a method of one is missing, or the config lacks a key.
@@ -205,7 +205,7 @@ class Components:
             mode: TRAINING takes the training generator, other modes the validation generator.
 
         Raises:
-            DefinitionError: A component returned something else than a generator and a number.
+            DefinitionError: A component did not return a generator and a number.
             UserCodeError: A component raised.
         """
         training = mode is Mode.TRAINING
@@ -313,7 +313,7 @@ class Components:
         return ways
 
     def eval_functions(self) -> Any:
-        """Return what the evaluator's `get_eval_funcs` returns; None without an evaluator."""
+        """Return the evaluation functions of the user's evaluator; None without an evaluator."""
         if self.evaluator is None:
             return None
         return _call(self.evaluator, "get_eval_funcs")
@@ -462,10 +462,9 @@ def _call(component: Any, method: str, *args: Any) -> Any:
 
 
 def is_replaced(callback: Any) -> bool:
-    """Return whether a callback is one of Keras' that ElasticDL leaves out.
+    """Return whether ElasticDL leaves out a Keras callback, because it does the same work itself.
 
-    ElasticDL does the work of such callbacks itself: for example, it writes checkpoints, so
-    `ModelCheckpoint` is left out.
+    For example, ElasticDL writes checkpoints, so `ModelCheckpoint` is left out.
     """
     return any(
         kind.__name__ in _KEPT_BY_US and kind.__module__.partition(".")[0] == "keras"

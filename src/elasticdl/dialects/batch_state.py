@@ -1,15 +1,15 @@
-"""Batch state: detects state of a dataset or a `collate_fn` that changes batches from call to call.
+"""Detects a dataset or `collate_fn` with state that changes a batch each time it is read.
 
 No checkpoint contains such state, each worker has its own copy, and reading an example batch before
 training would change it. So the first batches of a loader are read several times, with the same
 seeds:
 
-    different batches                they depend on state: an error with its name
-    a generator has drawn            an error, unless it is seeded again for each item
-    same batches, different state    a counter or a log: a warning with its name
+    different batches                they depend on state: an error that names the state
+    own random generator was used    an error, unless it is seeded again for each item
+    same batches, different state    a counter or a log: a warning that names the state
     same batches, same state         no state, or a cache that is filled by now
 
-The name is that of the object that changed. It is searched for in attributes, items, closures,
+Errors and warnings name the object that changed. It is searched for in attributes, items, closures,
 default arguments and variables of the file.
 
 Callers: `torch_loaders.py`.
@@ -114,7 +114,7 @@ class BatchState:
 
     @contextlib.contextmanager
     def preserved(self) -> Iterator[None]:
-        """Context manager that undoes, on exit, how reading batches in the block changed counters.
+        """Context manager: on exit, restore the counters that reading batches in the block changed.
 
         Counters are the values that, according to `check`, change without affecting the batches.
         """
@@ -224,10 +224,10 @@ class _Value:
 
 
 class _Snapshot:
-    """The state of the values that a loader can reach, at one time, to find and undo changes.
+    """Snapshot of all values that a loader can reach, to find and undo later changes.
 
     Args:
-        values: The values. They are kept alive, so that no id is used again.
+        values: The values. They are kept alive, so that Python does not reuse their ids.
     """
 
     def __init__(self, values: Iterator[_Value]) -> None:
@@ -266,19 +266,19 @@ class _Snapshot:
 
 
 def _all_begin(readings: Sequence[Sequence[str]], results: Sequence[str]) -> bool:
-    """Return whether all readings gave the same batches, as far as each of them went.
+    """Return whether each reading gave the same batches as the longest one, as far as it went.
 
     Args:
         readings: For each reading, the digests of its batches, from the first batch on.
-        results: Digests of the batches of a reading that is at least as long as the others.
+        results: Digests of the batches of the longest reading.
     """
     return all(list(each) == list(results[: len(each)]) for each in readings)
 
 
 def _token(value: Any) -> Any:
-    """Return a value's own state in a form that can be compared; None if it has no known state.
+    """Return a value's own state in a comparable form; None if it has no known state.
 
-    Values within it are not included: for a list, the state is only its length.
+    The state of values within it is not included: a list is represented by its length only.
     """
     if isinstance(value, _PLAIN):
         return repr(value)
@@ -297,9 +297,9 @@ def _token(value: Any) -> Any:
 
 
 def _content(value: Any) -> Any:
-    """Return a copy of a small container, array or tensor, which may be changed in place.
+    """Return a copy of a value that code can change in place, such as a list or an array.
 
-    Returns None for other values.
+    Returns None for large values and for those of other types.
     """
     if type(value) in _CONTAINERS and len(value) <= _MAX_ITEMS:
         return value.copy()
@@ -354,7 +354,7 @@ def _within(name: str, value: Any) -> Iterator[_Value]:
     """Yield the items, attributes, closure and global variables of a value, one level deep.
 
     Args:
-        name: Name of the value, from which their names are formed.
+        name: Name of the value; the yielded names begin with it.
         value: The value.
     """
     if isinstance(value, dict):

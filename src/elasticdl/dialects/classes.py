@@ -1,4 +1,4 @@
-"""Names of the classes that a model predicts, in the order of its outputs.
+"""Reads the names of the classes that a model predicts, in the order of its outputs.
 
     classes = ["cat", "dog"]                          in any model file
     def default_classes(self): return ["cat", "dog"]  in a Keras class; also an attribute

@@ -1,6 +1,6 @@
 """Batches from a session's generators: checked, weighted by class, limited to one epoch.
 
-A session is a training that component classes and a config describe (`abstractions.py`).
+A session is a training run described by component classes and a config (`abstractions.py`).
 
 Callers: `abstractions.py`, and the trainer of notebooks.
 """

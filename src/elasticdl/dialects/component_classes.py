@@ -93,7 +93,7 @@ def missing_methods(key: str, symbol: Symbol) -> list[str]:
 
 
 def has_parts(preprocessor: type) -> bool:
-    """Return whether a preprocessor has every method for a single step, such as `batchify`."""
+    """Return whether a preprocessor has all methods for single steps, such as `batchify`."""
     return all(
         callable(method := getattr(preprocessor, name, None))
         and not getattr(method, "__isabstractmethod__", False)

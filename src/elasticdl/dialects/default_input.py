@@ -1,4 +1,6 @@
-"""Input of a model file without an input function: for records of features and one label.
+"""Default input function: splits records into features and one label.
+
+It is used for a model file that has no input function of its own:
 
     label      the field y, label, labels or target
     features   all other fields: one as an array, several as a dict, by their names

@@ -1,6 +1,10 @@
-"""Tools for dialects: error messages, calls into user code, late-bound functions.
+"""Tools for reading model files: error messages, calls of user code, late-bound functions.
 
-Callers: the dialects, and the files that read one function each (`losses.py`, `metrics.py`, ...).
+A dialect is a style of writing a model file. The module of a dialect uses these tools to convert
+such a file to a `ModelDefinition`.
+
+Callers: the modules of the dialects, and those that convert one part of a model file each, such as
+its loss (`losses.py`) or its metrics (`metrics.py`).
 """
 
 from __future__ import annotations
@@ -30,13 +34,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DialectReader:
-    """What every function that reads part of a model file needs: code, params, error texts.
+    """A model file that a dialect reads: its code, its params, and the wording of errors about it.
 
     Attributes:
         dialect: Name of the dialect.
         title: Name of a model in this dialect, with its article: `an ElasticDL module`.
         model_code: The code being read.
-        found: Names of the functions in the file that the dialect uses, for errors.
+        found: Names of the functions that were recognised in the file, for errors.
         params: The job's params.
         framework: Framework of the model, in which losses, metrics and optimizers are expected.
     """

@@ -1,4 +1,6 @@
-"""ElasticDL module: a model file with functions of known names, those of 2019 or later ones.
+"""ElasticDL module dialect: reads a model file that consists of functions with fixed names.
+
+The names and arguments are those of the first ElasticDL, of 2019, or of later versions:
 
     2019                                    later
     model = keras.Model(...)                def custom_model(): ... / class CustomModel
@@ -9,7 +11,7 @@
     def data_schema(): ...                  callbacks, PredictionOutputsProcessor,
                                             custom_data_reader
 
-The names of 2019 and later ones may be mixed. A function's signature determines its arguments.
+A file may mix both styles. A function's signature determines which arguments it receives.
 
 A model that is created when its file is imported would have weights from before seeding, and a
 second run in the same process would continue with the weights of the first. Therefore its

@@ -1,8 +1,15 @@
-"""Spec dialect: a class with five methods, `ElasticDLSpec` or any other that has them.
+"""Spec dialect: converts a class that describes a model by its methods to a `ModelDefinition`.
 
-All methods are called on the same object, so that they can share state. `define` creates a first
-object, so that a mistake in the constructor is reported at once. `create_model` replaces it by a
-new object, which is created after seeding.
+    class MySpec(ElasticDLSpec):                 the base class is optional
+        def create_model(self): ...
+        def create_optimizer(self): ...
+        def create_loss(self, outputs, labels): ...
+        def create_metrics(self, mode, outputs, labels): ...
+        def create_dataset(self, dataset, mode): ...
+
+All methods are called on the same object of the class, so that they can share state. `define`
+creates a first object, so that a mistake in the constructor is reported at once. When training
+creates the model, a new object, constructed after seeding, replaces the first one.
 """
 
 from __future__ import annotations
@@ -57,7 +64,7 @@ _REPLACEMENTS = {
 def matches(model_code: ModelCode) -> bool:
     """Return whether `model_def` names an `ElasticDLSpec` class, or a file with exactly one.
 
-    A class counts if it is derived from `ElasticDLSpec` or has all of its methods.
+    A class counts as one if it is derived from `ElasticDLSpec` or has all of its methods.
     """
     return _spec(model_code) is not None
 

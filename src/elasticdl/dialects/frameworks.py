@@ -1,4 +1,4 @@
-"""Framework of a model: derived from the model and its file, never guessed.
+"""Detects whether a model uses Keras or PyTorch, from the model and its file; never guesses.
 
 The model's type decides; else the return annotation of the function that creates it; else the
 imports of its file. A file that imports both frameworks without an annotation is rejected. Classes
@@ -66,7 +66,7 @@ def framework_of_model(value: Any) -> Framework | None:
 
 
 def is_lightning(value: Any, name: str) -> bool:
-    """Return whether a class descends from a class of Lightning, under either package name.
+    """Return whether a class descends from a class of Lightning, in either of its packages.
 
     Args:
         value: A class or an object.

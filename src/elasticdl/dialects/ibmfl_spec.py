@@ -1,9 +1,9 @@
-"""Saved-model dialect: a model file and a small spec in the format of IBM FL.
+"""Saved-model dialect: reads a saved model and a spec, a short YAML file in IBM FL's format.
 
     elasticdl train --spec=model.yml --data="train/*.recordio" --output=my_model
 
-The file is inspected before it is loaded: it records which library wrote it, and content that would
-run as code is rejected (`saved_models/`). Loss, metrics and optimizer come from
+The model file is inspected before it is loaded: it records which library wrote it, and content that
+would run as code is rejected (`saved_models/`). Loss, metrics and optimizer come from
 `compile_model_options`, or else from the compile settings in the file; for PyTorch, from
 `optimizer` and `loss_criterion`. Training starts from the weights in the file.
 
@@ -86,7 +86,7 @@ def define(model_code: ModelCode) -> ModelDefinition:
 
 def _rate_symbol(model_code: ModelCode) -> Symbol:
     def optimizer(learning_rate: float | None = None) -> None:
-        """Has the signature that declares `learning_rate` as a param of the model; never called."""
+        """Declare `learning_rate` as a param of the model, by this signature; never called."""
 
     return Symbol("optimizer", optimizer, model_code.symbol.file, model_code.symbol.line)
 

@@ -1,4 +1,4 @@
-"""Converts a user's input function for the definition: to batches, or a `tf.data` pipeline.
+"""Converts a user's input function to the `input` of a `ModelDefinition`.
 
     input_fn(records[, mode])               -> RecordInput
     feed(dataset, mode[, metadata])         -> DatasetInput; also called dataset_fn

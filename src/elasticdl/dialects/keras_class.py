@@ -1,4 +1,4 @@
-"""Keras class dialect: a class with its own training settings, `default_input`, `default_loss`, ...
+"""Keras class dialect: reads a model class that also has its training settings.
 
     class MyKerasModel(keras.Model):
         default_loss = "mse"

@@ -66,14 +66,14 @@ def metric(name: str, where: object) -> Any:
 
 
 def direction(metric: Any) -> Literal["min", "max"] | None:
-    """Return whether lower or higher values are better, where `compile` knows it without an object.
+    """Return whether lower or higher values of a metric are better, if its name or function tells.
 
     Args:
         metric: The metric as the user's code returned it.
 
     Returns:
         "max" for the name of an accuracy, "min" for a loss function of Keras; None for anything
-        else, also if a metric object of Keras knows it.
+        else, including metric objects, which have a direction of their own.
     """
     if isinstance(metric, str):
         return "max" if metric.lower() in _ACCURACY else None

@@ -1,4 +1,4 @@
-"""Converts a user's loss for the definition: to a function `(outputs, labels)`.
+"""Converts a user's loss to the `loss` of a `ModelDefinition`, a function `(outputs, labels)`.
 
 It may be a function with its arguments in either order; a loss of Keras (object, class or name) or
 of PyTorch (object or function), depending on the model's framework; or, if a dialect allows it, a
@@ -123,7 +123,7 @@ def _reject_more_arguments(symbol: Symbol, reading: DialectReader) -> None:
 
 
 def _without_options(loss: Any) -> Any:
-    """Return the function of a `functools.partial` that only sets options, else the loss itself."""
+    """Return the function in a `functools.partial` that only sets options; else the loss itself."""
     sets_options = (
         isinstance(loss, functools.partial)
         and not loss.args
@@ -168,7 +168,7 @@ class _FromFactory:
     """A loss that the user's function creates when it is first needed; a `definition.LateLoss`.
 
     Args:
-        symbol: The user's function, which takes no outputs and labels.
+        symbol: The user's function, which takes neither outputs nor labels.
         reading: Reader of the user's code, which provides the params and builds error messages.
     """
 

@@ -1,6 +1,6 @@
-"""Converts user metrics for the definition: plain values of a batch, or metrics with state.
+"""Converts a user's metrics to the `MetricFunctions` of a `ModelDefinition`.
 
-`eval_metrics_fn(predictions, labels)` computes values: scalars, averaged over examples.
+`eval_metrics_fn(predictions, labels)` computes scalars of a batch; they are averaged over examples.
 `eval_metrics_fn()` returns metrics: `{name: metric}`, or `{output: {name: metric}}` for a model
 with several outputs. A metric is a Keras `Metric` (object, class or name) or a function of labels
 and predictions in either order; for a PyTorch model it is such a function, or a TorchMetrics

@@ -1,4 +1,4 @@
-"""Converts a user's model for the definition: to a function that creates a new model.
+"""Converts a user's model to `ModelDefinition.create_model`, a function that creates a new model.
 
 The returned function calls the user's function or class, with those of the job's params
 (`--params`) that it declares as arguments.

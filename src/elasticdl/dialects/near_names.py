@@ -1,4 +1,4 @@
-"""Misspelt names in a model file: unused names that resemble names that ElasticDL looks for.
+"""Finds probable misspellings in a model file: unused names similar to those ElasticDL looks for.
 
     def scheduler(optimizer): ...     probably lr_scheduler
     grad_clip = 1.0                   probably gradient_clipping

@@ -1,12 +1,12 @@
-"""Converts a user's optimizer for the definition: to a function that creates a new one.
+"""Converts a user's optimizer to `ModelDefinition.create_optimizer`, which creates new ones.
 
 For Keras it may be a function or class, called with the params it declares; an optimizer, which is
 copied with its settings; or the name of one. A PyTorch optimizer needs the parameters to optimize,
 so for PyTorch it is a function or class that requests them by argument name:
 
     def optimizer(parameters): ...           a list of all parameters of the model
-    def optimizer(named_parameters): ...     the same as (name, parameter), for groups by name
-    def optimizer(model): ...                the model itself, for groups by layer
+    def optimizer(named_parameters): ...     (name, parameter) pairs, for parameter groups by name
+    def optimizer(model): ...                the model itself, for parameter groups by layer
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def as_optimizer_factory(symbol: Symbol, reading: DialectReader) -> Callable[[],
 def as_torch_optimizer_factory(
     symbol: Symbol, reading: DialectReader
 ) -> Callable[[], TorchOptimizerMaker]:
-    """Return a function that returns another one, `make(parameters, model)` -> a new optimizer.
+    """Return a factory of a function `make(parameters, model)`, which creates a new optimizer.
 
     `make` calls the user's function if one of its arguments has a name such as `parameters`,
     `params`, `named_parameters` or `model`: `optimizer(parameters, lr=0.01)`,

@@ -1,4 +1,4 @@
-"""Settings of another library's trainer in a model file, which ElasticDL does not apply.
+"""Finds settings of another library's trainer in a model file, which ElasticDL does not apply.
 
     trainer = L.Trainer(max_epochs=5, gradient_clip_val=0.5)    an object at the top level
     TRAINER_ARGS = {"accumulate_grad_batches": 4}               its arguments in a dict
@@ -113,7 +113,7 @@ class _Found:
 
     Attributes:
         where: `file:line`.
-        what: The object, dict or call that has them, as the subject of a sentence.
+        what: The object, dict or call that has them, as the subject of a sentence in messages.
         settings: The settings with an effect -> their values, as text.
         is_run: Whether the settings are those of an object or a dict, which exists after the import
             of the file. If False, they are the arguments of a call that ElasticDL does not run.

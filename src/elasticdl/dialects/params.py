@@ -148,8 +148,8 @@ class Params:
     def rest(self, symbol: Symbol) -> dict[str, Any]:
         """Return the params to pass to the `**kwargs` of a function.
 
-        They are those that no declared function has by name, so call it after all functions were
-        declared.
+        These are the params that no declared function has by name, so call this method after all
+        functions were declared.
 
         Args:
             symbol: A declared function. If it has no `**kwargs`, the result is empty.
@@ -221,7 +221,7 @@ def _unknown(name: str, accepted: Sequence[Declared]) -> str:
 
 
 def _call_of(declared: Declared, name: str) -> str:
-    """Return the call of a function with one of its parameters, as `optimizer(lr=0.1, ...)`."""
+    """Describe a function with one of its parameters, such as `optimizer(lr=0.1, ...)`."""
     parameter = declared.parameters[name]
     if parameter.default is not parameter.empty and len(repr(parameter.default)) >= 40:  # noqa: PLR2004
         parameter = parameter.replace(default=...)

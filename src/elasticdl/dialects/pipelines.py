@@ -1,6 +1,6 @@
 """Reads the elements of a session's generators as numpy arrays.
 
-A session is a training that component classes and a config describe (`abstractions.py`). A
+A session is a training run described by component classes and a config (`abstractions.py`). A
 *generator* is a `tf.data.Dataset`, a `keras.utils.PyDataset` (or any object with a length and
 items), or any Python iterable. Elements are read only when they are requested.
 

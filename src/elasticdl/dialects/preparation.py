@@ -1,4 +1,4 @@
-"""Data preparation function of a model file, the same in every dialect.
+"""Reads the data preparation function of a model file; it has one form in all dialects.
 
 `prepare_data_for_a_single_file(filename)` turns one user file into records that fit
 `data_schema()`. The first ElasticDL called it with an open file as well, `(file_object, filename)`;

@@ -1,4 +1,4 @@
-"""User data readers: `custom_data_reader` of a model file as a `RecordSource`.
+"""Adapts a model file's own data reader, its `custom_data_reader`, to a `RecordSource`.
 
 Later ElasticDL model files may provide an object with `create_shards()`, which lists the data as
 (name, start, count), and `read_records(task)`, which yields the records of one range of one shard.
@@ -119,7 +119,7 @@ class ReaderSource:
         return sum(shard.count for shard in self._shards)
 
     def read_bytes(self, start: int, stop: int) -> list[bytes]:
-        """Return records `start` to before `stop` as bytes; strings are encoded as UTF-8.
+        """Return records `start` (inclusive) to `stop` (exclusive) as bytes; strings as UTF-8.
 
         Raises:
             DataError: A record is neither bytes nor a string.
@@ -241,9 +241,9 @@ class ReaderOpener:
         return source
 
     def metadata(self) -> Any:
-        """Return the column metadata of the reader that was opened last.
+        """Return the column metadata of the newest opened reader that has any.
 
-        It is an empty `Metadata` if none was opened yet or the reader has none.
+        Returns an empty `Metadata` if none was opened yet, or none has any.
         """
         return self._metadata
 

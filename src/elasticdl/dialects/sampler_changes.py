@@ -1,4 +1,4 @@
-"""Sampler changes: detects what user code changes in the samplers of a `DataLoader`.
+"""Detects changes that user code makes to the samplers of a `DataLoader`.
 
     sampler.weights = harder(losses)        a callback: refused, because it would have no effect
     sampler.set_epoch(epoch)                accepted: the order is drawn after the same call
@@ -60,8 +60,8 @@ class SamplerChanges:
     def find(self, epoch: int) -> str | None:
         """Return the name of a value that user code has changed; None if there is none.
 
-        An example is "`weights` of the MySampler". A value that is as `set_epoch(epoch)` sets it
-        does not count, because the order of the epoch is drawn after the same call.
+        An example is "`weights` of the MySampler". A value that equals the one that
+        `set_epoch(epoch)` sets does not count, because the order is drawn after the same call.
 
         Args:
             epoch: The epoch that begins.

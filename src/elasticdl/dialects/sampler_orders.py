@@ -1,12 +1,13 @@
-"""Sampler orders: the order of a PyTorch `DataLoader` in any epoch, reproducible in each process.
+"""Draws the order of a PyTorch `DataLoader` in any epoch; every process gets the same order.
 
-A sampler, or a sampler that it wraps, may have state that advances from epoch to epoch: a generator
-of PyTorch, NumPy or Python, a counter, a list that it shuffles in place. So an order is always
-drawn from a copy of the samplers in their initial state, which draws the earlier epochs first.
-Every process gets the same order, whichever epoch it resumes from. What user code changes in the
-samplers themselves meanwhile has no effect, so it is detected (`sampler_changes.py`).
+A sampler, or a sampler that it wraps, may have state that advances from epoch to epoch: a random
+number generator of PyTorch, NumPy or Python, a counter, a list that it shuffles in place. So an
+order is always drawn from a copy of the samplers in their initial state, which first draws the
+orders of the earlier epochs. The order is the same, whichever epoch a process resumes from. Changes
+that user code makes to the samplers themselves have no effect, so they are detected
+(`sampler_changes.py`).
 
-Callers: `torch_loaders.py`, `batch_state.py`; `file_variables.py` for the global generators.
+Callers: `torch_loaders.py`, `batch_state.py`; `file_variables.py`, for `GlobalGenerators`.
 """
 
 from __future__ import annotations
@@ -142,14 +143,14 @@ def set_epoch(epoch: int, *owners: Any) -> None:
 
 
 def is_generator(value: Any) -> bool:
-    """Return whether a value is a random generator of PyTorch, NumPy or Python."""
+    """Return whether a value is a random number generator of PyTorch, NumPy or Python."""
     if isinstance(value, (random.Random, np.random.Generator, np.random.RandomState)):
         return True
     return type(value).__name__ == "Generator" and hasattr(value, "get_state")
 
 
 def is_of_process(value: Any) -> bool:
-    """Return whether a value is a global generator of PyTorch, NumPy or Python.
+    """Return whether a value is a global random number generator of PyTorch, NumPy or Python.
 
     ElasticDL seeds these for each batch, so they need no checks.
     """
@@ -161,7 +162,7 @@ def is_of_process(value: Any) -> bool:
 
 
 class GlobalGenerators:
-    """A snapshot of the global random generators of Python, NumPy and PyTorch."""
+    """A snapshot of the global random number generators of Python, NumPy and PyTorch."""
 
     def __init__(self) -> None:
         self._torch = sys.modules["torch"]

@@ -124,7 +124,7 @@ class SavedSpec:
 
     @property
     def options_key(self) -> str:
-        """Key of the section `spec` that contains the optimizer, loss and metrics."""
+        """Key in the section `spec` under which the optimizer, loss and metrics are."""
         return _options_key(self.spec)
 
     @property

@@ -1,4 +1,4 @@
-"""Names that a user's file defines, and their lines, read without executing the file.
+"""Finds the names that a user's file defines, and their lines, without executing the file.
 
 Errors contain `file:line`, and a zoo's folder is searched for a name before its files are imported.
 For a file that is not valid Python, no names are found; importing it reports the error.
@@ -68,7 +68,7 @@ def variables_used(file: Path) -> frozenset[str]:
 
 
 def names_imported(file: Path) -> frozenset[str]:
-    """Return each part of the names in a file's import statements, also in functions."""
+    """Return the parts of all names in a file's import statements: `a` and `b` of `import a.b`."""
     tree = _parsed(file)
     statements = [
         node
@@ -81,7 +81,7 @@ def names_imported(file: Path) -> frozenset[str]:
 
 
 def file_names_in_texts(file: Path) -> frozenset[str]:
-    """Return the last part of each string in a file's code, which may be the name of a file."""
+    """Return possible file names in a file's code: each of its strings, or its part after `/`."""
     tree = _parsed(file)
     return frozenset(
         node.value.rpartition("/")[2]
@@ -91,7 +91,7 @@ def file_names_in_texts(file: Path) -> frozenset[str]:
 
 
 def calls_of(file: Path, name: str) -> list[ast.Call]:
-    """Return the calls in a file of a function or class of this name, also of `module.name`."""
+    """Return a file's calls of a function or class of this name, as `name()` or `module.name()`."""
     tree = _parsed(file)
     nodes = () if tree is None else ast.walk(tree)
     return [

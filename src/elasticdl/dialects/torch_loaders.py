@@ -1,4 +1,4 @@
-"""Batches of a PyTorch `DataLoader`, epoch after epoch, as a function of (seed, epoch, number).
+"""Batches of a PyTorch `DataLoader`, each determined by seed, epoch and batch number.
 
     dataset with items and a length       can start at any batch: its sampler's order is drawn when
                                           an epoch begins
@@ -308,7 +308,7 @@ def check_in_order(loader: Any, symbol: Symbol, reading: DialectReader) -> None:
 
 
 class SharedGeneratorCheck:
-    """Checks that no two loaders share a generator.
+    """Checks that no two loaders share a random number generator.
 
     In a plain loop, each loader advances a shared generator, so an epoch's order would depend on
     the evaluations before it.

@@ -1,4 +1,4 @@
-"""Update settings of a PyTorch model file, besides the optimizer.
+"""Reads settings in a PyTorch model file that change how weights are updated, such as clipping.
 
     def lr_scheduler(optimizer):              a scheduler of torch.optim.lr_scheduler; see
         return StepLR(optimizer, 30)          `training/torch/schedulers.py`

@@ -1,12 +1,15 @@
-"""Names beside a class that would be ignored: parts of a file with functions that the class lacks.
+"""Finds functions and settings that would be ignored in the file of a model class.
+
+In other model files, functions such as `loss` describe the model. Beside a class that describes it,
+they are not called:
 
     class Net(keras.Model): ...        the class that describes the model
     def eval_metrics_fn(): ...         nothing calls it: refused
     def loss(...): ...                 the class has its own: noted
     default_callback = [...]           in the class: noted, since it may be a setting of the user
 
-A name is not ignored if other code in its file uses it, or if a flag such as `--loss` names it. In
-a file with a model besides the class (`custom_model`), the functions belong to that model.
+A name is not ignored if other code in its file uses it, or if a flag such as `--loss` names it. If
+the file has another model besides the class (`custom_model`), the functions belong to that model.
 
 Callers: the dialects in which a class describes the model.
 """
@@ -33,16 +36,15 @@ _WITHOUT_REPLACEMENT = ("PredictionOutputsProcessor", "custom_data_reader")
 
 
 def check_unread(owner: Symbol, replacements: Mapping[str, str], reading: DialectReader) -> None:
-    """Check that the file of a class has no optional parts that would be ignored.
+    """Check that no function or value beside a class, such as `eval_metrics_fn`, would be ignored.
 
     Args:
         owner: The class that describes the model.
-        replacements: Name of a part in a file with functions, such as `class_weight` -> name of the
-            same part in the class.
+        replacements: Name of such a function or value -> name of its replacement in the class.
         reading: Reader of the user's code, which builds error messages.
 
     Raises:
-        DefinitionError: The file has such a part, and nothing uses it.
+        DefinitionError: The file has one of them, and nothing uses it.
     """
     for name, new in {**replacements, **dict.fromkeys(_WITHOUT_REPLACEMENT, "")}.items():
         if found := _unread(name, reading.model_code):
@@ -55,7 +57,7 @@ def check_unread(owner: Symbol, replacements: Mapping[str, str], reading: Dialec
 
 
 def unread_functions(owner: Symbol, reading: DialectReader) -> list[str]:
-    """Return a note for each input function, loss or optimizer beside a class with its own one."""
+    """Return a note for each input function, loss or optimizer beside a class that has its own."""
     return [
         f"{found}: {name} is not used: nothing in the file uses it, and {owner.short_name} has its "
         "own."
@@ -108,7 +110,7 @@ def _unread(name: str, model_code: ModelCode) -> Symbol | None:
 
 
 def is_used(name: str, model_code: ModelCode) -> bool:
-    """Return whether code of the model's files uses a name of their top level."""
+    """Return whether code in the model's files uses a name that they define at the top level."""
     return any(name in variables_used(_file(module)) for module in model_code.modules)
 
 

@@ -44,8 +44,7 @@ def opened(path: Path, content: IO[bytes] | None = None) -> Iterator[zipfile.Zip
 
     Raises:
         ModelFileError: The archive is truncated or damaged, has two files with the same name or too
-            many files, or unpacks to far more bytes than its
-            size can explain (a zip bomb).
+            many files, or unpacks to far more bytes than its size can explain (a zip bomb).
     """
     try:
         with zipfile.ZipFile(content or path) as archive:

@@ -71,7 +71,7 @@ def num_values(shape: Iterable[int]) -> int:
     """Return the number of values of a shape, capped at more than any file could hold.
 
     Args:
-        shape: Sizes; negative ones count as 1, as an open dimension does.
+        shape: Sizes; a negative one, which means an unknown size, counts as 1.
     """
     total = 1
     for size in shape:

@@ -1,10 +1,9 @@
-"""Names of classes and operations that a model file may use without declaring them.
+"""Allow-lists of the classes and operations that a model file may use without declaring them.
 
-These belong to Keras, TensorFlow and PyTorch and run no code from the file; those that would run
-such code are listed as well (`EXECUTING`). The names are kept in tables, so that a file can be
-checked before any framework is imported. The tables are allow-lists: a layer or an operation of a
-later version is rejected until it has been reviewed. A test compares the tables with the installed
-libraries.
+They belong to Keras, TensorFlow and PyTorch, and run no code from the file. Keras classes that do
+run such code are in a separate list, `EXECUTING`. The names are listed here, so that a file can be
+checked before any framework is imported. A layer or an operation of a later version is rejected
+until it has been reviewed. A test compares the lists with the installed libraries.
 
 Callers: `scan.py`.
 """

@@ -434,7 +434,7 @@ def _one_loss(declared: Any, objects: Mapping[str, Any], where: object) -> tuple
 
 @dataclass(frozen=True, eq=False)
 class _Aligned:
-    """A loss function whose labels are first given the rank of the outputs, as `compile` does.
+    """A loss function that first gives the labels the rank of the outputs, as `compile` does.
 
     Otherwise, labels [n] and outputs [n, 1] would be broadcast to [n, n]: hinge, a Kullback-Leibler
     divergence and many user functions would return different numbers.
@@ -466,7 +466,7 @@ class _Aligned:
 
 
 def _of_one_rank(labels: Any, outputs: Any) -> tuple[Any, Any]:
-    """Return labels and outputs as tensors of one rank, if a last axis of 1 is the difference."""
+    """Return labels and outputs as tensors of equal rank, if only a last axis of 1 differs."""
     labels, outputs = keras.ops.convert_to_tensor(labels), keras.ops.convert_to_tensor(outputs)
     difference = len(outputs.shape) - len(labels.shape)
     if difference == 1 and outputs.shape[-1] == 1:

@@ -123,7 +123,7 @@ def weights_of(model: keras.Model) -> Iterator[Weight]:
 
 @contextlib.contextmanager
 def called(path: Path, name: str) -> Iterator[str]:
-    """Yield a temporary link to a file, with a name from which a library infers its format.
+    """Context manager: a temporary link to a file, whose name tells a library the file's format.
 
     Args:
         path: The file.
@@ -141,7 +141,7 @@ def naming_errors(file: ModelFile, what: str = "") -> Iterator[None]:
 
     Args:
         file: The file that is loaded.
-        what: End of the phrase "cannot be loaded", such as " into the model of FILE".
+        what: Text to append to "cannot be loaded" in the error: " into the model of FILE".
 
     Raises:
         ModelFileError: The block raised any exception.

@@ -2,9 +2,9 @@
 
 PyTorch's weights-only unpickler still calls functions that are allowed by name: a pickle of 100
 bytes that calls `torch.nn.Linear(60000, 60000)` allocates 14 GB, and a tensor with stride 0 claims
-4e9 numbers of a storage of one. Therefore the pickle is simulated here, with names in place of
-objects. The stack machine uses the table of `pickletools`, which lists the items that each opcode
-takes from the stack and leaves on it.
+4e9 numbers in a storage that holds one. Therefore the pickle is simulated here, with names in place
+of objects. The stack machine uses the table of `pickletools`, which lists the items that each
+opcode takes from the stack and leaves on it.
 
 Callers: `torch_sizes.py`.
 """

@@ -160,7 +160,7 @@ def _add_node(function: Function, node: memoryview) -> None:
 
 
 def _add_calls(function: Function, attribute: memoryview) -> None:
-    """Record the functions and the tensor sizes of an attribute (AttrValue or its list(1))."""
+    """Record the functions and tensor sizes in an attribute, an AttrValue or a list of values."""
     for number, value in _fields(attribute):
         if number == 8:  # noqa: PLR2004 - AttrValue.tensor
             function.constant_bytes += _tensor_bytes(value)
@@ -174,9 +174,10 @@ def _add_calls(function: Function, attribute: memoryview) -> None:
 
 
 def _tensor_bytes(tensor: memoryview) -> int:
-    """Return the declared size of a TensorProto: its tensor_shape(2) has dim(2) with size(1).
+    """Return the size of a constant from its declared shape, with 64 bits for each number.
 
-    A single value can represent a constant of any size.
+    The stored values do not show it: a single one can represent a constant of any size. Fields of
+    the TensorProto that are read: tensor_shape(2) -> dim(2) -> size(1).
     """
     sizes: list[int] = []
     for shape in _submessages(tensor, 2):

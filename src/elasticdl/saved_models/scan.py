@@ -4,8 +4,8 @@
                        unrealistic sizes
     SavedModel         the same in Keras' metadata, and operations outside an allow-list
     PyTorch objects    names other than layers and tensors; the loader checks them again
-    torch.export       pickles, operations outside an allow-list, expressions for sizes that are
-                       more than arithmetic
+    torch.export       pickles, operations outside an allow-list, size expressions that do more
+                       than arithmetic
     TorchScript,       always code
     old pickles
 

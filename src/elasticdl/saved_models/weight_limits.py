@@ -26,7 +26,7 @@ _ITEM_BYTES, _ITEM_BYTES_OF_64_BITS = 4, 8
 
 @contextlib.contextmanager
 def bounded(layer_class: Any, file: ModelFile, held_bytes: int) -> Iterator[None]:
-    """Reject weights beyond the file's memory limit (`bounds.py`) when layers create them.
+    """In the block, reject weights that layers create beyond the file's limit (`bounds.py`).
 
     Args:
         layer_class: `Layer` of Keras 3 or of tf_keras, whose `add_weight` is counted.

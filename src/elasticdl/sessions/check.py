@@ -4,7 +4,7 @@
                (text)   (imported)     (a few batches)                  the export, the reports
 
 The check consists of groups (`GROUPS`), one for each subject such as the config or the training
-data. Each group yields findings and leaves its results for the following groups. A group that lacks
+data. Each group yields findings and stores its results for the following groups. A group that lacks
 the results it needs is skipped, and reported as skipped. An error in user code ends its group, not
 the check. Generators, and everything else that draws random numbers or was partly read, are created
 again for each use, as for training.

@@ -1,4 +1,4 @@
-"""Evaluation reports: a session's model on each example of its validation and test data.
+"""Evaluation reports: results of a session's model for each validation and test example.
 
     reports/validation.parquet  .html   validation_report.csv  validation_report_summary.csv
     reports/test.parquet        .html   eval_report.csv        eval_report_summary.csv

@@ -98,7 +98,7 @@ def find(zoo: Zoo, dotted: str, flag: str = "--model_def") -> ZooLocation:
     Args:
         zoo: The zoo to search.
         dotted: Files and folders, then the symbol: `a.b.C`.
-        flag: The flag with this name, for errors.
+        flag: The flag that `dotted` is the value of, for errors.
 
     Raises:
         UsageError: The name is not found, is found in several files, is not a dotted name, or is a
@@ -142,7 +142,7 @@ def find(zoo: Zoo, dotted: str, flag: str = "--model_def") -> ZooLocation:
 
 
 def may_hold_code(folder: Path) -> bool:
-    """Return whether a folder may have user code: no cache, environment or output of a job."""
+    """Return whether a folder may have user code; not a cache, an environment or a job's output."""
     return (
         folder.name not in _NO_CODE
         and not folder.name.endswith(".egg-info")

@@ -260,7 +260,7 @@ def _is_clean(folder: Path, commit: str) -> bool:
 def _is_local_path(place: str) -> bool:
     """Return whether a zoo's address as a whole is an existing local path.
 
-    Then an @ in it is part of a name and starts no ref.
+    If so, an @ in it is part of a file name and does not start a ref.
     """
     return Path(place.removeprefix("file://")).exists()
 

@@ -187,7 +187,7 @@ def _symbol(
     Args:
         zoo: The model's zoo, which is searched before installed packages.
         dotted: The name that the user gave.
-        flag: The flag with this name, for errors.
+        flag: The flag that `dotted` is the value of, for errors.
         modules: The model's files, which are searched first for a name without dots.
 
     Raises:

@@ -1,9 +1,10 @@
-"""Spec of a saved model: a YAML file in a zoo, the model files it names, and the code it names.
+"""Finds and copies the files of a spec, a YAML file that describes a saved model.
 
-The model files are data and may be anywhere. Code is taken from the zoo only; if the user names no
-zoo, `folder_of` chooses it: the spec's folder, or a folder above it that also holds the code the
-spec names, but never one above the working directory. `dialects/saved_spec.py` interprets the keys;
-this module finds the files, and copies them beside a trained model.
+A spec names model files and code. The model files are data and may be anywhere. Code is taken from
+the zoo only; if the user names no zoo, `folder_of` chooses it: the spec's folder, or a folder above
+it that also holds the code the spec names, but never one above the working directory.
+`dialects/saved_spec.py` interprets the keys; this module finds the files, and copies them beside a
+trained model.
 
 Callers: `load_model_code.py` and `snapshot.py`, for a `model_def` that is a file rather than a
 dotted name.

@@ -136,7 +136,7 @@ def _shown(name: str, arrays: Sequence[Any]) -> str:
 
 
 def _columns(trees: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the name of each array in a nested structure, with that array of each batch."""
+    """Yield the name of each array in nested batches, with a list of this array in each batch."""
     first = trees[0]
     names = [f"[{name!r}]" for name in first] if isinstance(first, Mapping) else None
     columns = list(zip(*(leaves(tree) for tree in trees), strict=False))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Severity(StrEnum):
-    """Consequence of a finding for the session."""
+    """How serious a finding is."""
 
     ERROR = "error"
     WARNING = "warning"

@@ -77,7 +77,7 @@ class Module:
 
 
 class _EvaluatedNames(Checker):  # type: ignore[misc]  # pyflakes has no types
-    """pyflakes' checker, without the annotations that Python does not evaluate."""
+    """pyflakes' checker, changed to skip annotations that Python does not evaluate."""
 
     def handleStringAnnotation(self, *args: object) -> None:  # noqa: N802 - pyflakes' name
         """Skip an annotation that is a string."""

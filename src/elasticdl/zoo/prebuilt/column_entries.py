@@ -80,7 +80,7 @@ def read_columns(entries: Any, label: str) -> tuple[Feature, ...]:
 
 
 def _held(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema entry in a form that is equal for entries which read a column alike.
+    """Return a schema entry for comparison: equal for two entries that read a column alike.
 
     An entry that reads numbers as float64 and one that reads them as strings of digits (`wide`)
     become equal, because the column can be read once for both.
@@ -360,7 +360,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _near(name: Any, known: Iterable[str]) -> str:
-    """Return the end of a sentence that suggests a known name similar to this one."""
+    """Return "; did you mean 'NAME'?" with a known name similar to this one, or "." without."""
     near = difflib.get_close_matches(str(name), [*known], n=1)
     return f"; did you mean {near[0]!r}?" if near else "."
 

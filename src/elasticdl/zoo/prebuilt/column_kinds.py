@@ -1,4 +1,4 @@
-"""Kinds of features in the param `columns`, as values.
+"""Kinds of features that the param `columns` can describe, a dataclass each.
 
     number, category, time, sequence, sparse     read a column
     bucket, cross                                derive ids from other features

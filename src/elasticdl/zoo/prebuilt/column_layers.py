@@ -3,7 +3,7 @@
     numbers, missing, plain, ids, sequences  --ColumnTower--> the last hidden layer of a network
                                              --ColumnWide---> weighted sums of single values
 
-Everything here is a function of numbers and runs inside a compiled step.
+The layers take only numbers, no strings, and run inside a compiled step.
 
 Not a model: `elasticdl zoo list` skips this file.
 """

@@ -78,7 +78,7 @@ class Derived:
     Attributes:
         columns: The features, as in the param `columns` of the prebuilt table models.
         left_out: Column -> why it is not a feature.
-        doubtful: Column -> why another feature may have been meant.
+        doubtful: Column used as a category -> why the user may want it as a number or a time.
     """
 
     columns: Sequence[dict[str, Any]]
@@ -167,7 +167,10 @@ def _why_not(column: ColumnSummary) -> str:
 
 
 def _why_free_text(column: ColumnSummary) -> str:
-    """Return why a column is text that differs from row to row; empty if it is not."""
+    """Return why a column is text that differs from row to row, such as "no value occurs twice".
+
+    Returns an empty string if it is not such a column.
+    """
     if column.kind != "text" or column.num_present < _IDENTIFIER_ROWS:
         return ""
     share = _share_of_distinct(column)
@@ -186,7 +189,7 @@ def _why_free_text(column: ColumnSummary) -> str:
 
 
 def _as_numbers(column: ColumnSummary) -> str:
-    """Return how to convert a column of text whose values are numbers; empty if they are not."""
+    """Return advice to convert a column of text such as "1,200" to numbers; else ""."""
     if column.kind != "text" or not column.values:
         return ""
     texts = [str(value).strip() for value, _ in column.values]
@@ -202,7 +205,7 @@ def _as_numbers(column: ColumnSummary) -> str:
 
 
 def _as_times(column: ColumnSummary) -> str:
-    """Return how to convert a column of text whose values are dates; empty if they are not."""
+    """Return advice to convert a column of text such as "2024-05-31" to dates; else ""."""
     if column.kind != "text" or not column.values:
         return ""
     texts = [str(value).strip() for value, _ in column.values]

@@ -1,4 +1,4 @@
-"""Params that the label's values determine: classes of a classifier, scale of a regressor.
+"""Computes params from the label's values: classes of a classifier, scale of a regressor.
 
 Not a model: `elasticdl zoo list` skips this file. Used by `table_params.py` and
 `sql/training.py`; it imports no framework.
@@ -29,9 +29,9 @@ class Advice:
     """Remedies for an unsuitable label, as phrases for error messages.
 
     Attributes:
-        another: The option that selects another column as the label, as a noun phrase.
-        as_text: Function (name of a column) -> how to turn it into strings: a sentence in lower
-            case, without its full stop.
+        another: How to select another label, to follow "Use": "LABEL with another column".
+        as_text: Function (name of a column) -> how to turn it into strings: "write the values of
+            'size' as words".
         shifted: Function (name of a column) -> how to subtract its smallest value, in the same form
             as `as_text`.
     """

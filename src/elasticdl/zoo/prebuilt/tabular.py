@@ -85,7 +85,7 @@ def features_and_label(
 
 
 def _how_to_name(label: str, fields: Sequence[str]) -> str:
-    """Return the end of an error message: how to set the name of the label."""
+    """Return the end of an error: "; did you mean 'pay'? Specify the right one: --params=..."."""
     near = difflib.get_close_matches(label, fields, n=1)
     guess = f"; did you mean {near[0]!r}?" if near else "."
     return f"{guess} Specify the right one: --params='label=\"{near[0] if near else 'NAME'}\"'"
