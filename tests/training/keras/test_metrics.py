@@ -437,6 +437,12 @@ def test_a_metric_that_gets_all_outputs_is_refused_with_advice(keras):
         trainer_of(definition, batch).evaluate(batch)
 
 
+@pytest.mark.parametrize("name", ["Mean", "Sum"])
+def test_a_metric_of_values_is_refused(keras, name):
+    with pytest.raises(DefinitionError, match=f"is a {name}, whose .* takes values, not"):
+        trainer_of(definition_of(getattr(keras.metrics, name)(name="m")))
+
+
 def test_a_tf_keras_metric_is_refused():
     tf_keras = pytest.importorskip("tf_keras")
 

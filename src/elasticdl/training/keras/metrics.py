@@ -9,6 +9,7 @@ names Keras gives them. Functions that return plain scalars (`eval_metrics_fn` o
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -264,6 +265,15 @@ def tracked_metrics(model: keras.Model) -> list[keras.metrics.Metric]:
 
 def _with_state(named: NamedMetric, where: str) -> keras.metrics.Metric:
     if isinstance(named.metric, keras.metrics.Metric):
+        arguments = list(inspect.signature(named.metric.update_state).parameters)
+        if arguments[1:2] == ["sample_weight"]:
+            # Called with labels and predictions, it would take the predictions as weights.
+            raise DefinitionError(
+                f"{where}: the metric {named.name!r} is a {type(named.metric).__name__}, whose "
+                f"update_state({', '.join(arguments)}) takes values, not labels and predictions. "
+                "Use a metric of both, such as keras.metrics.MeanAbsoluteError(), or a function "
+                "(labels, predictions) that returns one value per example: their mean is reported."
+            )
         return named.metric
     if is_foreign(named.metric):
         raise DefinitionError(
