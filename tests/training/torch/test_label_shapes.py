@@ -14,6 +14,7 @@ from elasticdl.definition import (
     Origin,
     RecordInput,
 )
+from elasticdl.errors import UserCodeError
 from elasticdl.training.torch import TorchTrainer
 from elasticdl.training.torch.label_shapes import TorchLabelShape
 
@@ -116,6 +117,32 @@ def test_a_cross_entropy_with_logits_gets_labels_without_an_axis_that_outputs_do
     found = train(nn.BCEWithLogitsLoss(), labels[:, None], kind=Squeezed)
 
     assert found[0] == train(nn.BCEWithLogitsLoss(), labels, kind=Squeezed)[0]
+
+
+@pytest.mark.parametrize("loss", [squares, nn.MSELoss(), nn.MultiLabelSoftMarginLoss()])
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_flat_labels_are_not_compared_with_several_values_of_their_example(loss):
+    """As in a plain script: the loss raises."""
+    labels = np.arange(NUM_EXAMPLES) % 3
+
+    with pytest.raises(UserCodeError, match="must match the size|same shape|size of tensor"):
+        train(loss, labels, kind=lambda *size: Several(*size, "mixture"))
+
+
+def test_flat_labels_get_the_shape_of_a_part_of_the_output():
+    def of_parts(outputs, labels):
+        mean, variance = outputs[:, :1], nn.functional.softplus(outputs[:, 1:2])
+        return nn.functional.gaussian_nll_loss(mean, labels, variance)
+
+    labels = np.arange(NUM_EXAMPLES)
+
+    def several(*size):
+        return Several(*size, "mixture")
+
+    assert (
+        train(of_parts, labels, kind=several)[0]
+        == train(of_parts, labels[:, None], kind=several)[0]
+    )
 
 
 def test_labels_of_an_input_function_keep_their_shape_with_a_warning(caplog):

@@ -82,6 +82,11 @@ class TorchLabelShape:
                 made.append(makes_pairs(counts[1], given))
             return None if None in made else not all(made)
 
+        has_several_values = isinstance(inputs, torch.Tensor) and inputs.shape[1:].numel() > 1
+        if labels.ndim == 1 and has_several_values and makes_pairs(counts[0], labels) is None:
+            # It raises in a plain script too. As [n, 1], a label would be compared with all values
+            # of its example.
+            return
         self.reshapes = needs_other_shape(
             is_per_example,
             labels.ndim,
