@@ -162,8 +162,10 @@ class Summarizer:
         # Batches are merged as in Chan et al., 1979 (CS-TR-79-773, Stanford).
         mean, count = float(numbers.mean()), self._count + len(numbers)
         change = mean - self._mean
-        self._squares += float(np.square(numbers - mean).sum())
-        self._squares += change**2 * self._count * len(numbers) / count
+        with np.errstate(over="ignore"):
+            self._squares += float(np.square(numbers - mean).sum())
+        # Not change**2, which raises where this becomes infinite.
+        self._squares += change * change * self._count * len(numbers) / count
         self._mean += change * len(numbers) / count
         self._count = count
 

@@ -46,6 +46,16 @@ def test_a_missing_number_is_marked() -> None:
     assert found["numbers"].dtype == np.float32
 
 
+def test_an_offset_keeps_the_differences_of_large_numbers() -> None:
+    number = {"kind": "number", "column": "x", "offset": 1.7e9}
+    found = arrays(number, [1.7e9 + 0.25, NAN, 1.7e9 - 0.5])
+    assert found["numbers"].tolist() == [[0.25], [0.0], [-0.5]]
+    assert found["missing"].tolist() == [[0.0], [1.0], [0.0]]
+
+    time = {"kind": "time", "column": "x", "cycles": [], "offset": 1.7e9}
+    assert arrays(time, [1.7e9 + 43_200.0])["numbers"].tolist() == [[0.5]]
+
+
 def test_text_with_a_delimiter_is_split_into_an_array() -> None:
     entry = {"kind": "number", "column": "x", "size": 3, "delimiter": ","}
 

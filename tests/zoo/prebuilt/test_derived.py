@@ -48,7 +48,41 @@ def test_a_column_becomes_a_feature_of_its_kind(values, feature) -> None:
 def test_times_have_the_cycles_they_can_resolve(type_, cycles) -> None:
     column = summary("x", [0, 1], type_)
 
-    assert derive([column], "y").columns == [{"kind": "time", "column": "x", **cycles}]
+    (feature,) = derive([column], "y").columns
+    feature.pop("offset")
+    assert feature == {"kind": "time", "column": "x", **cycles}
+
+
+@pytest.mark.parametrize(
+    ("values", "offset"),
+    [
+        ([1_700_000_000, 1_700_000_600], 1_700_000_300),
+        ([-1e6, -1e6 - 2, None], -1e6 - 1),
+        (
+            [
+                dt.datetime(2024, 5, 1, tzinfo=dt.UTC),
+                dt.datetime(2024, 5, 1, 0, 0, 2, tzinfo=dt.UTC),
+            ],
+            1_714_521_601,
+        ),
+        ([10, 30], None),
+        ([dt.datetime(2020, 5, 1, tzinfo=dt.UTC), dt.datetime(2024, 5, 1, tzinfo=dt.UTC)], None),
+        ([[1e9, 1e9 + 1]], None),
+    ],
+)
+def test_large_values_that_differ_little_have_an_offset(values, offset) -> None:
+    (feature,) = derive([summary("x", values)], "y").columns
+
+    assert feature.get("offset") == offset
+
+
+def test_values_whose_squares_are_infinite_have_a_summary() -> None:
+    column = Summarizer("x", pa.float64())
+    for values in ([1e300, 2e300], [-1e300]):
+        column.add(pa.array(values))
+
+    assert (column.summary().maximum, column.summary().minimum) == (2e300, -1e300)
+    assert derive([column.summary()], "y").columns == [{"kind": "number", "column": "x"}]
 
 
 def test_a_duration_is_a_number_of_seconds() -> None:
@@ -219,7 +253,7 @@ def test_free_text_is_detected_beyond_the_counted_values(every, is_left_out) -> 
 
 @pytest.mark.parametrize("year", [1, 1600, 9999])
 def test_a_distant_date_is_an_ordinary_number(year) -> None:
-    dates = [dt.datetime(2024, 1, 1), dt.datetime(year, 12, 31)]  # noqa: DTZ001
+    dates = [dt.datetime(2024, 1, 1, tzinfo=dt.UTC), dt.datetime(year, 12, 31)]  # noqa: DTZ001
 
     [feature] = derive([summary("x", dates, pa.timestamp("us"))], "y").columns
 

@@ -17,6 +17,7 @@ from elasticdl.errors import UsageError
 from elasticdl.zoo.prebuilt.column_kinds import (
     COMBINERS,
     CYCLES,
+    YEAR_2000_S,
     Bucket,
     Category,
     Cross,
@@ -152,6 +153,7 @@ class _Reader:
             _whole(entry, "size", where, default=1),
             _text(entry, "delimiter", where),
             _flag(entry, "nullable", where),
+            _offset(entry, where, default=0.0),
         )
 
     def _time(self, entry: Mapping[str, Any], where: str) -> Time:
@@ -164,7 +166,9 @@ class _Reader:
                     f"--params: {where}: cycles has {cycle!r}{_near(cycle, CYCLES)} There are "
                     f"{', '.join(CYCLES)}."
                 )
-        return Time(entry["column"], tuple(cycles), _flag(entry, "nullable", where))
+        nullable = _flag(entry, "nullable", where)
+        offset = _offset(entry, where, default=YEAR_2000_S)
+        return Time(entry["column"], tuple(cycles), nullable, offset)
 
     def _category(self, entry: Mapping[str, Any], where: str) -> Category:
         return Category(entry["column"], *_vocabulary(entry, where))
@@ -262,9 +266,9 @@ class _Reader:
 
 
 _KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "number": (("column",), ("size", "delimiter", "nullable")),
+    "number": (("column",), ("size", "delimiter", "nullable", "offset")),
     "category": (("column",), ("vocabulary", "buckets", "dtype")),
-    "time": (("column",), ("cycles", "nullable")),
+    "time": (("column",), ("cycles", "nullable", "offset")),
     "sequence": (("column",), ("vocabulary", "buckets", "dtype", "delimiter")),
     "sparse": (("column", "size"), ("delimiter",)),
     "bucket": (("of", "boundaries"), ()),
@@ -352,6 +356,13 @@ def _flag(entry: Mapping[str, Any], key: str, where: str) -> bool:
     if not isinstance(value, bool):
         raise UsageError(f"--params: {where}: {key} is {value!r}; expected true or false.")
     return value
+
+
+def _offset(entry: Mapping[str, Any], where: str, default: float) -> float:
+    value = entry.get("offset", default)
+    if not _is_number(value):
+        raise UsageError(f"--params: {where}: offset is {value!r}; expected a number.")
+    return float(value)
 
 
 def _is_number(value: Any) -> bool:

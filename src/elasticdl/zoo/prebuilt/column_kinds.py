@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Word: TypeAlias = "str | int | float | bool"
 
 CYCLES = ("year", "week", "day")
+# 2000-01-01, in seconds since 1970.
+YEAR_2000_S = 946_684_800.0
 COMBINERS = ("mean", "sum", "sqrtn")
 
 
@@ -32,6 +34,8 @@ class Number:
         size: Number of values per row.
         delimiter: Separator of the values if they are in one string.
         nullable: Whether the network also gets a flag for a missing value.
+        offset: Number that is subtracted from the values before they are rounded to float32, so
+            that large numbers that differ little keep their differences.
     """
 
     kind: ClassVar[str] = "number"
@@ -39,6 +43,7 @@ class Number:
     size: int = 1
     delimiter: str | None = None
     nullable: bool = False
+    offset: float = 0.0
 
     def schema(self) -> dict[str, Any]:
         """Return the entry of `data_schema()`."""
@@ -57,12 +62,15 @@ class Time:
         column: Name of the column.
         cycles: The cycles to use, from `CYCLES`.
         nullable: Whether the network also gets a flag for a missing value.
+        offset: Time from which days are counted, in seconds since 1970; by default, 2000-01-01.
+            Days are rounded to float32, so one close to all times keeps their differences.
     """
 
     kind: ClassVar[str] = "time"
     column: str
     cycles: tuple[str, ...] = CYCLES
     nullable: bool = False
+    offset: float = YEAR_2000_S
     size: ClassVar[int] = 1
 
     def schema(self) -> dict[str, Any]:

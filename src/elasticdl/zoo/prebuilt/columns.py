@@ -46,8 +46,6 @@ _DAY_S = 86_400
 _WEEK_S = 7 * _DAY_S
 # 1970-01-01 was a Thursday; weeks begin on Monday.
 _FIRST_MONDAY_S = 4 * _DAY_S
-# Days since 2000 have fewer digits than those since 1970, and float32 has few.
-_YEAR_2000_S = 946_684_800
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,9 @@ def _single(records: Sequence[Record], column: str) -> list[Any]:
 
 
 def _numbers(source: Number, records: Sequence[Record]) -> Array:
-    """Return the values of a number column, float64 [batch, size]; NaN for missing ones.
+    """Return the values of a number column minus its offset, float64 [batch, size].
+
+    Missing ones are NaN.
 
     Raises:
         SchemaError: A value is infinite in float32, or not a number.
@@ -147,6 +147,7 @@ def _numbers(source: Number, records: Sequence[Record]) -> Array:
     else:
         texts = _single(records, source.column)
         values = np.array([_parsed_array(source, text) for text in texts], np.float64)
+    values -= source.offset
     with np.errstate(over="ignore"):
         infinite = np.isinf(values.astype(np.float32))
     if infinite.any():
@@ -185,7 +186,7 @@ def _time(source: Time, records: Sequence[Record]) -> tuple[Array, Array]:
     """Return the values of a time column: days, and positions within cycles such as the week.
 
     Returns:
-        Days since 2000 [batch, 1], NaN for missing times; and the cycles [batch, 2 * cycles].
+        Days since the offset [batch, 1], NaN for missing times; and the cycles [batch, 2 * cycles].
     """
     seconds = np.array(_single(records, source.column), np.float64)
     known = ~np.isnan(seconds)
@@ -194,7 +195,7 @@ def _time(source: Time, records: Sequence[Record]) -> tuple[Array, Array]:
         turns[known, at] = _TURNS[cycle](seconds[known])
     angles = 2 * np.pi * turns
     cycles = np.concatenate([np.sin(angles), np.cos(angles)], axis=1) * known[:, None]
-    return ((seconds - _YEAR_2000_S) / _DAY_S)[:, None], cycles
+    return ((seconds - source.offset) / _DAY_S)[:, None], cycles
 
 
 def _turn_of_year(seconds: Array) -> Array:

@@ -4,7 +4,7 @@ The features are derived from the values of all rows, never from the first row o
 form of the param, so that they are stored in the TrainedModel and every later prediction uses the
 same ones.
 
-    numbers            -> standardised
+    numbers            -> standardised, minus an offset if they are large and differ little
     whole numbers      -> standardised too, even if there are few different ones
     booleans           -> 0 and 1
     dates, timestamps  -> time: standardised, with its position in the year, the week and the day
@@ -25,12 +25,15 @@ it imports no framework.
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.data.column_summary import is_whole
 from elasticdl.data.type_words import in_words
+from elasticdl.zoo.prebuilt.column_kinds import YEAR_2000_S
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -41,6 +44,9 @@ MAX_VOCABULARY = 1000
 """A column of strings with more distinct values than this is hashed."""
 
 _MIN_COUNT = 2
+# A column whose distance from 0 is larger than this many standard deviations has an offset. In
+# float32, its values would have fewer than four digits that differ.
+_NARROW = 1000
 # In a table with fewer rows, strings may be a category whose values do not repeat yet.
 _IDENTIFIER_ROWS = 50
 # Start of an Arrow type -> the cycles that apply to its values; other types have all cycles.
@@ -126,11 +132,47 @@ def feature_of(column: ColumnSummary) -> dict[str, Any]:
     if column.kind == "time":
         cycles = next((c for start, c in _CYCLES.items() if column.type.startswith(start)), None)
         found = {} if cycles is None else {"cycles": cycles}
-        return {"kind": "time", "column": column.name, **found, **nullable}
+        offset = _offset_of(column, YEAR_2000_S)
+        return {"kind": "time", "column": column.name, **found, **nullable, **offset}
     if column.kind == "text":
         return {"kind": "category", "column": column.name, **vocabulary_of(column)}
     size = {"size": column.list_size} if column.kind == "list" else {}
-    return {"kind": "number", "column": column.name, **size, **nullable}
+    return {"kind": "number", "column": column.name, **size, **nullable, **_offset_of(column, 0.0)}
+
+
+def _offset_of(column: ColumnSummary, usual: float) -> dict[str, float]:
+    """Return the key `offset` for values that would lose their differences in float32; else {}.
+
+    Args:
+        column: A column of numbers or times.
+        usual: The offset that they have by default.
+    """
+    mean, deviation = column.mean, column.deviation
+    if mean is None or not deviation or not math.isfinite(deviation):
+        return {}
+    return {"offset": mean} if abs(mean - usual) > _NARROW * deviation else {}
+
+
+def notes_on_offsets(entries: Sequence[Any], columns: Sequence[ColumnSummary]) -> list[str]:
+    """Return notes on the user's numbers and times that need an `offset` and have none.
+
+    Args:
+        entries: The param `columns`, which has not been checked.
+        columns: The columns of the table.
+    """
+    usual = {"number": 0.0, "time": YEAR_2000_S}
+    notes = []
+    for entry, column in itertools.product(entries, columns):
+        is_read = isinstance(entry, dict) and entry.get("column") == column.name
+        if not is_read or entry.get("kind") not in usual or "offset" in entry:
+            continue
+        if offset := _offset_of(column, usual[entry["kind"]]):
+            notes.append(
+                f"Column {column.name!r} has large values that differ little, and float32 has 7 "
+                f'digits. Add "offset": {offset["offset"]:.10g} to its entry in columns, so that '
+                "they keep their differences."
+            )
+    return notes
 
 
 def vocabulary_of(column: ColumnSummary, size: int = MAX_VOCABULARY) -> dict[str, Any]:
