@@ -179,7 +179,7 @@ def test_tags_and_files_keep_their_order(log, notes, tmp_path):
         events.artifact(tmp_path, "reports")
         events.write(JobFinished(step=1))
 
-    assert tracker.run.said["mode"] == "exact"
+    assert tracker.run.tags["mode"] == "exact"
     assert tracker.run.files == [(tmp_path, "reports")]
 
 

@@ -35,11 +35,11 @@ def with_shape(field: pa.Field, shape: tuple[int, ...]) -> pa.Field:
 
 def shape_of(field: pa.Field) -> tuple[int, ...] | None:
     """Return the shape that `with_shape` stored in a column's metadata; None if there is none."""
-    kept = (field.metadata or {}).get(_KEY)
-    return None if kept is None else tuple(int(size) for size in json.loads(kept))
+    stored = (field.metadata or {}).get(_KEY)
+    return None if stored is None else tuple(int(size) for size in json.loads(stored))
 
 
-def check_shape(field: Field, kept: tuple[int, ...] | None, where: Callable[[], str]) -> None:
+def check_shape(field: Field, stored: tuple[int, ...] | None, where: Callable[[], str]) -> None:
     """Check that the shape of a schema's field agrees with the stored shape of its values.
 
     Two differences are accepted, because they keep the order of the values: axes of size 1, and a
@@ -47,15 +47,15 @@ def check_shape(field: Field, kept: tuple[int, ...] | None, where: Callable[[], 
 
     Args:
         field: The field of the schema.
-        kept: The stored shape, from `shape_of`. None: accept every field.
+        stored: The stored shape, from `shape_of`. None: accept every field.
         where: Function () -> name of the data, for the start of the error message.
 
     Raises:
         SchemaError: The field's shape does not match.
     """
-    if kept is None or len(field.shape) <= 1 or field.varies:
+    if stored is None or len(field.shape) <= 1 or field.varies:
         return
-    in_data = [size for size in kept if size != 1]
+    in_data = [size for size in stored if size != 1]
     wanted = [size for size in field.shape if size != 1]
     if in_data == wanted:
         return
@@ -73,6 +73,6 @@ def check_shape(field: Field, kept: tuple[int, ...] | None, where: Callable[[], 
     else:
         advice = "Change the order of axes in the data, as with numpy.transpose()."
     raise SchemaError(
-        f"{where()}: field {field.name!r} has the shape {list(kept)} in the data; "
+        f"{where()}: field {field.name!r} has the shape {list(stored)} in the data; "
         f"{field.requires(str(list(field.shape)))}. {advice}"
     )

@@ -34,15 +34,16 @@ class RecordNames:
 
     Attributes:
         name_some: Function (record numbers) -> text that names their files and positions.
-        numbers: Record numbers, counted over all files, in the order of the batch's examples.
+        record_numbers: Numbers of the records, counted over all files, in the order of the batch's
+            examples.
     """
 
     name_some: Callable[[np.ndarray[Any, Any]], str]
-    numbers: np.ndarray[Any, Any]
+    record_numbers: np.ndarray[Any, Any]
 
     def __call__(self) -> str:
         """Return the names of all the batch's records."""
-        return self.name_some(self.numbers)
+        return self.name_some(self.record_numbers)
 
     def of_examples(self, rows: Sequence[int]) -> str:
         """Return the names of some examples' records, as one text for an error.
@@ -50,7 +51,7 @@ class RecordNames:
         Args:
             rows: Positions of the examples in the batch.
         """
-        return self.name_some(self.numbers[list(rows)])
+        return self.name_some(self.record_numbers[list(rows)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +107,10 @@ class Batch:
     @property
     def names_each(self) -> bool:
         """Whether the record of each example is known."""
-        return isinstance(self.where, RecordNames) and len(self.where.numbers) == self.num_examples
+        return (
+            isinstance(self.where, RecordNames)
+            and len(self.where.record_numbers) == self.num_examples
+        )
 
 
 def batch_of(parts: Sequence[Arrays], where: str) -> Batch:

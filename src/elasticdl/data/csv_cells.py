@@ -70,21 +70,21 @@ def read_blocks(
     except pa.ArrowInvalid:
         # 3.0 is a valid integer too. Fractions are rejected later, where the field is known.
         relaxed = {name: _relaxed(arrow_type) for name, arrow_type in types.items()}
-    flags: list[str] = []
+    booleans: list[str] = []
     while True:
         try:
-            table = parse_blocks(file, index, blocks, relaxed | dict.fromkeys(flags, pa.bool_()))
+            table = parse_blocks(file, index, blocks, relaxed | dict.fromkeys(booleans, pa.bool_()))
         except pa.ArrowInvalid as error:
-            name = _flag_column(error, index, relaxed, flags)
+            name = _boolean_column(error, index, relaxed, booleans)
             if name is None:
                 raise _wrong_cell(
                     file, index, blocks, types, error, is_declared=is_declared
                 ) from None
             # true and false are valid in a column of numbers.
-            flags.append(name)
+            booleans.append(name)
         else:
             break
-    for name in flags:
+    for name in booleans:
         at = table.column_names.index(name)
         table = table.set_column(at, name, table.column(at).cast(pa.float64()))
     return _with_nulls(table)
@@ -103,7 +103,7 @@ def _with_nulls(table: pa.Table) -> pa.Table:
     return table
 
 
-def _flag_column(
+def _boolean_column(
     error: pa.ArrowInvalid, index: CSVIndex, types: Mapping[str, pa.DataType], known: Sequence[str]
 ) -> str | None:
     """Return the name of the float column in which pyarrow rejected a cell `true` or `false`.

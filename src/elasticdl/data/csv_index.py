@@ -100,7 +100,7 @@ def unpack(entry: FileEntry) -> tuple[CSVFile, CSVIndex]:
     size_bytes = offsets[-1] if csv_format.is_compressed else entry.size_bytes
     if not ascends or (offsets[-1], firsts[-1]) != (size_bytes, entry.num_records):
         raise ValueError(f"rows up to {firsts[-1]} at byte {offsets[-1]}")
-    stored = entry.counted_file()
+    stored = entry.indexed_file()
     file = InflatedFile(stored) if csv_format.is_compressed else stored
     return file, CSVIndex(header, tuple(offsets), tuple(firsts), csv_format)
 

@@ -66,7 +66,7 @@ class FileEntry(NamedTuple):
         """Return the file as a `StoredFile`, with the size and the version in this entry."""
         return StoredFile(self.uri, self.size_bytes, version=self.version)
 
-    def counted_file(self) -> IndexedFile:
+    def indexed_file(self) -> IndexedFile:
         """Return the file as an `IndexedFile`, which detects changes when it is read."""
         return IndexedFile(self.uri, self.size_bytes, version=self.version)
 

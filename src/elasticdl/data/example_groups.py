@@ -77,7 +77,7 @@ class ExampleGroup(Protocol):
         ...
 
     @property
-    def conversion(self) -> str:
+    def conversion_advice(self) -> str:
         """Advice for values of the wrong kind or shape, to which an error may add "or ...".
 
         An example is "Convert the column, as with astype() in pandas".
@@ -215,7 +215,7 @@ class _Uniform:
     """Records whose payloads have the same positions: a column is one slice of a 2-D array."""
 
     may_lack_fields = True
-    conversion = "Write the data again"
+    conversion_advice = "Write the data again"
 
     def __init__(self, rows: Sequence[int], block: Array, layout: Layout) -> None:
         self.rows = rows
@@ -280,7 +280,7 @@ class _Ragged:
     """Records whose payloads have different positions: a column joins one slice per record."""
 
     may_lack_fields = True
-    conversion = "Write the data again"
+    conversion_advice = "Write the data again"
 
     def __init__(self, kinds: Mapping[str, Kind]) -> None:
         self.rows: list[int] = []

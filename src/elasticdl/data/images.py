@@ -280,7 +280,7 @@ class ImageSource:
         entry = self._entries[index]
         file: StoredFile = entry.stored_file()
         if entry.uri in self._by_index:
-            file = entry.counted_file()
+            file = entry.indexed_file()
         data = file.read(0, entry.size_bytes)
         if len(data) < entry.size_bytes:
             raise DataError(

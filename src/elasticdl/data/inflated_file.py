@@ -36,14 +36,14 @@ class InflatedFile:
     Attributes:
         uri: URI of the compressed file.
         stored: The compressed file.
-        counted: Text that error messages put after a byte offset: " (counted after
+        offset_note: Text that error messages put after a byte offset: " (counted after
             decompression)".
 
     Args:
         stored: The compressed file, not empty.
     """
 
-    counted = " (counted after decompression)"
+    offset_note = " (counted after decompression)"
 
     def __init__(self, stored: StoredFile) -> None:
         self.uri = stored.uri

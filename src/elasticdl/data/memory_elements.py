@@ -71,14 +71,14 @@ class Elements:
         read: Function () -> the elements: dicts, pairs (x, y), or x alone.
         num_rows: Number of elements; None if it is unknown.
         batch_size: Size of the user's batches, if the elements were split from batches; else None.
-        raised: Where the data set raised, for an error: "on item {} (counted from 0)". The
+        position_format: Where the data set raised, for an error: "on item {} (counted from 0)". The
             placeholder `{}` stands for the number of elements that were read before.
     """
 
     read: Callable[[], Iterable[Any]]
     num_rows: int | None
     batch_size: int | None
-    raised: str
+    position_format: str
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield a dict of arrays per element, after checking that the elements are not random.
@@ -87,8 +87,8 @@ class Elements:
             UsageError: The elements are random, or of another kind.
             UserCodeError: The code of the data set raised.
         """
-        _check_same_again(lambda: _read(self.read(), self.raised))
-        return (_element(each) for each in _read(self.read(), self.raised))
+        _check_same_again(lambda: _read(self.read(), self.position_format))
+        return (_element(each) for each in _read(self.read(), self.position_format))
 
 
 def elements_of(data: Any) -> Elements | None:
@@ -100,9 +100,9 @@ def elements_of(data: Any) -> Elements | None:
     root, kinds = kinds_of(data)
     if root == "tensorflow" and "DatasetV2" in kinds:
         # A batch raises as a whole, so the number of the item is not known.
-        return Elements(*_of_tensorflow(data), raised="after {} items")
+        return Elements(*_of_tensorflow(data), position_format="after {} items")
     if {"Dataset", "DataLoader"} & kinds:
-        return Elements(*_of_torch(data), raised="on item {} (counted from 0)")
+        return Elements(*_of_torch(data), position_format="on item {} (counted from 0)")
     return None
 
 
@@ -118,12 +118,12 @@ def num_repetitions(data: Any) -> int:
     return math.prod(max(1, int(count)) for count in counts)
 
 
-def _read(elements: Iterable[Any], raised: str) -> Iterator[Any]:
+def _read(elements: Iterable[Any], position_format: str) -> Iterator[Any]:
     """Yield the elements of a data set; convert an exception of the user's code to an error.
 
     Args:
         elements: The elements.
-        raised: Where the data set raised; see `Elements`.
+        position_format: Where the data set raised; see `Elements`.
 
     Raises:
         UserCodeError: The code raised. The error names the element and the user's line.
@@ -139,8 +139,8 @@ def _read(elements: Iterable[Any], raised: str) -> Iterator[Any]:
             raise
         except Exception as error:
             raise UserCodeError(
-                f"{raised_at(error, 'data')}: the data set raised {raised.format(number)}:\n"
-                f"{users_traceback(error)}"
+                f"{raised_at(error, 'data')}: the data set raised "
+                f"{position_format.format(number)}:\n{users_traceback(error)}"
             ) from error
         yield element
         number += 1

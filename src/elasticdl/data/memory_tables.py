@@ -61,7 +61,7 @@ def table_of(data: Any) -> pa.Table | None:
     root, kinds = kinds_of(data)
     for kind, way_out in _UNREAD.get(root, {}).items():
         if kind in kinds:
-            raise UsageError(f"data is a {root}.{kind}, which {_of_row(data) or way_out}")
+            raise UsageError(f"data is a {root}.{kind}, which {_row_advice(data) or way_out}")
     if root == "pandas" and "DataFrame" in kinds:
         _check_distinct([str(name) for name in data.columns])
         return converted(
@@ -77,7 +77,7 @@ def table_of(data: Any) -> pa.Table | None:
     return None
 
 
-def _of_row(data: Any) -> str | None:
+def _row_advice(data: Any) -> str | None:
     """Return advice for a pandas Series that seems to be a row of a DataFrame.
 
     Such a Series has the names of columns as its index. None for other objects.

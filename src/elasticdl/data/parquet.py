@@ -326,7 +326,7 @@ def _unpacked(entry: FileEntry) -> _File:
         RowGroup(int(offset), int(size), int(rows), str(codec), tuple(map(int, memory)))
         for offset, size, rows, codec, memory in groups
     )
-    file = _file(entry.counted_file(), tuple(map(str, columns)), row_groups)
+    file = _file(entry.indexed_file(), tuple(map(str, columns)), row_groups)
     if file.firsts[-1] != entry.num_records or min(file.firsts) < 0:
         raise ValueError(f"row groups with {file.firsts[-1]} rows")
     return file

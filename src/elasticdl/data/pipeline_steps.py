@@ -122,11 +122,11 @@ def problem(dataset: Any, records: Any, create_dataset: Callable[[Any], Any]) ->
     Returns:
         The problem of the step closest to the end of the pipeline; None if there is no problem.
     """
-    reading = _Reading(records)
-    if not reading.reads(dataset):
+    checker = _StepChecker(records)
+    if not checker.reads(dataset):
         # A Python generator may read them invisibly; then it yields nothing without records.
         return _UNREAD if _yields(create_dataset, records.take(0)) else None
-    return next(reading.problems(dataset, 0), None)
+    return next(checker.problems(dataset, 0), None)
 
 
 def _yields(create_dataset: Callable[[Any], Any], nothing: Any) -> bool:
@@ -142,7 +142,7 @@ def _yields(create_dataset: Callable[[Any], Any], nothing: Any) -> bool:
         return False
 
 
-class _Reading:
+class _StepChecker:
     """Finds steps of a `tf.data` pipeline that behave differently on parts of the data.
 
     A dataset knows only the datasets that it reads, so steps are visited from the last one back to

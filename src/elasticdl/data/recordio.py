@@ -234,7 +234,7 @@ class RecordIOSource:
         """
         entry = self._entries[self._chunks.file_of(index)]
         by_index = entry.uri in self._by_index
-        file = entry.counted_file() if by_index else entry.stored_file()
+        file = entry.indexed_file() if by_index else entry.stored_file()
         try:
             return reader.read(file, self._chunks.chunk(index))
         except CorruptDataError:

@@ -27,13 +27,13 @@ class SelectedRecords:
 
     Args:
         source: The other source.
-        numbers: Record i of this selection is record `numbers[i]` of `source`.
+        record_numbers: Record i of this selection is record `record_numbers[i]` of `source`.
         name: Name of this selection, for messages.
     """
 
-    def __init__(self, source: RecordSource, numbers: Sequence[int], name: str) -> None:
+    def __init__(self, source: RecordSource, record_numbers: Sequence[int], name: str) -> None:
         self._source = source
-        self._numbers = np.asarray(numbers, np.int64)
+        self._numbers = np.asarray(record_numbers, np.int64)
         self._name = name
         self._bytes: list[bytes] | None = None
         self._records: dict[Schema | None, list[Record]] = {}

@@ -65,7 +65,7 @@ class FileSnapshot:
         num_training: Number of rows to train on.
         num_validation: Number of rows that are held out.
         columns: Summary of each column, over all rows.
-        held: Summary, over the held-out rows only, of the column that `held_column` of
+        held_out_summary: Summary, over the held-out rows only, of the column that `held_column` of
             `write_snapshot` named; None if it named no column.
     """
 
@@ -73,7 +73,7 @@ class FileSnapshot:
     num_training: int
     num_validation: int
     columns: Sequence[ColumnSummary]
-    held: ColumnSummary | None = None
+    held_out_summary: ColumnSummary | None = None
 
     @property
     def training(self) -> str:
@@ -200,7 +200,9 @@ def _to_json(snapshot: FileSnapshot) -> bytes:
             "num_training": snapshot.num_training,
             "num_validation": snapshot.num_validation,
             "columns": [column.to_json() for column in snapshot.columns],
-            "held": None if snapshot.held is None else snapshot.held.to_json(),
+            "held": None
+            if snapshot.held_out_summary is None
+            else snapshot.held_out_summary.to_json(),
         }
     ).encode()
 

@@ -105,7 +105,7 @@ def _decoded(
             return field.missing(len(group.rows))
         raise SchemaError(
             f"{of_field(0)} is stored as {_KIND_WORDS[kind]}; {field.requires(field.dtype_name)}. "
-            + field.advice(group.conversion, "correct the dtype in data_schema()")
+            + field.advice(group.conversion_advice, "correct the dtype in data_schema()")
         )
     return _from_list(field, group, of_field)
 
@@ -176,7 +176,7 @@ def _wrong_count(
     return SchemaError(
         f"{of_field(row)} has {counted(count, 'value')}; "
         f"{field.requires(f'shape {list(field.shape)}')}, which is {field.size}. "
-        + field.advice(group.conversion, "correct the shape in data_schema()")
+        + field.advice(group.conversion_advice, "correct the shape in data_schema()")
         + empty
     )
 
@@ -195,7 +195,7 @@ def _from_raw_bytes(
         raise SchemaError(
             f"{of_field(row)} is stored as {found}; "
             f"{field.requires(f'{field.dtype_name}{list(field.shape)}')}, which is {num_bytes} "
-            "bytes. " + field.advice(group.conversion, "correct data_schema()")
+            "bytes. " + field.advice(group.conversion_advice, "correct data_schema()")
         )
     if field.dtype == np.bool_ and raw.max() > 1:
         row = int(np.argmax(np.any(raw > 1, axis=1)))
@@ -231,7 +231,7 @@ def _raw_or_missing(
             raise SchemaError(
                 f"{of_field(row)} is stored as {found}; "
                 f"{field.requires(f'{field.dtype_name}{list(field.shape)}')}. "
-                + field.advice(group.conversion, "correct data_schema()")
+                + field.advice(group.conversion_advice, "correct data_schema()")
             )
         every[row] = np.frombuffer(stored[at], field.dtype.newbyteorder("<")).reshape(field.shape)
         at += 1
@@ -256,7 +256,7 @@ def _raw_lists(
     if not np.all(np.asarray(counts) == 1) or any(len(value) % width for value in stored):
         raise SchemaError(
             f"{of_field(0)} is stored as bytes that are not {field.dtype_name} values. "
-            + field.advice(group.conversion, "correct the dtype in data_schema()")
+            + field.advice(group.conversion_advice, "correct the dtype in data_schema()")
         )
     return [
         np.frombuffer(bytearray(value), field.dtype.newbyteorder("<")).astype(field.dtype)

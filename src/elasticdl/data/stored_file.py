@@ -164,15 +164,15 @@ class StoredFile:
     Attributes:
         uri: URI of the file.
         size_bytes: Size when it was opened.
-        counted: Text that error messages put after a byte offset. It is empty in this class, and
-            " (counted after decompression)" in `InflatedFile`.
+        offset_note: Text that error messages put after a byte offset. It is empty in this class,
+            and " (counted after decompression)" in `InflatedFile`.
         version: Changes when the file does: the time of its last change, or the tag that an object
             store assigns. Empty where the storage has neither.
     """
 
     uri: str
     size_bytes: int
-    counted: str = ""
+    offset_note: str = ""
     version: str = ""
 
     def read(self, start: int, stop: int) -> bytes:

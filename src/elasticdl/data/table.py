@@ -82,8 +82,8 @@ def _shaped(records: list[Record], table: pa.Table) -> list[Record]:
         records: Rows of the table, decoded without a schema, so with 1-D values.
         table: The table.
     """
-    kept = {field.name: shape_of(field) for field in table.schema if field.metadata}
-    shapes = {name: shape for name, shape in kept.items() if shape is not None}
+    stored_shapes = {field.name: shape_of(field) for field in table.schema if field.metadata}
+    shapes = {name: shape for name, shape in stored_shapes.items() if shape is not None}
     if not shapes:
         return records
     return [
@@ -293,7 +293,7 @@ class _TableGroup:
     """
 
     may_lack_fields = False
-    conversion = "Convert the column, as with astype() in pandas"
+    conversion_advice = "Convert the column, as with astype() in pandas"
 
     def __init__(self, table: pa.Table, schema: Schema | None, where: Callable[[int], str]) -> None:
         self.rows = range(table.num_rows)
@@ -311,8 +311,8 @@ class _TableGroup:
 
     def column(self, name: str) -> example.ExampleColumn:
         if name in self._fields and len(self._parts[name]) == 1:
-            kept = shape_of(self._table.schema.field(self._parts[name][0]))
-            check_shape(self._fields[name], kept, lambda: self._where(0))
+            stored_shape = shape_of(self._table.schema.field(self._parts[name][0]))
+            check_shape(self._fields[name], stored_shape, lambda: self._where(0))
         columns = [self._values(part, name) for part in self._parts[name]]
         values, counts = columns[0]
         if len(columns) > 1:

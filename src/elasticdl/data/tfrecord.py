@@ -84,7 +84,7 @@ class _Bytes(Protocol):
     def uri(self) -> str: ...
 
     @property
-    def counted(self) -> str: ...
+    def offset_note(self) -> str: ...
 
     @property
     def size_bytes(self) -> int: ...
@@ -116,7 +116,7 @@ class TFRecordSource:
         at_once = unit_bytes([data.uri for data in self._bytes])
         # For each file: number of each unit's first record, then the number of records.
         self._units = [
-            _unit_firsts(starts, at_once if data.counted == "" else _INFLATED_UNIT_BYTES)
+            _unit_firsts(starts, at_once if data.offset_note == "" else _INFLATED_UNIT_BYTES)
             for _, data, starts in opened
         ]
         # The number of the first unit of each file, counted over all files.
@@ -233,7 +233,7 @@ def _entry(stored: StoredFile, data: _Bytes, starts: array[int]) -> FileEntry:
 
 
 def _unpacked(entry: FileEntry) -> _Opened:
-    stored = entry.counted_file()
+    stored = entry.indexed_file()
     starts, compressed = unpack_starts(entry.layout)
     if len(starts) - 1 != entry.num_records or not (compressed or starts[-1] == stored.size_bytes):
         raise ValueError(f"{len(starts) - 1} records up to byte {starts[-1]}")
@@ -285,7 +285,7 @@ def _walk(file: _Bytes) -> array[int]:
             raise CorruptDataError(
                 file.uri,
                 position,
-                f"the length of a record and its checksum{file.counted}",
+                f"the length of a record and its checksum{file.offset_note}",
                 # Never the bytes: this may be any file that the user can read.
                 f"{_HEADER.size} bytes that do not agree",
             )
@@ -313,7 +313,7 @@ def _raise_truncated(file: _Bytes, starts: array[int]) -> None:
     raise CorruptDataError(
         file.uri,
         begun,
-        f"{expected}{file.counted}",
+        f"{expected}{file.offset_note}",
         f"the end of the file after {size_bytes - begun} bytes",
     )
 
@@ -343,7 +343,7 @@ def _data(file: _Bytes, starts: array[int]) -> bytes:
         raise CorruptDataError(
             file.uri,
             base,
-            f"{starts[-1] - base} bytes of records{file.counted}, as when the file was opened",
+            f"{starts[-1] - base} bytes of records{file.offset_note}, as when the file was opened",
             f"the end of the file after {len(data)} bytes",
         )
     return data
@@ -371,7 +371,7 @@ def _checked(file: _Bytes, starts: array[int], data: bytes) -> Iterator[bytes]:
             raise CorruptDataError(
                 file.uri,
                 base + begin,
-                f"data with the checksum 0x{checksum:08x}{file.counted}",
+                f"data with the checksum 0x{checksum:08x}{file.offset_note}",
                 f"0x{found:08x}",
             )
         yield record

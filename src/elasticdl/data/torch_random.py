@@ -95,7 +95,7 @@ class UseGenerator(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> tuple[Any, dict[str, Any]]:
         names = [argument.name for argument in func._schema.arguments]  # noqa: SLF001 - no public name
         if "generator" in names:
-            is_given = names.index("generator") < len(args) or not _is_the_process(
+            is_given = names.index("generator") < len(args) or not _draws_from_default(
                 named.get("generator")
             )
             return func, named if is_given else {**named, "generator": self._generator}
@@ -131,7 +131,7 @@ def _outside(function: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-def _is_the_process(generator: Any) -> bool:
+def _draws_from_default(generator: Any) -> bool:
     """Return whether an operation with this `generator` argument draws from the default generator.
 
     That is so if the argument is None, or PyTorch's default generator (which `random_split`

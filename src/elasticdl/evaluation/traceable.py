@@ -58,10 +58,10 @@ def why_not_traceable(function: Any) -> str:
         >>> why_not_traceable(lambda y_true, y_pred: isinstance(y_true, int))
         "it uses 'isinstance'"
     """
-    return _Reading().why_not(function)
+    return _TraceChecker().why_not(function)
 
 
-class _Reading:
+class _TraceChecker:
     def __init__(self) -> None:
         self._seen: set[int] = set()
         # Keeps visited objects alive, because the id of a dead object may be reused.

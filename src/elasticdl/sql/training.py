@@ -407,7 +407,9 @@ def _note_rare(
     if len(counts) > MANY_CLASSES:
         return
     few = {value: count for value, count in counts.items() if count < _FEW_ROWS}
-    held = dict((snapshot.held.values if snapshot.held is not None else None) or ())
+    held = dict(
+        (snapshot.held_out_summary.values if snapshot.held_out_summary is not None else None) or ()
+    )
     missing = [value for value in counts if value not in held] if snapshot.num_validation else []
     if few:
         named = ", ".join(f"{value} ({count:,})" for value, count in few.items())

@@ -18,14 +18,14 @@ class MemoryRun:
         error: The error of that attempt.
         points: (kind, number) -> recorded point; the number is that of the epoch for `Kind.EPOCH`,
             else that of the step.
-        said: Value of each tag, by tag name.
+        tags: Value of each tag, by tag name.
         files: The artifacts: path and folder of each.
     """
 
     status: str = "RUNNING"
     error: str = ""
     points: dict[tuple[Kind, int], MetricPoint] = field(default_factory=dict)
-    said: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
     files: list[tuple[Path, str]] = field(default_factory=list)
 
 
@@ -62,7 +62,7 @@ class MemoryTracker:
 
     def tags(self, values: Mapping[str, str]) -> None:
         """Record tags; see `Tracker`."""
-        self.run.said.update(values)
+        self.run.tags.update(values)
 
     def artifact(self, path: Path, folder: str = "") -> None:
         """Record the path of a file; see `Tracker`."""

@@ -234,7 +234,7 @@ class CallbackValues:
         return _DICTS.get(kind, dict)(found)
 
 
-class FirstContainers:
+class ContainerRestorer:
     """Restores lists, dicts, sets and arrays in place, so that other code sees their new content.
 
     Another callback, a hook or a loss may refer to the same object as an attribute does. A resumed

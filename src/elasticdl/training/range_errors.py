@@ -47,7 +47,7 @@ def label_mistake(
             names = listed(classes[:_MAX_SHOWN]) + ", ..." * (len(classes) > _MAX_SHOWN)
             too_few = f", but there are {len(classes):,} classes ({names})"
         # With all classes at hand, one record is enough to see which of them has no output.
-        records = _on(batch, batch.labels, num_outputs, most=1 if too_few else None)
+        records = _records_suffix(batch, batch.labels, num_outputs, most=1 if too_few else None)
         advice = "Correct the labels, or give the model an output for each class."
         if num_outputs == 1 and wrong == [1]:
             advice = (
@@ -77,8 +77,8 @@ def id_mistake(
             if wrong:
                 return DataError(
                     f"{where}: id {_listed(wrong)} in {name}, {layer} has {num_rows} rows "
-                    f"(expected 0 to {num_rows - 1}){_on(batch, arrays, num_rows)}.\n  Correct the "
-                    "ids, or give the embedding a row for each of them."
+                    f"(expected 0 to {num_rows - 1}){_records_suffix(batch, arrays, num_rows)}.\n"
+                    "  Correct the ids, or give the embedding a row for each of them."
                 )
     return None
 
@@ -146,7 +146,7 @@ def _listed(numbers: Sequence[int]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def _on(batch: Batch, arrays: Arrays, stop: int, *, most: int | None = None) -> str:
+def _records_suffix(batch: Batch, arrays: Arrays, stop: int, *, most: int | None = None) -> str:
     """Return ", in ..." with the records that have wrong values, to append to an error message.
 
     The result is empty if the records are unknown.

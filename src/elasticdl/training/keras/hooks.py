@@ -18,7 +18,7 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.training import missing_logs
-from elasticdl.training.callback_state import FirstContainers
+from elasticdl.training.callback_state import ContainerRestorer
 from elasticdl.training.keras import callback_state, overrides
 from elasticdl.training.keras.callback_files import CallbackFiles, LoggedRows
 from elasticdl.training.keras.callback_memory import UnstoredMemory
@@ -130,7 +130,7 @@ class KerasHooks:
             for each in self._callbacks
         ]
         self._warned: set[tuple[str, str]] = set()
-        self._containers = FirstContainers({})
+        self._containers = ContainerRestorer({})
         self._memory: UnstoredMemory | None = None
         self._files = CallbackFiles(self._callbacks, model)
         self._has_model = False
@@ -275,7 +275,7 @@ class KerasHooks:
                 self._files.set_model(self._list)
             self._files.begin(self._list)
         self._files.leads = leads
-        self._containers = FirstContainers(
+        self._containers = ContainerRestorer(
             {
                 (number, name): value
                 for number, each in enumerate(self._callbacks)
@@ -411,7 +411,7 @@ class KerasHooks:
                 if self._is_as_in_file(number, name, value):
                     continue
                 found: dict[str, np.ndarray[Any, Any]] = {}
-                if weights := self._weights_beside(value):
+                if weights := self._separate_variables(value):
                     kept = callback_state.encode(
                         [weight.value for weight in weights], f"{CALLBACKS}{key}/{name}", found
                     )
@@ -448,7 +448,7 @@ class KerasHooks:
                 self._warn_of_attribute(name, str(error))
         return values
 
-    def _weights_beside(self, value: Any) -> list[Any]:
+    def _separate_variables(self, value: Any) -> list[Any]:
         """Return the variables of an attribute's value if it is another model or optimizer.
 
         The result is empty for other values, and if it shares variables with the trained model or
@@ -465,7 +465,7 @@ class KerasHooks:
     def _give_weights(
         self, callback: keras.callbacks.Callback, name: str, current: Any, weights: Sequence[Any]
     ) -> None:
-        variables = self._weights_beside(current)
+        variables = self._separate_variables(current)
         if [tuple(one.shape) for one in variables] != [one.shape for one in weights]:
             raise DefinitionError(
                 f"{self._where}: the callback {type(callback).__name__} had a model or optimizer "

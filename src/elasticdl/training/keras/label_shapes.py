@@ -71,7 +71,7 @@ class KerasLabelShape:
             return labels
         if self._reshapes is None:
             self._reshapes = needs_other_shape(
-                lambda reshaped: self._makes_no_pairs(function, outputs, labels, reshaped),
+                lambda reshaped: self._is_per_example(function, outputs, labels, reshaped),
                 labels.shape.rank,
                 where=self._where,
                 what=self._what,
@@ -79,7 +79,7 @@ class KerasLabelShape:
             )
         return _with_other_rank(labels) if self._reshapes else labels
 
-    def _makes_no_pairs(
+    def _is_per_example(
         self, function: Callable[[Any, Any], Any], outputs: Any, labels: Any, reshaped: bool
     ) -> bool | None:
         """Return False if a function broadcasts outputs and labels to all pairs of examples.
@@ -120,14 +120,14 @@ def _pairs_by_broadcasting(graph: Any, labels: Any) -> bool:
         for made in operation.outputs:
             if is_of_labels:
                 of_labels.add(made.ref())
-            if _num_rows(made) >= _PAIR:
+            if _num_row_axes(made) >= _PAIR:
                 has_pairs = True
-                if is_of_labels and sum(map(bool, map(_num_rows, given))) >= _PAIR:
+                if is_of_labels and sum(map(bool, map(_num_row_axes, given))) >= _PAIR:
                     return False
     return has_pairs
 
 
-def _num_rows(tensor: Any) -> int:
+def _num_row_axes(tensor: Any) -> int:
     """Return the number of a tensor's axes along which it has one entry per example."""
     return 0 if tensor.shape.rank is None else int(tensor.shape.as_list().count(_ROWS))
 

@@ -203,13 +203,13 @@ class TrainingLoss:
         in_labels = self._definition.compiled
         trial = replace(trial, outputs=forward(trial, 0, False)[0])
         kind = loss_part_checks.find_divisor(
-            self._of_trial, trial, origin, weights_in_labels=in_labels
+            self._loss_of, trial, origin, weights_in_labels=in_labels
         )
         if kind is not None:
             self.check_added(trial, forward, kind)
         return kind
 
-    def runs(
+    def model_runner(
         self,
         forward: Callable[[ExampleBatch, int, bool], Any],
         divisor: Divisor,
@@ -234,7 +234,7 @@ class TrainingLoss:
             return float(reduction.divisor(divisor, trial.outputs, weights, size))
 
         return ModelRunner(
-            forward, self._of_trial, divisor_of, normalizes_by_batch, moves_statistics
+            forward, self._loss_of, divisor_of, normalizes_by_batch, moves_statistics
         )
 
     def check_added(self, trial: ExampleBatch, forward: Forward, divisor: Divisor) -> None:
@@ -283,7 +283,7 @@ class TrainingLoss:
                 reason,
             )
 
-    def _of_trial(self, trial: ExampleBatch) -> float:
+    def _loss_of(self, trial: ExampleBatch) -> float:
         """Return the loss of some examples; includes added losses unless `is_by_example`."""
         if not self.is_defined:
             return 0.0

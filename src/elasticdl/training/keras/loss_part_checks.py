@@ -56,7 +56,7 @@ class ExampleBatch:
 
         def take_output(output: Any) -> Any:
             mask = reduction.mask_of(output)
-            return reduction.carried(take(output), None if mask is None else take(mask))
+            return reduction.attach_mask(take(output), None if mask is None else take(mask))
 
         return ExampleBatch(
             map_arrays(take, self.features),
@@ -74,7 +74,7 @@ class ExampleBatch:
 
         def take_output(output: Any) -> Any:
             mask = reduction.mask_of(output)
-            return reduction.carried(take(output), None if mask is None else take(mask))
+            return reduction.attach_mask(take(output), None if mask is None else take(mask))
 
         return ExampleBatch(
             map_arrays(take, self.features),
@@ -415,7 +415,7 @@ def _made_up(
             chosen = rng.random(mask.shape) < level(0.3, 0.9, mask.shape)
             chosen[:, :1] = True
             mask = tf.constant(chosen)
-        return reduction.carried(made, mask)
+        return reduction.attach_mask(made, mask)
 
     def weight(tensor: Any) -> Any:
         made = level(0.5, 2.0, tensor.shape) + rng.random(tensor.shape)

@@ -71,7 +71,7 @@ class MetricProbe:
         with contextlib.suppress(DataError, UserCodeError):
             self.on(example, metrics)
 
-    def if_unproved(self, batch: Batch, metrics: Metrics) -> None:
+    def probe_unproved(self, batch: Batch, metrics: Metrics) -> None:
         """Test again, on a batch, the metrics for which earlier batches were inconclusive.
 
         Does nothing unless states must be summed (`require_sums`).

@@ -86,12 +86,12 @@ class ModelRunner:
 
 
 def check(
-    runs: ModelRunner, batch: ExampleBatch, model: keras.Model, origin: Origin, of_loss: Origin
+    runner: ModelRunner, batch: ExampleBatch, model: keras.Model, origin: Origin, of_loss: Origin
 ) -> bool:
     """Check that the outputs and the loss of a batch can be computed from its parts.
 
     Args:
-        runs: How the model is run.
+        runner: How the model is run.
         batch: One of the first batches for which gradients are computed.
         model: The model.
         origin: Prefix of error messages.
@@ -108,14 +108,14 @@ def check(
     if batch.num_examples == 1:
         return False
     with _quiet(model):
-        found = _compare(runs, batch, model, origin, of_loss, training=True)
+        found = _compare(runner, batch, model, origin, of_loss, training=True)
     if found is not _Found.EQUAL:
-        _compare(runs, batch, model, origin, of_loss, training=False)
+        _compare(runner, batch, model, origin, of_loss, training=False)
     return found is _Found.LIKE_A_NORMALIZATION
 
 
 def check_crowded(
-    runs: ModelRunner,
+    runner: ModelRunner,
     batch: ExampleBatch,
     num_examples: int,
     model: keras.Model,
@@ -126,7 +126,7 @@ def check_crowded(
     They differ if the model has a limit over the batch, such as the capacity of an expert.
 
     Args:
-        runs: How the model is run.
+        runner: How the model is run.
         batch: A worker's batch; examples are taken from it.
         num_examples: Number of examples of an update.
         model: The model.
@@ -143,7 +143,7 @@ def check_crowded(
         for row in np.linspace(0, batch.num_examples - 1, _CROWDED_EXAMPLES, dtype=np.int64):
             copies = batch.rows(np.full(size, row))
             # Where a model is random in training, it is compared in inference mode.
-            if any(_copies_differ(runs, copies, rtol, training=mode) for mode in (True, False)):
+            if any(_copies_differ(runner, copies, rtol, training=mode) for mode in (True, False)):
                 raise DefinitionError(
                     f"{origin}: the model's outputs for an example depend on the other examples "
                     f"of its batch: {size} copies of one example, as many as an update has, have "
@@ -152,11 +152,13 @@ def check_crowded(
                 )
 
 
-def _copies_differ(runs: ModelRunner, copies: ExampleBatch, rtol: float, *, training: bool) -> bool:
+def _copies_differ(
+    runner: ModelRunner, copies: ExampleBatch, rtol: float, *, training: bool
+) -> bool:
     """Return whether copies of an example have different outputs in a model that is not random."""
 
     def run(step: int) -> list[np.ndarray[Any, Any]]:
-        outputs = _numbers(runs.forward(copies, step, training))
+        outputs = _numbers(runner.forward(copies, step, training))
         return [each for each in outputs if each.ndim and len(each) == copies.num_examples]
 
     try:
@@ -184,7 +186,7 @@ class _Found(Enum):
 
 
 def _compare(
-    runs: ModelRunner,
+    runner: ModelRunner,
     batch: ExampleBatch,
     model: keras.Model,
     origin: Origin,
@@ -195,7 +197,7 @@ def _compare(
     """Compare a batch's outputs and loss with those of two parts, in training or inference.
 
     Args:
-        runs: How the model is run.
+        runner: How the model is run.
         batch: The batch.
         model: The model.
         origin: Prefix of error messages.
@@ -212,11 +214,11 @@ def _compare(
     first = max(1, size // 3)
 
     def run(part: ExampleBatch, step: int) -> tuple[list[np.ndarray[Any, Any]], float, float]:
-        made = replace(part, outputs=runs.forward(part, step, training))
-        return _numbers(made.outputs), runs.loss_of(made), runs.divisor_of(made)
+        made = replace(part, outputs=runner.forward(part, step, training))
+        return _numbers(made.outputs), runner.loss_of(made), runner.divisor_of(made)
 
     try:
-        moves = training and runs.moves_statistics(batch)
+        moves = training and runner.moves_statistics(batch)
         whole, loss, _ = run(batch, 0)
         again, loss_again, _ = run(batch, 1)
         one, *of_one = run(batch.rows(np.arange(first)), 0)
@@ -236,7 +238,7 @@ def _compare(
         _joined(*outputs, num_examples=size) for outputs in zip(whole, one, other, strict=True)
     ]
     if not _are_near(whole, joined, rtol):
-        if runs.normalizes_by_batch(batch):
+        if runner.normalizes_by_batch(batch):
             return _Found.EQUAL
         if moves:
             return _Found.LIKE_A_NORMALIZATION

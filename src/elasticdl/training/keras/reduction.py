@@ -53,10 +53,10 @@ def with_masks(outputs: Any, masks: list[Any | None]) -> Any:
         masks: One mask or None for each tensor, depth first.
     """
     following = iter(masks)
-    return map_arrays(lambda output: carried(tf.identity(output), next(following)), outputs)
+    return map_arrays(lambda output: attach_mask(tf.identity(output), next(following)), outputs)
 
 
-def carried(tensor: Any, mask: Any | None) -> Any:
+def attach_mask(tensor: Any, mask: Any | None) -> Any:
     """Attach the mask to the tensor and return it."""
     if mask is not None:
         tensor._keras_mask = mask  # noqa: SLF001 - Keras has no public name
@@ -96,7 +96,7 @@ def batch_loss(values: Any, mask: Any | None, weights: Any | None, origin: Origi
             "value, or weights of shape [examples, 1] that apply to all steps of an example."
         )
     return _Values(name="values", dtype="float32")(
-        values, carried(tf.identity(values), mask), sample_weight=weights
+        values, attach_mask(tf.identity(values), mask), sample_weight=weights
     )
 
 

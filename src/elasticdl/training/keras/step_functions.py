@@ -273,7 +273,7 @@ class StepFunctions:
                 features = map_arrays(lambda array: array[0], features)
             self._opens = True
             try:
-                self._opens = self._says_the_same_opened(features)
+                self._opens = self._open_axes_keep_outputs(features)
             except _REFUSALS:
                 # The model itself does not take features of these sizes, which the step reports.
                 self._opens = None
@@ -287,7 +287,7 @@ class StepFunctions:
                 )
         return found if self._opens else frozenset()
 
-    def _says_the_same_opened(self, features: Arrays) -> bool:
+    def _open_axes_keep_outputs(self, features: Arrays) -> bool:
         """Return whether compiling with axes of variable size leaves the model's outputs equal.
 
         They are compared with those of the uncompiled model, up to rounding.
@@ -333,7 +333,7 @@ class StepFunctions:
                 drawn_from.used(),
                 watched.draws.replaced(),
                 watched.attributes.as_in_file(in_evaluation=in_evaluation),
-                self.uncounted(),
+                self.rejecting_attribute_changes(),
             ):
                 return function(*arguments)
 
@@ -350,7 +350,7 @@ class StepFunctions:
             watched.outside.record(concrete)
         return concrete
 
-    def uncounted(self) -> contextlib.AbstractContextManager[None]:
+    def rejecting_attribute_changes(self) -> contextlib.AbstractContextManager[None]:
         """Return a context manager that rejects changes of Python attributes in the block.
 
         It does nothing unless the model requests `run_eagerly=True`; a compiled step would make

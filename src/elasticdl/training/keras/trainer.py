@@ -172,7 +172,11 @@ class KerasTrainer:
         self.training_metrics = self._create_metrics(Mode.TRAINING, example)
         self.evaluation_metrics = self._create_metrics(Mode.EVALUATION, example)
         self._metric_probe = MetricProbe(
-            definition, self._looked_at, self._loss, self._generators, self._predict_uncompiled
+            definition,
+            self._outputs_without_trace,
+            self._loss,
+            self._generators,
+            self._predict_uncompiled,
         )
         for metrics in (self.training_metrics, self.evaluation_metrics):
             self._metric_probe.on_example(example, metrics)
@@ -281,7 +285,7 @@ class KerasTrainer:
         self._record_outside_at_first()
         self._changes.check_finite(self._block(buffer))
         states = {**_to_numpy(metrics), **variables.carried()}
-        self._metric_probe.if_unproved(batch, self.training_metrics)
+        self._metric_probe.probe_unproved(batch, self.training_metrics)
         return (
             Contribution(buffer, batch.num_examples),
             StepResult(loss.numpy()[np.newaxis], states),
@@ -345,7 +349,7 @@ class KerasTrainer:
         variables.resume(so_far)
         found = self._call("evaluate", self._evaluate, parts(batch), batches=[batch])
         states = {**_to_numpy(found), **variables.carried()}
-        self._metric_probe.if_unproved(batch, self.evaluation_metrics)
+        self._metric_probe.probe_unproved(batch, self.evaluation_metrics)
         return states
 
     def require_sums(self, why: str) -> None:
@@ -737,7 +741,7 @@ class KerasTrainer:
             gradients = self._pull.added_to(gradients, self.optimizer)
         return outputs, loss, gradients
 
-    def _looked_at(self, features: Any) -> Any:
+    def _outputs_without_trace(self, features: Any) -> Any:
         """Return the model's outputs for features, uncompiled and without side effects."""
         return self._forward_without_trace(features, tf.zeros([2], tf.int64))
 
@@ -810,7 +814,7 @@ class KerasTrainer:
         definition = self._definition
         if definition.compiled and example.labels is not None:
             features, labels = map_arrays(tf.convert_to_tensor, (example.features, example.labels))
-            outputs = self._looked_at(features)
+            outputs = self._outputs_without_trace(features)
             try:
                 return CompiledMetrics(
                     self.model, features, outputs, labels, where=str(definition.origin)
@@ -950,7 +954,7 @@ class KerasTrainer:
             self._drawing_at("split"),
             moved_weights.restored([*self._trainable, *self._statistics]),
         ):
-            with self._functions.uncounted():
+            with self._functions.rejecting_attribute_changes():
                 moved = moved_weights.check_alike(
                     lambda part, rank: self._call_in_training(part.features, rank),
                     trial,
@@ -967,7 +971,7 @@ class KerasTrainer:
                 kind = self._loss.find_divisor(trial, forward)
             if kind is not None:
                 self._num_output_checks += trial.num_examples > 1
-                runs = self._loss.runs(
+                runner = self._loss.model_runner(
                     alone,
                     kind,
                     lambda part: self._normalizes_by_batch(part.features),
@@ -975,7 +979,7 @@ class KerasTrainer:
                 )
                 with contextlib.nullcontext() if is_early else self._repeated.reported(self.step):
                     normalizes = output_part_checks.check(
-                        runs, trial, self.model, definition.origin, definition.where("loss")
+                        runner, trial, self.model, definition.origin, definition.where("loss")
                     )
                     if normalizes and not self._has_reported_normalization:
                         self._has_reported_normalization = True
@@ -983,7 +987,7 @@ class KerasTrainer:
                     if self._update_size > self._compared_size:
                         self._compared_size = self._update_size
                         output_part_checks.check_crowded(
-                            runs, trial, self._update_size, self.model, definition.origin
+                            runner, trial, self._update_size, self.model, definition.origin
                         )
         if kind is not None:
             self._divisor, self._loss_was_split = kind, True
@@ -997,7 +1001,7 @@ class KerasTrainer:
             at = tf.constant([seed, 0], tf.int64)
             return self._forward_without_trace(trial.features, at, training=training)
 
-        runs = self._loss.runs(forward, self._divisor, lambda _: False, lambda _: False)
+        runner = self._loss.model_runner(forward, self._divisor, lambda _: False, lambda _: False)
         with (
             self._functions.uncompiled(),
             self._draws.replaced(),
@@ -1005,8 +1009,8 @@ class KerasTrainer:
             moved_weights.restored([*self._trainable, *self._statistics]),
         ):
             made, again = (replace(trial, outputs=forward(trial, seed, False)) for seed in range(2))
-            loss, divisor = runs.loss_of(made), runs.divisor_of(made)
-            is_random = loss != runs.loss_of(again)
+            loss, divisor = runner.loss_of(made), runner.divisor_of(made)
+            is_random = loss != runner.loss_of(again)
         rounding = output_part_checks.rounding_of(self.model)
         return MeasuredLoss(
             loss,
@@ -1101,7 +1105,7 @@ def _after(output: tf.Tensor) -> tf.Tensor:
     for the operations passed to `tf.control_dependencies`.
     """
     waited = tf.identity(output)
-    reduction.carried(waited, reduction.mask_of(output))
+    reduction.attach_mask(waited, reduction.mask_of(output))
     # A loss `from_logits` finds the logits of a softmax here, in Keras as in training.
     if hasattr(output, "_keras_logits"):
         waited._keras_logits = output._keras_logits  # noqa: SLF001 - Keras has no public name

@@ -17,7 +17,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from elasticdl.errors import DefinitionError, UserCodeError, raised_at, users_traceback
-from elasticdl.training.torch.tensors import put, to_array
+from elasticdl.training.torch.tensors import assign_array, to_array
 from elasticdl.training.torch.untracked_state import attribute_digests
 
 if TYPE_CHECKING:
@@ -109,10 +109,10 @@ class Averages:
         """Return the averages and the number of averaged updates; empty without averages."""
         if self._averaged is None:
             return {}
-        tensors = {**self._averaged.state_dict(), **self._passing(self._averaged)}
+        tensors = {**self._averaged.state_dict(), **self._non_persistent_buffers(self._averaged)}
         return {name: to_array(tensor) for name, tensor in tensors.items()}
 
-    def _passing(self, averaged: AveragedModel) -> dict[str, torch.Tensor]:
+    def _non_persistent_buffers(self, averaged: AveragedModel) -> dict[str, torch.Tensor]:
         """Return the average's buffers that its `state_dict()` leaves out, by name.
 
         They must be stored too, because updates of an average change them.
@@ -123,7 +123,7 @@ class Averages:
     def load(self, state: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
         """Restore a state; if its names do not match, change nothing and return the mismatches."""
         tensors = {} if self._averaged is None else self._averaged.state_dict()
-        passing = {} if self._averaged is None else self._passing(self._averaged)
+        passing = {} if self._averaged is None else self._non_persistent_buffers(self._averaged)
         # Older checkpoints do not have them.
         tensors |= {name: tensor for name, tensor in passing.items() if name in state}
         problems = [
@@ -134,7 +134,7 @@ class Averages:
             self._is_in_place = False
             with torch.no_grad():
                 for name, tensor in tensors.items():
-                    put(tensor, state[name])
+                    assign_array(tensor, state[name])
         return problems
 
     def _swap(self) -> None:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from elasticdl.errors import DefinitionError
-from elasticdl.training.callback_state import CannotKeepError, FirstContainers
+from elasticdl.training.callback_state import CannotKeepError, ContainerRestorer
 from elasticdl.training.torch.buffers import is_kept
 from elasticdl.training.torch.refusals import KEEP_THE_SHAPE, changed_shape, shapes_of
 from elasticdl.training.torch.untracked_state import digest
@@ -134,7 +134,7 @@ class CallbackChanges:
         self._model, self._optimizer, self._modes = model, optimizer, modes
         self._values, self._where = values, callbacks.where
         self._attributes: set[tuple[str, str]] = set()
-        self._containers = FirstContainers({})
+        self._containers = ContainerRestorer({})
         self._num_groups = len(optimizer.param_groups)
         kinds = dict.fromkeys(kind for module in model.modules() for kind in type(module).__mro__)
         known = [*model.modules(), optimizer, *callbacks.objects]
@@ -151,7 +151,7 @@ class CallbackChanges:
         """
         del self._optimizer.param_groups[self._num_groups :]
         self._first_hooks = {what: ids for what, ids in self._parts().items() if what in _HOOKS}
-        self._containers = FirstContainers(
+        self._containers = ContainerRestorer(
             {
                 (prefix, name): value
                 for prefix, owner in self._owners().items()
@@ -184,7 +184,7 @@ class CallbackChanges:
         changed = [
             what
             for what, ids in self._parts().items()
-            if ids != parts[what] and not self._may_change(what, ids, moment)
+            if ids != parts[what] and not self._may_add_or_remove(what, ids, moment)
         ]
         if changed:
             is_end = moment == _END
@@ -260,7 +260,7 @@ class CallbackChanges:
         self._modes.forget()
         self._modes.differing = dict(state["modes"])
 
-    def _may_change(self, what: str, now: Any, moment: str) -> bool:
+    def _may_add_or_remove(self, what: str, now: Any, moment: str) -> bool:
         """Return whether callbacks may add or remove objects of this kind in an event.
 
         They may register hooks in `on_train_begin`, because a resumed run does so again, and remove

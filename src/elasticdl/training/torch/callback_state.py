@@ -40,12 +40,12 @@ from elasticdl.training.callback_state import (
     Arrays,
     CallbackValues,
     CannotKeepError,
-    FirstContainers,
+    ContainerRestorer,
     arguments_of,
     name_of,
 )
 from elasticdl.training.torch.function_memory import has_state, is_of_library
-from elasticdl.training.torch.tensors import here, to_array, to_tensor
+from elasticdl.training.torch.tensors import available_device, to_array, to_tensor
 from elasticdl.training.trainer import CALLBACKS
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class TorchValues(CallbackValues):
         path, device, *layout = content
         tensor = to_tensor(arrays[path])
         if layout:
-            return tensor.to_sparse(layout=getattr(torch, layout[0])).to(here(device))
+            return tensor.to_sparse(layout=getattr(torch, layout[0])).to(available_device(device))
         is_like = isinstance(current, torch.Tensor) and (
             (current.shape, current.dtype, current.layout)
             == (tensor.shape, tensor.dtype, tensor.layout)
@@ -226,7 +226,7 @@ class TorchValues(CallbackValues):
                 # In place, because other objects may refer to the same tensor.
                 kept: torch.Tensor = current.copy_(tensor)
                 return kept
-        return tensor.to(here(device))
+        return tensor.to(available_device(device))
 
 
 class CallbackMemory:
@@ -250,7 +250,7 @@ class CallbackMemory:
             for number, each in enumerate(callbacks.objects)
         ]
         self._made: dict[str, Any] | None = None
-        self._containers = FirstContainers({})
+        self._containers = ContainerRestorer({})
 
     def begun(self) -> None:
         """Record which objects exist after `on_train_begin`, and so also exist in a resumed run.
@@ -262,7 +262,7 @@ class CallbackMemory:
         """
         self._made = None
         self.keep()
-        self._containers = FirstContainers(
+        self._containers = ContainerRestorer(
             {
                 (number, name): value
                 for number in range(len(self._callbacks.objects))

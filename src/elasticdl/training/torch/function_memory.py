@@ -43,7 +43,7 @@ from torch import nn
 
 from elasticdl.tracebacks import is_of_the_user
 from elasticdl.training.closures import assigned_variables
-from elasticdl.training.torch.tensors import put, to_array
+from elasticdl.training.torch.tensors import assign_array, to_array
 from elasticdl.training.torch.value_codec import (
     CONTAINERS,
     NUMBERS,
@@ -122,7 +122,7 @@ class RememberedValue:
             _set_state(value, saved)
         elif isinstance(value, torch.Tensor) and value.shape == getattr(saved, "shape", None):
             with torch.no_grad():
-                put(value, to_array(saved))
+                assign_array(value, to_array(saved))
         elif isinstance(value, collections.defaultdict) and type(saved) is dict:
             value.clear()
             value.update(saved)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from elasticdl.definition import Origin
 
 _ATTRIBUTES, _DEFAULTS = "attributes of parameters", "defaults"
-_BESIDE = {_ATTRIBUTES, _DEFAULTS}
+_ATTRIBUTES_AND_DEFAULTS = {_ATTRIBUTES, _DEFAULTS}
 _OF_EVERY_OPTIMIZER = {
     *vars(torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.0)),
     "step",
@@ -119,7 +119,7 @@ class HookMemory:
                 values[place.name] = place.read()
             except UnkeepableValueError as error:
                 raise self._refused(place.name, error) from error
-        values |= self._beside()
+        values |= self._attributes_and_defaults()
         try:
             return self._codec.to_arrays(values) if values else {}
         except UnkeepableValueError:
@@ -138,7 +138,9 @@ class HookMemory:
     def problems(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
         """Return one line for each mismatch between a saved state and the state of these hooks."""
         saved = self._codec.to_values(arrays) if arrays else {}
-        saved = {name: value for name, value in saved.items() if name not in _BESIDE}
+        saved = {
+            name: value for name, value in saved.items() if name not in _ATTRIBUTES_AND_DEFAULTS
+        }
         names = {
             place.name
             for place in self._places()
@@ -154,7 +156,7 @@ class HookMemory:
         for place in self._places():
             if place.name in saved:
                 place.write(saved[place.name])
-        self._load_beside(saved)
+        self._load_attributes_and_defaults(saved)
 
     def _may_be_left_out(self, place: RememberedValue) -> bool:
         """Return whether a value looks like a setting, so that it is stored only if it changes."""
@@ -168,7 +170,7 @@ class HookMemory:
             return True
         return False
 
-    def _beside(self) -> dict[str, Any]:
+    def _attributes_and_defaults(self) -> dict[str, Any]:
         """Return attributes set by user code on parameters, and the optimizer's changed defaults.
 
         Raises:
@@ -196,7 +198,7 @@ class HookMemory:
             values[_DEFAULTS] = dict(defaults)
         return values
 
-    def _load_beside(self, saved: Mapping[str, Any]) -> None:
+    def _load_attributes_and_defaults(self, saved: Mapping[str, Any]) -> None:
         attributes = saved.get(_ATTRIBUTES, {})
         for name, parameter in self._parameters.items():
             now, mine = vars(parameter), attributes.get(name, {})

@@ -278,7 +278,7 @@ class Refusals:
             "without validation data, and evaluate and predict with a module that changes nothing."
         )
 
-    def callbacks_called(self, parameters: Mapping[str, nn.Parameter]) -> None:
+    def record_trainable(self, parameters: Mapping[str, nn.Parameter]) -> None:
         """Record which parameters are trainable now: callbacks may freeze and unfreeze them.
 
         `check_still_trainable` compares with this record.

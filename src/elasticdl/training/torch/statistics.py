@@ -165,7 +165,7 @@ class TorchStatistics:
 
     def __init__(self, buffers: Buffers, origin: Origin, device: torch.device) -> None:
         self._buffers, self._origin, self._device = buffers, origin, device
-        self._ways: dict[str, Reduction] = {}
+        self._reductions: dict[str, Reduction] = {}
         self._num_comparisons: dict[str, int] = {}
         # Not compared again: those of BatchNorm, and those that were reported.
         self._settled: set[str] = set()
@@ -173,7 +173,9 @@ class TorchStatistics:
         for name, tensor in buffers.tensors().items():
             self._widths[name] = _width(tensor)
             if isinstance(buffers.owner(name), _NormBase):
-                self._ways[name] = Reduction.MEAN if tensor.is_floating_point() else Reduction.STEP
+                self._reductions[name] = (
+                    Reduction.MEAN if tensor.is_floating_point() else Reduction.STEP
+                )
                 self._num_comparisons[name] = _NUM_COMPARISONS
                 self._settled.add(name)
 
@@ -233,7 +235,7 @@ class TorchStatistics:
                 with suppress(Exception):
                     parts = parts or compare()
                     self._compare_again(name, parts, again_at)
-            way = self._ways[name]
+            way = self._reductions[name]
             if way is Reduction.DRAW:
                 change = self._drawn(name, draws, change)
             payloads.append(
@@ -355,8 +357,8 @@ class TorchStatistics:
         return torch.zeros_like(change) if drawn is None else self._finite(name, drawn)
 
     def _learn(self, name: str, parts: BatchParts, draws: Draws) -> None:
-        known = self._ways.get(name)
-        way = _way(parts.of(name), parts.sizes, self._buffers.tensors()[name], known)
+        known = self._reductions.get(name)
+        way = _find_reduction(parts.of(name), parts.sizes, self._buffers.tensors()[name], known)
         known = known or way
         if way in _LIKE_DRAWS and _are_close(parts.of(name)):
             if _are_close([draws(0, (at, at)).get(name) for at in (0, -1)]):
@@ -370,9 +372,9 @@ class TorchStatistics:
             known = way
         if way is None or known is not way:
             raise self._refused(name, _NEITHER)
-        if way is Reduction.SUM and name not in self._ways:
+        if way is Reduction.SUM and name not in self._reductions:
             self._check_counts(name, parts)
-        self._ways[name] = way
+        self._reductions[name] = way
         self._num_comparisons[name] = self._num_comparisons.get(name, 0) + 1
 
     def _check_is_mean(self, name: str, draws: Draws) -> None:
@@ -401,7 +403,7 @@ class TorchStatistics:
             parts: The changes that the batch and its parts make.
             step: Number of the step, for the warning.
         """
-        values, way = self._buffers.tensors()[name], self._ways[name]
+        values, way = self._buffers.tensors()[name], self._reductions[name]
         zeros = values.new_zeros(
             values.shape, dtype=None if values.is_floating_point() else torch.int64
         )
@@ -465,7 +467,7 @@ class TorchStatistics:
         return DefinitionError(
             f"{self._origin}: the model's buffer {name} was changed by some batches of an update "
             "and not, or differently, by others: it counts neither steps nor examples"
-            f"{_DRAWS_DIFFER if self._ways.get(name) is Reduction.DRAW else ''}. It trains "
+            f"{_DRAWS_DIFFER if self._reductions.get(name) is Reduction.DRAW else ''}. It trains "
             "in one process without --global_batch_size."
         )
 
@@ -498,7 +500,7 @@ def change_of(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor | None:
     return torch.where(same, 0.0, other - one)
 
 
-def _way(
+def _find_reduction(
     changes: _Changes, sizes: tuple[int, int], values: torch.Tensor, known: Reduction | None
 ) -> Reduction | None:
     """Return the `Reduction` that combines the changes of a batch's parts; None if none fits.

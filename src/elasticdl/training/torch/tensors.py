@@ -94,7 +94,7 @@ def to_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     return bits.view(dtype)
 
 
-def here(device: str) -> str:
+def available_device(device: str) -> str:
     """Return the device on which to restore a checkpoint's tensor on this machine.
 
     Args:
@@ -129,7 +129,7 @@ def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
     return []
 
 
-def put(tensor: torch.Tensor, array: np.ndarray[Any, Any]) -> None:
+def assign_array(tensor: torch.Tensor, array: np.ndarray[Any, Any]) -> None:
     """Set a tensor to the values of an array that `to_array` returned, in the tensor's own layout.
 
     A sparse tensor that already has these values is left as it is. Setting it could reorder its

@@ -74,7 +74,7 @@ from elasticdl.training.torch.schedulers import Schedulers
 from elasticdl.training.torch.scores import scores_of
 from elasticdl.training.torch.statistics import BatchParts, TorchStatistics, change_of, has_room
 from elasticdl.training.torch.steps import ForwardSteps, Stepped, Steps, Tensors
-from elasticdl.training.torch.tensors import batch_tensors, put, to_array, to_tensor
+from elasticdl.training.torch.tensors import assign_array, batch_tensors, to_array, to_tensor
 from elasticdl.training.torch.untracked_state import (
     check_loss,
     check_no_untracked_state,
@@ -205,7 +205,7 @@ class TorchTrainer:
             self._modes,
             schedulers=self._schedulers,
             drawing=self._drawing,
-            changed=lambda: self._refusals.callbacks_called(self._parameters),
+            changed=lambda: self._refusals.record_trainable(self._parameters),
             stored=[*self._optimizer.remembered, *self._schedulers.remembered],
         )
         # Two examples, because torch.export treats a size of one as a constant.
@@ -515,7 +515,7 @@ class TorchTrainer:
             )
         with torch.no_grad():
             for name, tensor in tensors.items():
-                put(tensor, arrays[name])
+                assign_array(tensor, arrays[name])
         self._clear_gradients()
         self.step = int(state["step"])
 

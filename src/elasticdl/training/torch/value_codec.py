@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from elasticdl.training.torch.tensors import here, to_array, to_tensor
+from elasticdl.training.torch.tensors import available_device, to_array, to_tensor
 
 _JSON = "values"
 # At least as many digits as ids have; `hex(id(parameter))` begins with 0x.
@@ -125,7 +125,7 @@ class Codec:
         if kind == "text":
             return "".join(str(self._decoded(part, arrays)) for part in inner)
         if kind == "tensor":
-            return to_tensor(arrays[inner]).to(here(made["device"]))
+            return to_tensor(arrays[inner]).to(available_device(made["device"]))
         if kind == "array":
             return np.array(arrays[inner])
         container: Any = CONTAINERS[kind]
