@@ -40,6 +40,6 @@ def test_a_value_covers_the_time_since_the_previous_one() -> None:
 
 
 def test_the_time_between_two_attempts_is_empty() -> None:
-    _, y = per_second(np.array([1.0, 4.0]), np.array([10.0, 40.0]), 0.0, 4.0, rests=[3.0])
+    _, y = per_second(np.array([1.0, 4.0]), np.array([10.0, 40.0]), 0.0, 4.0, idle_ends=[3.0])
 
     assert y == [10.0, 0.0, 0.0, 40.0]

@@ -76,7 +76,7 @@ def check(
     inventory = Inventory(cluster)
     assert job.workers is not None  # noqa: S101 - a cluster job always has workers
     try:
-        for each in _asked(cluster, inventory, options, job.workers):
+        for each in _check_subjects(cluster, inventory, options, job.workers):
             found.append(each)  # noqa: PERF402 - keeps the findings before an error
         if has_image:
             found.append(registry.image(options.image))
@@ -107,7 +107,7 @@ class _NothingMoreError(Exception):
         self.finding = finding
 
 
-def _asked(
+def _check_subjects(
     cluster: Kubernetes, inventory: Inventory, options: ClusterOptions, workers: Workers
 ) -> Iterator[ClusterFinding]:
     """Query the cluster; yield a finding for each subject, except the image and the dry run.
@@ -147,7 +147,7 @@ def _asked(
         yield unknown("storage", "list StorageClasses")
     else:
         yield findings.storage(classes)
-    yield from _named(inventory, options)
+    yield from _check_named_objects(inventory, options)
 
 
 def _check_access(cluster: Kubernetes, inventory: Inventory) -> Iterator[ClusterFinding]:
@@ -227,7 +227,7 @@ def _kuberay(cluster: Kubernetes, inventory: Inventory) -> Iterator[ClusterFindi
         )
 
 
-def _named(inventory: Inventory, options: ClusterOptions) -> Iterator[ClusterFinding]:
+def _check_named_objects(inventory: Inventory, options: ClusterOptions) -> Iterator[ClusterFinding]:
     """Check that the objects named by flags exist in the cluster; yield a finding for each."""
     asked: list[tuple[str, str, str, Any]] = []
     if options.priority_class is not None:

@@ -102,8 +102,8 @@ def check_unchanged(now: Mapping[str, Any], checkpoint: Checkpoint) -> None:
             f"{counted(len(changed), 'file')} {verbs[0]} added or removed, or {verbs[1]} number of "
             f"{now['counted']} ({', '.join(changed[:_NUM_NAMED])})"
         )
-    elif rewritten := _rewritten(now["content_marks"], checkpoint.metadata):
-        what = f"{rewritten} other contents"
+    elif phrase := _changed_files_phrase(now["content_marks"], checkpoint.metadata):
+        what = f"{phrase} other contents"
     else:
         return
     raise DataError(
@@ -118,9 +118,9 @@ def note_changed_data(checkpoint: Checkpoint, reporter: Reporter) -> None:
     if any(local_path(uri) is None for uri in uris):
         # Comparing remote files would cost a request for each file.
         return
-    if rewritten := _rewritten(content_marks(uris), checkpoint.metadata):
+    if phrase := _changed_files_phrase(content_marks(uris), checkpoint.metadata):
         reporter.note(
-            f"{rewritten} changed since then: the model was trained on the old contents. To train "
+            f"{phrase} changed since then: the model was trained on the old contents. To train "
             "on the new ones, use another --output."
         )
 
@@ -138,7 +138,7 @@ def changed_files(now: Sequence[Sequence[Any]], before: Sequence[Sequence[Any]])
     ]
 
 
-def _rewritten(marks: Sequence[str], before: Mapping[str, Any]) -> str:
+def _changed_files_phrase(marks: Sequence[str], before: Mapping[str, Any]) -> str:
     """Return a phrase that begins a message on changed files, such as `a.csv and b.csv have`.
 
     The result is empty if no content has changed.

@@ -93,9 +93,13 @@ class OpenedModel:
             start=start,
             stop=stop,
         )
-        return Prefetch(self._named_columns(batches), lambda item: arrays_bytes(item[1].features))
+        return Prefetch(
+            self._with_explained_errors(batches), lambda item: arrays_bytes(item[1].features)
+        )
 
-    def _named_columns(self, batches: Iterator[tuple[int, Batch]]) -> Iterator[tuple[int, Batch]]:
+    def _with_explained_errors(
+        self, batches: Iterator[tuple[int, Batch]]
+    ) -> Iterator[tuple[int, Batch]]:
         """Yield the batches; explain an error about an empty cell in a column new to the model.
 
         The error advises to remove that column, because the training data did not have it. If the
@@ -108,14 +112,14 @@ class OpenedModel:
             fields = self.trained.description.record_fields_json
             if not fields or error.column in Schema.from_json(fields).names:
                 raise
-            if (other := self._other_columns()) is not None:
+            if (other := self._missing_columns_error()) is not None:
                 raise other from error
             raise SchemaError(
                 f"{error.problem}. The data that the model was trained on had no such column: "
                 f"leave it out, as with df.drop(columns=[{error.column!r}]) in pandas."
             ) from error
 
-    def _other_columns(self) -> DataError | None:
+    def _missing_columns_error(self) -> DataError | None:
         """Return an error if the table lacks columns of the training data; else None.
 
         Column names are read from the table's header, because a row with an empty cell cannot be
@@ -141,7 +145,7 @@ class OpenedModel:
             return restored_trainer(self.trained, self.definition, example, self.job)
         except CheckpointMismatchError as error:
             # The tensors are intact (their hash was checked): the model was built on other inputs.
-            if (other := self.other_fields()) is not None:
+            if (other := self.differing_fields_error()) is not None:
                 raise other from error
             raise DataError(
                 f"{self.job.data}: these records do not match {self.job.trained_model}: its input "
@@ -210,7 +214,7 @@ class OpenedModel:
             f"records: its training held out {held_out}. Evaluate {instead}on other data."
         )
 
-    def other_fields(self) -> DataError | None:
+    def differing_fields_error(self) -> DataError | None:
         """Return an error if the records have other fields than the training data; else None.
 
         Also None if the fields of the training data are unknown or given by a `data_schema()`.
@@ -261,7 +265,7 @@ class OpenedModel:
         """
         # The zoo of a prebuilt model has no name.
         if not self.trained.description.model_zoo and all(self._differences()):
-            error = self.other_fields()
+            error = self.differing_fields_error()
             assert error is not None  # noqa: S101 - there are differences
             raise error
 

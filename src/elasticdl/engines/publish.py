@@ -158,7 +158,7 @@ def note_new_code(
 
 
 def note_changed_code(
-    job: Job, scratch: Path, checkpoint: Checkpoint, reporter: Reporter, *, goes_on_with: str
+    job: Job, scratch: Path, checkpoint: Checkpoint, reporter: Reporter, *, continue_option: str
 ) -> None:
     """Notify the user of a completed job if the code has changed since the model was trained.
 
@@ -167,7 +167,7 @@ def note_changed_code(
         scratch: A temporary folder to which the code is copied, to compute its hashes.
         checkpoint: The last checkpoint, which has the hashes of the trained code.
         reporter: Shows notes to the user.
-        goes_on_with: The option whose increase continues the training, such as `--num_epochs`;
+        continue_option: The option whose increase continues the training, such as `--num_epochs`;
             empty if there is none.
     """
     assert job.model is not None  # noqa: S101 - a training job
@@ -177,9 +177,9 @@ def note_changed_code(
         zoo.copy_model(job.model, opened, scratch)
         if changed := _changed(checkpoint, zoo.code_files(job.model, scratch)):
             to_continue = (
-                f"; if its layers are the same, raise {goes_on_with} to continue from this model "
-                "with it"
-                if goes_on_with
+                f"; if its layers are the same, raise {continue_option} to continue from this "
+                "model with it"
+                if continue_option
                 else ""
             )
             reporter.note(

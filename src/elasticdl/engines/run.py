@@ -232,7 +232,7 @@ def train(
                 begun.scratch,
                 checkpoint,
                 reporter,
-                goes_on_with="" if stopped else ended_by,
+                continue_option="" if stopped else ended_by,
             )
             note_changed_data(checkpoint, reporter)
             follow_finished_job(begun.events, job, folder, generation, checkpoint.step)

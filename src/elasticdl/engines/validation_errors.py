@@ -58,15 +58,15 @@ def evaluate_first(trainer: Trainer, batch: Batch, example: Callable[[], Batch])
             return trainer.evaluate(batch)
     except UserCodeError as error:
         training = example()
-        if _forms(batch) == _forms(training) or _is_taken(trainer, batch.features):
+        if _feature_specs(batch) == _feature_specs(training) or _is_taken(trainer, batch.features):
             raise
         raise DataError(
             "The model cannot take the validation data, because its features differ in shape or "
             "type from those of the training data:\n"
-            f"  {_in_words(batch, 'the validation data')}\n"
-            f"  {_in_words(training, 'the training data')}\n"
+            f"  {_describe_batch(batch, 'the validation data')}\n"
+            f"  {_describe_batch(training, 'the training data')}\n"
             "  Convert the validation data in the same way as the training data"
-            f"{_how(batch, training)}."
+            f"{_conversion_phrase(batch, training)}."
         ) from error
 
 
@@ -78,12 +78,12 @@ def _is_taken(trainer: Trainer, features: Arrays) -> bool:
     return True
 
 
-def _forms(batch: Batch) -> Any:
+def _feature_specs(batch: Batch) -> Any:
     """Return the names, dtypes and shapes of the features of one example."""
     return map_arrays(lambda array: (array.dtype.name, array.shape[1:]), batch.features)
 
 
-def _in_words(batch: Batch, otherwise: str) -> str:
+def _describe_batch(batch: Batch, otherwise: str) -> str:
     """Describe a batch for an error, such as `float32[28, 28] in a.csv, record 0`.
 
     Args:
@@ -97,7 +97,7 @@ def _in_words(batch: Batch, otherwise: str) -> str:
     return f"{describe(one)} in {otherwise if batch.where is None else batch.where()}"
 
 
-def _how(batch: Batch, training: Batch) -> str:
+def _conversion_phrase(batch: Batch, training: Batch) -> str:
     """Return code that converts one batch's features to the form of another's, as a phrase.
 
     For example, `, such as x.reshape(-1, 784)`; empty if no conversion keeps the numbers in order.
@@ -108,7 +108,9 @@ def _how(batch: Batch, training: Batch) -> str:
     steps = []
     if (shape := given.shape[1:]) != (like := wanted.shape[1:]):
         is_flat = len(shape) <= 1 or len(like) <= 1
-        if math.prod(shape) != math.prod(like) or not (is_flat or _long(shape) == _long(like)):
+        if math.prod(shape) != math.prod(like) or not (
+            is_flat or _squeezed(shape) == _squeezed(like)
+        ):
             return ""
         steps.append(f"reshape({', '.join(map(str, (-1, *like)))})")
     if given.dtype != wanted.dtype:
@@ -116,6 +118,6 @@ def _how(batch: Batch, training: Batch) -> str:
     return f", such as x.{'.'.join(steps)}"
 
 
-def _long(shape: tuple[int, ...]) -> list[int]:
+def _squeezed(shape: tuple[int, ...]) -> list[int]:
     """Return a shape without its axes of size 1."""
     return [size for size in shape if size != 1]

@@ -90,7 +90,7 @@ def per_second(
     start: float,
     stop: float,
     *,
-    rests: Sequence[float] = (),
+    idle_ends: Sequence[float] = (),
     most_bins: int = NUM_BUCKETS,
 ) -> tuple[list[float], list[float]]:
     """Compute rates per second from logged amounts, averaged over bins of equal width.
@@ -100,8 +100,9 @@ def per_second(
         amount: The amount since the previous entry.
         start: Start of the first bin.
         stop: End of the last bin.
-        rests: End times of idle periods, in seconds. An idle period begins at the last entry before
-            it; the next amount is spread only over the time since the end of the idle period.
+        idle_ends: End times of idle periods, in seconds. An idle period begins at the last entry
+            before it; the next amount is spread only over the time since the end of the idle
+            period.
         most_bins: Maximum number of bins; a bin is at least about one second wide.
 
     Returns:
@@ -115,8 +116,8 @@ def per_second(
     if length <= 0 or not len(time):
         return [], []
     # An amount covers the time since the previous entry and is spread evenly over it.
-    moments = np.concatenate([[start], time, rests])
-    amounts = np.concatenate([[0.0], amount, np.zeros(len(rests))])
+    moments = np.concatenate([[start], time, idle_ends])
+    amounts = np.concatenate([[0.0], amount, np.zeros(len(idle_ends))])
     order = np.argsort(moments, kind="stable")
     num_bins = int(max(1, min(most_bins, length)))
     edges = np.linspace(start, stop, num_bins + 1)

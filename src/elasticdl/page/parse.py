@@ -157,7 +157,7 @@ def parse(data: bytes, offset: int = 0) -> Iterator[Item]:
         done = 0
         for number, at in enumerate(others):
             seen = at - first - number
-            item = _one(lines[at])
+            item = _parse_line(lines[at])
             if steps is not None and seen > done and not isinstance(item, _APART_FROM_STEPS):
                 yield steps.part(done, seen)
                 done = seen
@@ -192,7 +192,7 @@ class _Lines:
         return self._data[self._starts[first] : self._starts[stop]]
 
 
-def _one(line: bytes) -> StepColumns | Event | None:
+def _parse_line(line: bytes) -> StepColumns | Event | None:
     """Parse one line into an event (a step into columns of length 1); None if it is damaged."""
     try:
         event = from_json(line.decode(errors="surrogateescape"))

@@ -208,8 +208,8 @@ def _clock(
     # Up to the last log entry, because the last second of a running job would look like a stall.
     until = float(logged[-1]) if len(logged) else end
     records = history.steps["num_records"].astype(np.float64)
-    rests = [start.time for start in history.starts]
-    speed = per_second(logged, records, begin, until, rests=rests)
+    idle_ends = [start.time for start in history.starts]
+    speed = per_second(logged, records, begin, until, idle_ends=idle_ends)
     longest = thinned(logged, history.steps["longest_s"])
     marks = sorted(
         [
@@ -255,10 +255,10 @@ def _step_times(history: JobHistory, begin: float, until: float) -> dict[str, An
         at = int(np.searchsorted(logged, start.time))
         if at < len(made):
             made[at] = max(0.0, steps[at] - start.resumed_from_step)
-    rests = [start.time for start in history.starts]
+    idle_ends = [start.time for start in history.starts]
     # The compilation time of the first step would dwarf all other values.
     begin = max(begin, float(logged[0]) - 1.0)
-    x, per_s = per_second(logged, made, begin, until, rests=rests)
+    x, per_s = per_second(logged, made, begin, until, idle_ends=idle_ends)
     pairs = [(at, 1.0 / rate) for at, rate in zip(x, per_s, strict=True) if rate > 0]
     return {"x": [at for at, _ in pairs], "y": [seconds for _, seconds in pairs], "bad": []}
 

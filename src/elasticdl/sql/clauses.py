@@ -154,7 +154,7 @@ def _clauses(tokens: _Tokens, verb: str) -> _Clauses:
         if clause not in _TAKES[verb]:
             token, hint = tokens.peek(), _hint(clause, verb, seen)
             if hint == "." and seen[-1:] == ["LABEL"]:
-                hint = _quoted_label(tokens, words["LABEL"].span.start)
+                hint = _take_label_and_advise(tokens, words["LABEL"].span.start)
             raise tokens.error_of(
                 token,
                 f"{verb} takes the clauses {', '.join(_TAKES[verb])}; found {token.text!r}{hint}",
@@ -197,7 +197,7 @@ def _hint(found: str, verb: str, seen: Sequence[str]) -> str:
     )
 
 
-def _quoted_label(tokens: _Tokens, begin: int) -> str:
+def _take_label_and_advise(tokens: _Tokens, begin: int) -> str:
     """Consume the words after LABEL; return advice for the error that there is more than one.
 
     Returns:

@@ -28,7 +28,7 @@ from elasticdl.sql.label_filter import Labelled
 from elasticdl.sql.names import matching, written_like
 from elasticdl.sql.settings import for_rows
 from elasticdl.sql.target_checks import check_columns, check_schema
-from elasticdl.sql.trained_types import check_read
+from elasticdl.sql.trained_types import check_column_types
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -214,7 +214,9 @@ def read_rows(  # noqa: PLR0917 - a query, and how to store its rows
         schema = pa.schema(
             [rows.schema.field(i).with_name(name) for i, name in zip(kept, names, strict=True)]
         )
-        check_read(schema, record, request.model, request.statement, request.begins_at, called)
+        check_column_types(
+            schema, record, request.model, request.statement, request.begins_at, called
+        )
         if times := note_on_times(schema, record.details.get("types", {}), request.model):
             note(times)
         batches = (batch.select(kept).rename_columns(names) for batch in rows.batches)

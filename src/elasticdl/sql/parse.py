@@ -155,7 +155,7 @@ def _check_verbs(program: str, tokens: Sequence[Token]) -> None:
     for index, depth in _depths(tokens):
         after_to = index > 0 and _word(tokens, index - 1) == "TO"
         near = difflib.get_close_matches(_word(tokens, index), VERBS, n=1, cutoff=_LIKENESS)
-        if near and depth == 0 and (after_to or _is_followed_by_clause(tokens, index)):
+        if near and depth == 0 and (after_to or _is_used_as_verb(tokens, index)):
             raise StatementError(
                 f"There is no {tokens[index].text}; did you mean {near[0]!r}?",
                 program,
@@ -167,10 +167,10 @@ def _begins(tokens: Sequence[Token], index: int) -> bool:
     word = _word(tokens, index)
     if word == "TO":
         return _word(tokens, index + 1) in VERBS
-    return word in VERBS and _is_followed_by_clause(tokens, index)
+    return word in VERBS and _is_used_as_verb(tokens, index)
 
 
-def _is_followed_by_clause(tokens: Sequence[Token], index: int) -> bool:
+def _is_used_as_verb(tokens: Sequence[Token], index: int) -> bool:
     """Return whether the word at `index` is used as a verb (TRAIN, PREDICT, ...), not as a name.
 
     After a verb come a name and a clause keyword, or a name with a dot that ends the statement.

@@ -33,7 +33,7 @@ from elasticdl.sql.names import matching, parts, shown, written_like
 from elasticdl.sql.rewrite import KEY_PREFIX, with_key
 from elasticdl.sql.settings import for_rows
 from elasticdl.sql.target_checks import check_appended, is_read, view_of
-from elasticdl.sql.trained_types import check_read
+from elasticdl.sql.trained_types import check_column_types
 from elasticdl.zoo.prebuilt.label import as_array
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def _as_trained(
     names = written_like(rows.schema.names, trained, database.dialect)
     check_distinct(names, request.statement, request.begins_at)
     schema = rows.schema.empty_table().rename_columns(names).schema
-    check_read(schema, record, request.using, request.statement, request.begins_at)
+    check_column_types(schema, record, request.using, request.statement, request.begins_at)
     if note := note_on_times(schema, record.details.get("types", {}), request.using):
         reporter.note(note)
     return RowSource(schema, (batch.rename_columns(names) for batch in rows.batches))

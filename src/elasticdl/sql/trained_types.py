@@ -52,7 +52,7 @@ def unlike_trained(
     )
 
 
-def check_read(  # noqa: PLR0917 - a query, and how the model was trained
+def check_column_types(  # noqa: PLR0917 - a query, and how the model was trained
     schema: pa.Schema,
     record: ModelRecord,
     model: str,

@@ -224,7 +224,7 @@ def _snapshot(
             if request.validation_select is not None:
                 held_out = 0.0
                 names = rows.schema.names
-                validation = _held(request, names, database)
+                validation = _read_validation_rows(request, names, database)
             snapshot = write_snapshot(
                 rows.schema,
                 labelled,
@@ -292,7 +292,7 @@ def _no_row(request: TrainRequest, error: NoRowError) -> DataError:
     return error
 
 
-def _held(
+def _read_validation_rows(
     request: TrainRequest, columns: Collection[str], database: Database
 ) -> Iterator[pa.RecordBatch]:
     """Run the query `validation.select`; yield its rows that have a label, as validation rows.
@@ -351,7 +351,7 @@ def _params(request: TrainRequest, snapshot: FileSnapshot, reporter: Reporter) -
                 f"No column is left to predict {request.label!r} from. Select more columns."
             )
         params["columns"] = columns
-        for name in _rounded(columns, snapshot):
+        for name in _rounded_columns(columns, snapshot):
             reporter.note(
                 f"Column {name!r} has whole numbers beyond 2^53; as a numeric feature they are "
                 "rounded to about 7 digits. If they are identifiers, leave the column out, or "
@@ -375,7 +375,7 @@ def _check_counts(params: Mapping[str, Any], request: TrainRequest) -> None:
     raise UsageError(pointed_in(problem, request.statement, request.begins_at, place))
 
 
-def _rounded(features: Sequence[Mapping[str, Any]], snapshot: FileSnapshot) -> list[str]:
+def _rounded_columns(features: Sequence[Mapping[str, Any]], snapshot: FileSnapshot) -> list[str]:
     """Return the columns of numeric features whose integers exceed 2^53 and so will be rounded."""
     sources = [each.get("of", each) if each["kind"] == "bucket" else each for each in features]
     names = [source["column"] for source in sources if source["kind"] == "number"]

@@ -178,7 +178,7 @@ class Run:
 
     def take(self):
         _, confirmed, _ = self.history.since(None)
-        waiting = self.snapshots.first_confirmed(confirmed)
+        waiting = self.snapshots.next_to_fetch(confirmed)
         snapshot = self.snapshots.take(confirmed)
         assert snapshot is waiting
         return snapshot and (snapshot.checkpoint.step, snapshot.best)
@@ -215,7 +215,7 @@ def test_a_snapshot_knows_its_place_in_the_history(run):
 def test_the_first_state_can_be_kept_too(run):
     run.save()
 
-    assert run.snapshots.first_confirmed(START).checkpoint.step == 0
+    assert run.snapshots.next_to_fetch(START).checkpoint.step == 0
 
 
 def test_a_newer_snapshot_replaces_one_that_was_not_fetched(run):

@@ -129,7 +129,7 @@ class DockerEngine:
             for message in stream:
                 if "error" in message:
                     raise build_errors.build_failed(
-                        str(message["error"]), steps.said, steps.number, wanted
+                        str(message["error"]), steps.output_lines, steps.number, wanted
                     )
                 steps.add(str(message.get("stream", "")))
             tag = str(self._client.inspect_image(name)["Id"]).removeprefix("sha256:")[:16]
@@ -199,11 +199,11 @@ class _Steps:
 
     Attributes:
         number: Number of the current step in the Dockerfile; 0 before the first one.
-        said: Output lines of the current step so far, for the error if it fails.
+        output_lines: Output lines of the current step so far, for the error if it fails.
     """
 
     def __init__(self, print_fn: Tell) -> None:
-        self.number, self.said = 0, list[str]()
+        self.number, self.output_lines = 0, list[str]()
         self._print_fn, self._name, self._line = print_fn, "", ""
 
     def add(self, text: str) -> None:
@@ -214,14 +214,14 @@ class _Steps:
     def _add_line(self, line: str) -> None:
         step = _STEP.match(line.strip())
         if step:
-            self.number, self.said = int(step[1]), []
+            self.number, self.output_lines = int(step[1]), []
             name = next((name for mark, name in _STEPS if mark in step[3]), "")
             # Several instructions can belong to one step; only the first one is reported.
             if name and name != self._name:
                 self._name = name
                 self._print_fn(f"  {name}")
             return
-        self.said.append(line)
+        self.output_lines.append(line)
         large = _LARGE.match(line)
         if large:
             self._print_fn(f"    downloads {large[1].rpartition('/')[2]} ({large[2]})")

@@ -547,7 +547,7 @@ class _Controller:
             TrainingError: All workers were lost too many times without progress.
         """
         self._finished_s, self._report_interval_s = None, _REPORT_INTERVAL_S
-        self._deaths.of_all(self._journal.step)
+        self._deaths.count_total_loss(self._journal.step)
         for process in [p for p in self._processes if p.rank is not None]:
             self._processes.remove(process)
             _kill(process)
@@ -620,7 +620,7 @@ class _Controller:
             why = f"died ({type(error).__name__})"
             if isinstance(error, ray.exceptions.OutOfMemoryError):
                 why = "ran out of memory"
-                if self._memory_losses.are_too_many(self._newest_step()):
+                if self._memory_losses.count_and_check(self._newest_step()):
                     raise
             self._fruitless += process.state is WorkerState.STARTING
             self._end(process, why)
@@ -644,7 +644,7 @@ class _Controller:
 
     def _count_death(self, dead: _Process, working_on: Sequence[BatchInWork]) -> None:
         suspects = self._deaths.suspects
-        found = self._deaths.at(working_on, self._journal.step)
+        found = self._deaths.count_death(working_on, self._journal.step)
         bad = [] if found is None else [self._bad.add(found)]
         if not bad and self._deaths.suspects == suspects:
             return

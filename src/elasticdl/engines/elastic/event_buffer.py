@@ -211,7 +211,7 @@ class SnapshotBuffer:
             taken, self._taken = self._taken, []
         return taken
 
-    def first_confirmed(self, confirmed: CommitId) -> StateSnapshot | None:
+    def next_to_fetch(self, confirmed: CommitId) -> StateSnapshot | None:
         """Return the next checkpoint for the controller to fetch; None if none is confirmed.
 
         This is the oldest confirmed one that was saved as the best model so far, otherwise the
@@ -226,8 +226,8 @@ class SnapshotBuffer:
             return next((s for s in certain if s.best or s is certain[-1]), None)
 
     def take(self, confirmed: CommitId) -> StateSnapshot | None:
-        """Return the checkpoint of `first_confirmed`; remove it and all older ones."""
-        found = self.first_confirmed(confirmed)
+        """Return the checkpoint of `next_to_fetch`; remove it and all older ones."""
+        found = self.next_to_fetch(confirmed)
         if found is not None:
             with self._lock:
                 self._waiting = [s for s in self._waiting if s.point > found.point]

@@ -55,7 +55,7 @@ class FailureCounter:
     """
 
     furthest_step: int = -1
-    _at: dict[_Key, tuple[int, int]] = field(default_factory=dict)
+    _deaths_at: dict[_Key, tuple[int, int]] = field(default_factory=dict)
     _known: set[_Key] = field(default_factory=set)
     _num_rounds: int = 0
 
@@ -64,11 +64,11 @@ class FailureCounter:
         """(epoch, shard) of the training batches at which more than one worker died."""
         return frozenset(
             (epoch, shard)
-            for (is_validation, epoch, shard, _), (count, _) in self._at.items()
+            for (is_validation, epoch, shard, _), (count, _) in self._deaths_at.items()
             if count >= _SUSPICIOUS_DEATHS and not is_validation
         )
 
-    def at(self, batches: Iterable[BatchInWork], step: int) -> RepeatedFailure | None:
+    def count_death(self, batches: Iterable[BatchInWork], step: int) -> RepeatedFailure | None:
         """Count a worker's death against each batch that it was working on.
 
         Args:
@@ -81,23 +81,23 @@ class FailureCounter:
         """
         counted = [batch for batch in batches if _key(batch) not in self._known]
         for batch in counted:
-            count, last_step = self._at.get(_key(batch), (0, step))
+            count, last_step = self._deaths_at.get(_key(batch), (0, step))
             if batch.work == "evaluating" and step != last_step:
                 # The same shard is evaluated many times, so deaths count only at the same step.
                 count = 0
-            self._at[_key(batch)] = count + 1, step
-        worst = max(counted, key=lambda batch: self._at[_key(batch)][0], default=None)
-        if worst is None or self._at[_key(worst)][0] < MAX_DEATHS_AT_A_BATCH:
+            self._deaths_at[_key(batch)] = count + 1, step
+        worst = max(counted, key=lambda batch: self._deaths_at[_key(batch)][0], default=None)
+        if worst is None or self._deaths_at[_key(worst)][0] < MAX_DEATHS_AT_A_BATCH:
             return None
-        num_deaths = self._at[_key(worst)][0]
+        num_deaths = self._deaths_at[_key(worst)][0]
         # Ignore this batch from now on, because a worker that was not informed yet may still die
         # there. Reset the others: they were not the cause.
         self._known.add(_key(worst))
-        self._at.clear()
+        self._deaths_at.clear()
         self._num_rounds = 0
         return RepeatedFailure(worst, num_deaths, tuple(b for b in counted if b != worst))
 
-    def of_all(self, step: int) -> None:
+    def count_total_loss(self, step: int) -> None:
         """Record that all workers were lost at the same time; fail if that happens too often.
 
         Args:
@@ -135,7 +135,7 @@ class MemoryFailures:
     count: int = 0
     _checkpoint: int = -1
 
-    def are_too_many(self, checkpoint: int) -> bool:
+    def count_and_check(self, checkpoint: int) -> bool:
         """Count another worker that ran out of memory; return whether there were too many.
 
         Args:

@@ -289,7 +289,7 @@ class Worker:
             events=events if with_events else (),
             ranks=self._committer.ranks,
             step=self._loop.trainer.step,
-            has_snapshot=self._snapshots.first_confirmed(confirmed) is not None,
+            has_snapshot=self._snapshots.next_to_fetch(confirmed) is not None,
             doing=self._committer.doing,
             doing_s=time.monotonic() - self._committer.doing_since_s,
             slowest_s=self._committer.slowest_s,

@@ -93,7 +93,7 @@ def train(
             follow_finished_job(begun.events, job, folder, begun.generation, step)
             return Outcome(folder.uri, step, checkpoint.metadata["metrics"], already_done=True)
         verbs = AggregatorCommands(begun, followed, serves, address)
-        with open_control(verbs.at_once) as verbs.orders:
+        with open_control(verbs.at_once) as verbs.queue:
             code_files = copy_code(job, begun.scratch, begun.reporter)
             opened = zoo.open_zoo(job.model.zoo)
             if checkpoint is not None:

@@ -123,8 +123,8 @@ class Execution:
     Args:
         program: The statements.
         database: URL of the database.
-        place: The settings for running them.
-        turns: The locks of DuckDB files, shared by all executions of a server.
+        settings: The settings for running them.
+        locks: The locks of DuckDB files, shared by all executions of a server.
         send: Function (response), called with the responses in order. It may block, and raises
             `CancelledError` to stop the execution.
     """
@@ -133,12 +133,12 @@ class Execution:
         self,
         program: str,
         database: str,
-        place: ExecutionSettings,
-        turns: DatabaseLocks,
+        settings: ExecutionSettings,
+        locks: DatabaseLocks,
         send: Callable[[sqlflow_pb2.Response], None],
     ) -> None:
-        self._program, self._database, self._place = program, database, place
-        self._turns, self._send = turns, send
+        self._program, self._database, self._settings = program, database, settings
+        self._locks, self._send = locks, send
         self.stop = threading.Event()
         self._done = threading.Event()
         self._connection: Connection | None = None
@@ -169,7 +169,7 @@ class Execution:
         """
         try:
             self._check_size()
-            with self._turns.turn(self._database, self.stop, self._report_wait):
+            with self._locks.turn(self._database, self.stop, self._report_wait):
                 self._run()
         except SubmitterError as error:
             self._check_stop()
@@ -197,7 +197,10 @@ class Execution:
 
     def _run(self) -> None:
         session = SqlSession(
-            self._database, self._place.models, self._place.zoo, run_submitter=self._run_submitter
+            self._database,
+            self._settings.models,
+            self._settings.zoo,
+            run_submitter=self._run_submitter,
         )
         with Connection(session) as connection:
             if connection.is_in_memory:
@@ -239,7 +242,7 @@ class Execution:
             if not self.stop.is_set():
                 self._message(line)
 
-        return run_piped(path, environment, on_line, self.stop, self._place.grace_s)
+        return run_piped(path, environment, on_line, self.stop, self._settings.grace_s)
 
     def _message(self, text: str) -> None:
         self._send(sqlflow_pb2.Response(message=sqlflow_pb2.Message(message=text)))

@@ -42,7 +42,7 @@ class Security:
     allow_any_database: bool = False
 
 
-def is_strangers(peer: str, host: str, port: int, security: Security) -> bool:
+def is_forbidden_user(peer: str, host: str, port: int, security: Security) -> bool:
     """Return whether to reject a call because it comes from another user of this machine.
 
     Applies only on Linux, to a server without a token and without client certificates.

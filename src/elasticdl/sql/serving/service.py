@@ -33,7 +33,7 @@ from elasticdl.sql.serving.execution import (
     check_not_in_memory,
 )
 from elasticdl.sql.serving.jobs import Jobs
-from elasticdl.sql.serving.security import bind, check_address, is_strangers
+from elasticdl.sql.serving.security import bind, check_address, is_forbidden_user
 from elasticdl.sql.serving.wire import EXIT_CODE
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Server:
     Args:
         address: HOST:PORT; port 0 selects a free one.
         database: URL of the database.
-        place: The settings for running programs.
+        settings: The settings for running programs.
         security: The access rules.
         max_sessions: Maximum number of concurrent programs; more are rejected.
 
@@ -92,16 +92,16 @@ class Server:
         self,
         address: str,
         database: str,
-        place: ExecutionSettings,
+        settings: ExecutionSettings,
         security: Security,
         max_sessions: int = 8,
     ) -> None:
         check_address(address, security)
         check_not_in_memory(database)
-        self._database, self._place, self._security = database, place, security
+        self._database, self._settings, self._security = database, settings, security
         self._slots = threading.BoundedSemaphore(max_sessions)
         self._max_sessions = max_sessions
-        self._turns, self._jobs = DatabaseLocks(), Jobs()
+        self._locks, self._jobs = DatabaseLocks(), Jobs()
         self._running: set[Execution] = set()
         self._lock = threading.Lock()
         threads = futures.ThreadPoolExecutor(max_sessions + _MORE_THREADS)
@@ -123,7 +123,7 @@ class Server:
         for execution in running:
             execution.cancel()
         stopped = self._server.stop(grace=1.0)
-        deadline_s = time.monotonic() + self._place.grace_s + 5
+        deadline_s = time.monotonic() + self._settings.grace_s + 5
         for execution in running:
             execution.wait(max(0.0, deadline_s - time.monotonic()))
         stopped.wait()
@@ -175,7 +175,7 @@ class Server:
     def _execution(
         self, program: str, database: str, send: Callable[[sqlflow_pb2.Response], None]
     ) -> Execution:
-        return Execution(program, database, self._place, self._turns, send)
+        return Execution(program, database, self._settings, self._locks, send)
 
     def _start(self, execution: Execution, end: Callable[[BaseException | None], None]) -> None:
         """Run an execution in a thread, which releases its session slot at the end."""
@@ -230,7 +230,7 @@ class Server:
     ) -> sqlflow_pb2.Request:
         if isinstance(request, _Unreadable):
             _refuse_bytes(context)
-        if is_strangers(context.peer(), self._host, self._port, self._security):
+        if is_forbidden_user(context.peer(), self._host, self._port, self._security):
             context.abort(
                 grpc.StatusCode.PERMISSION_DENIED,
                 "Without --token_file or --tls_ca, the server accepts only processes of the user "

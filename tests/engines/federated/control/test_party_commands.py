@@ -77,7 +77,7 @@ def party(job, place, tmp_path):
             one = Party("p1", own, definition, memory, shares_metrics=shares_metrics)
             verbs = PartyCommands(tmp_path / "p1.yml", state, PartyStatus("p1", "starting"))
             verbs.opened(one, one.open(), place / "zoo")
-            verbs.orders = told = Told()
+            verbs.queue = told = Told()
             return verbs, lambda verb, **options: told.give(verbs, verb, **options)
 
         yield start

@@ -9,7 +9,11 @@ import pytest
 from flwr.proto import fleet_pb2
 
 from elasticdl.engines.federated.flower import prefork_client
-from elasticdl.engines.federated.flower.commands import enclosed, environment, write_commands
+from elasticdl.engines.federated.flower.commands import (
+    environment,
+    unix_socket_command,
+    write_commands,
+)
 from elasticdl.engines.federated.flower.protocol_constants import SOCKET
 
 
@@ -18,7 +22,7 @@ def test_commands_with_an_accessible_socket_folder_do_not_start(tmp_path, mode):
     tmp_path.chmod(mode)
 
     done = subprocess.run(
-        [*enclosed("flower-supernode"), "--help"],
+        [*unix_socket_command("flower-supernode"), "--help"],
         env=environment(tmp_path / "flwr", **{SOCKET: str(tmp_path / "s")}),
         capture_output=True,
         text=True,
@@ -31,7 +35,7 @@ def test_commands_with_an_accessible_socket_folder_do_not_start(tmp_path, mode):
 
 def test_commands_without_a_socket_do_not_start(tmp_path):
     done = subprocess.run(
-        [*enclosed("flwr"), "--help"],
+        [*unix_socket_command("flwr"), "--help"],
         env=environment(tmp_path / "flwr"),
         capture_output=True,
         text=True,
@@ -111,7 +115,7 @@ def test_a_supernode_without_heartbeats_ends(tmp_path):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"127.0.0.1:{server.server_port}"
         done = subprocess.run(
-            [*enclosed("flower-supernode"), "--superlink", address, "--insecure"],
+            [*unix_socket_command("flower-supernode"), "--superlink", address, "--insecure"],
             env={
                 **environment(tmp_path / "flwr", **{SOCKET: str(tmp_path / "s")}),
                 "PATH": str(tmp_path / "bin"),

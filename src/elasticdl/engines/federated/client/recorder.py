@@ -32,12 +32,15 @@ class MetricsFile:
         after_training: Whether to evaluate the party's own weights after it.
 
     Args:
-        asked: The settings of the metrics file in the config.
+        settings: The settings of the metrics file in the config.
     """
 
-    def __init__(self, asked: Recorder) -> None:
-        self.before_training, self.after_training = asked.before_training, asked.after_training
-        self._path = asked.output_file
+    def __init__(self, settings: Recorder) -> None:
+        self.before_training, self.after_training = (
+            settings.before_training,
+            settings.after_training,
+        )
+        self._path = settings.output_file
 
     def write(
         self,

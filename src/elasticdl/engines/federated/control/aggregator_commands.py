@@ -95,21 +95,21 @@ class AggregatorCommands:
     """Executes commands to an aggregator and reports its status; see the module docstring.
 
     Attributes:
-        begun: The current attempt at the job, with its output and its event log.
+        attempt: The current attempt at the job, with its output and its event log.
         reporter: The job's reporter; it also sends progress to the caller of `train`.
         serves: Whether it trains on command and keeps running afterwards.
         address: The address that parties connect to.
-        orders: The queue of commands to execute.
+        queue: The queue of commands to execute.
         aggregator: Runs the rounds; None until the connection to the parties is open.
         definition: Definition of the model; None until it is known.
         stopping: Whether it has received `stop`.
     """
 
-    begun: Attempt
+    attempt: Attempt
     reporter: Followed
     serves: bool
     address: str
-    orders: CommandQueue = field(default_factory=NoCommands)
+    queue: CommandQueue = field(default_factory=NoCommands)
     aggregator: Aggregator | None = None
     definition: ModelDefinition | None = None
     stopping: bool = False
@@ -118,7 +118,7 @@ class AggregatorCommands:
     _ended_early: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self._published_round = published_round(self.begun.folder.uri)
+        self._published_round = published_round(self.attempt.folder.uri)
 
     # --- in the listening thread ------------------------------------------------------------
 
@@ -149,9 +149,9 @@ class AggregatorCommands:
         Raises:
             TrainingError: The connected parties could not be determined.
         """
-        federation, one = self.begun.job.federation, self.aggregator
+        federation, one = self.attempt.job.federation, self.aggregator
         assert federation is not None  # noqa: S101 - a federated job
-        kept = self.begun.checkpoint
+        kept = self.attempt.checkpoint
         model = None if one is None else one.model
         reached = kept.step if kept is not None else 0
         metrics = kept.metadata["metrics"] if kept is not None else {}
@@ -160,10 +160,10 @@ class AggregatorCommands:
             round=reached if model is None else model.round,
             num_rounds=federation.num_rounds if one is None else one.until,
             num_parties=federation.num_parties,
-            parties={} if one is None else one.attendance.seen(),
+            parties={} if one is None else one.registry.seen(),
             # A copy, because the aggregator's own thread adds to it.
             metrics=dict(metrics if model is None else model.metrics),
-            output=self.begun.folder.uri,
+            output=self.attempt.folder.uri,
             published_round=self._published_round,
             address=self.address,
             pid=os.getpid(),
@@ -222,7 +222,7 @@ class AggregatorCommands:
         Returns:
             Whether to stop training: the command `stop` has been executed.
         """
-        while not self.stopping and (order := self.orders.take()) is not None:
+        while not self.stopping and (order := self.queue.take()) is not None:
             self._answer(order)
         return self.stopping
 
@@ -256,15 +256,15 @@ class AggregatorCommands:
         assert self.definition is not None  # noqa: S101 - there is a model
         output = order.options.get("output")
         if output is None:
-            beside = Path(self.begun.folder.uri).parent
+            beside = Path(self.attempt.folder.uri).parent
             output = str(beside / "saved" / f"round-{model.round}")
         save_model(
-            self.begun.job,
+            self.attempt.job,
             self.definition,
             trainer,
             model.metrics,
             output=str(output),
-            code=self.begun.scratch,
+            code=self.attempt.scratch,
         )
         return facts_of(Saved(str(output), "global", model.round))
 
@@ -314,7 +314,7 @@ class AggregatorCommands:
         """Log that a command stopped the training run early, and tell the user how to resume."""
         status, self._ended_early = self.status(), True
         what = f"Stopped after round {status.round:,} of {status.num_rounds:,}"
-        self.begun.events.write(
+        self.attempt.events.write(
             # Recorded like Ctrl-C: the progress is saved.
             JobFailed(kind="Interrupted", message=f"{what}.", step=status.round)
         )
@@ -341,9 +341,9 @@ class AggregatorCommands:
             ElasticDLError: The aggregator cannot continue to serve.
         """
         one = self._one()
-        if self.begun.checkpoint is not None:
+        if self.attempt.checkpoint is not None:
             one.begin()
-            one.until = self.begun.checkpoint.metadata.get("num_rounds", one.until)
+            one.until = self.attempt.checkpoint.metadata.get("num_rounds", one.until)
         self.reporter.note("Train with: elasticdl federated train CONFIG")
         while not self.stopping:
             try:
@@ -367,8 +367,8 @@ class AggregatorCommands:
             The command `train`; None after `stop`.
         """
         while not self.stopping:
-            one.attendance.join_newcomers()
-            order = self.orders.take(_IDLE_S)
+            one.registry.join_newcomers()
+            order = self.queue.take(_IDLE_S)
             if order is not None and order.verb == "train":
                 return order
             if order is not None:
@@ -395,7 +395,7 @@ class AggregatorCommands:
                 self.report_stopped()
         except ElasticDLError as error:
             failure = error
-            self.begun.events.write(
+            self.attempt.events.write(
                 JobFailed(
                     kind=type(error).__name__,
                     message=str(error),
@@ -425,7 +425,7 @@ class AggregatorCommands:
             options: Options of the command; `num_rounds` is a number of further rounds.
         """
         asked = options.get("num_rounds")
-        federation = self.begun.job.federation
+        federation = self.attempt.job.federation
         assert federation is not None  # noqa: S101 - a federated job
         if asked is not None:
             return reached + int(asked)

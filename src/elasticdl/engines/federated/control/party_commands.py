@@ -49,21 +49,21 @@ class PartyCommands:
     Attributes:
         config: The party's config file, for messages.
         folder: Folder of the party's client state.
-        stands: The party's current status. An update replaces the object instead of changing it,
+        current_status: The party's status. An update replaces the object instead of changing it,
             because another thread reads it.
         stop: Function that ends the process after the current request is answered.
         is_connected: Function that returns whether the aggregator has accepted the connection.
-        orders: The queue of commands.
+        queue: The queue of commands.
         party: The party; None while it is starting.
         code: A copy of the code of the party's model.
     """
 
     config: Path
     folder: Path
-    stands: PartyStatus
+    current_status: PartyStatus
     stop: Callable[[], None] = lambda: None
     is_connected: Callable[[], bool] = lambda: False
-    orders: CommandQueue = field(default_factory=NoCommands)
+    queue: CommandQueue = field(default_factory=NoCommands)
     party: Party | None = None
     code: Path = Path()
 
@@ -76,8 +76,8 @@ class PartyCommands:
             code: A copy of the code of its model.
         """
         self.party, self.code = party, code
-        self.stands = replace(
-            self.stands,
+        self.current_status = replace(
+            self.current_status,
             state="connecting",
             num_examples=num_examples,
             pid=os.getpid(),
@@ -88,11 +88,13 @@ class PartyCommands:
         """Answer a request of the aggregator, and record the request in the status."""
         assert self.party is not None  # noqa: S101 - set before the first request
         asked = f"{request.kind}, round {request.round}" if request.round else request.kind
-        self.stands = replace(self.stands, last_asked=asked, last_asked_unix_s=time.time())
+        self.current_status = replace(
+            self.current_status, last_asked=asked, last_asked_unix_s=time.time()
+        )
         answer = self.party.answer(request)
-        self.stands = replace(
-            self.stands,
-            num_answered=self.stands.num_answered + 1,
+        self.current_status = replace(
+            self.current_status,
+            num_answered=self.current_status.num_answered + 1,
             **model_of(self.party.memory.which()),
         )
         return answer
@@ -115,16 +117,16 @@ class PartyCommands:
             raise UsageError(
                 f"A party has no command {verb!r}; expected one of status, {', '.join(_VERBS)}."
             )
-        if self.stands.state == "stopping":
+        if self.current_status.state == "stopping":
             raise OutputBusyError("The party is stopping. Start it again after it has ended.")
         return None
 
     def status(self) -> PartyStatus:
         """Return the party's status."""
-        stands = self.stands
-        if stands.state == "connecting" and self.is_connected():
-            return replace(stands, state="connected")
-        return stands
+        status = self.current_status
+        if status.state == "connecting" and self.is_connected():
+            return replace(status, state="connected")
+        return status
 
     # --- between two requests ---------------------------------------------------------------
 
@@ -135,7 +137,7 @@ class PartyCommands:
             "save": self._save,
             "stop": self._stop,
         }
-        while (order := self.orders.take()) is not None:
+        while (order := self.queue.take()) is not None:
             try:
                 order.done(answers[order.verb](order))
             except ElasticDLError as error:
@@ -169,9 +171,9 @@ class PartyCommands:
 
     def _stop(self, order: Command) -> Facts:
         del order
-        self.stands = replace(self.stands, state="stopping")
+        self.current_status = replace(self.current_status, state="stopping")
         self.stop()
-        return facts_of(self.stands)
+        return facts_of(self.current_status)
 
     def _party(self) -> Party:
         if self.party is None:

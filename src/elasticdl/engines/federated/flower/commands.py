@@ -135,7 +135,7 @@ def program(name: str) -> str:
     return found
 
 
-def enclosed(name: str) -> list[str]:
+def unix_socket_command(name: str) -> list[str]:
     """Return the start of a command line that runs a Flower command on a unix socket.
 
     Other users cannot connect to it. The variable `SOCKET` in the command's environment names the
@@ -181,7 +181,7 @@ def ask_flwr(arguments: Sequence[str], variables: Mapping[str, str]) -> dict[str
     what = f"flwr {arguments[0]}"
     try:
         done = subprocess.run(  # noqa: S603 - Flower's own command
-            [*enclosed("flwr"), *arguments, "--format", "json"],
+            [*unix_socket_command("flwr"), *arguments, "--format", "json"],
             env=dict(variables),
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -148,10 +148,10 @@ def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **o
         verbs = PartyCommands(
             config=config.file,
             folder=state,
-            stands=PartyStatus(config.name, "starting", address),
+            current_status=PartyStatus(config.name, "starting", address),
         )
         with contextlib.ExitStack() as stack:
-            verbs.orders = stack.enter_context(Control(state, verbs.at_once))
+            verbs.queue = stack.enter_context(Control(state, verbs.at_once))
             code = stack.enter_context(folder.scratch())
             short = stack.enter_context(TemporaryFolder())
             memory = DiskClientState(

@@ -78,7 +78,7 @@ def _become(stream: socket.socket, command: Callable[[], object]) -> None:
 def main() -> None:
     """Restrict apps and sockets, import Flower's command and our app, and serve."""
     app_allow_list.lock()
-    unix_socket.enclose(COMMAND)
+    unix_socket.patch_flower(COMMAND)
     listener = wire.listen(Path(sys.argv[1]))
     (command,) = entry_points(group="console_scripts", name=COMMAND)
     run = command.load()

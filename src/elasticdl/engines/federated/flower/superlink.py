@@ -40,9 +40,9 @@ from elasticdl.engines.federated.flower.commands import (
     POLL_INTERVAL,
     Child,
     ask_flwr,
-    enclosed,
     environment,
     free_port,
+    unix_socket_command,
     write_commands,
 )
 from elasticdl.engines.federated.flower.protocol_constants import SOCKET
@@ -93,7 +93,7 @@ class Superlink:
         # Node -> party; empty without keys.
         self.names: Mapping[int, str] = {}
         self._keys = keys
-        self._superlink = enclosed("flower-superlink")
+        self._superlink = unix_socket_command("flower-superlink")
         # A temporary folder, because the path of a socket is limited to 107 bytes.
         self._sockets: TemporaryFolder | None = None
         self._variables: dict[str, str] = {}
@@ -192,7 +192,7 @@ class Superlink:
         if not (self.folder / "state.db").exists():
             # Without the database, the registered nodes are gone as well.
             (self.folder / "nodes.json").unlink(missing_ok=True)
-        write_commands(self.folder / "bin", {name: enclosed(name) for name in _STARTED})
+        write_commands(self.folder / "bin", {name: unix_socket_command(name) for name in _STARTED})
         trust = (
             "insecure = true"
             if self._keys is None

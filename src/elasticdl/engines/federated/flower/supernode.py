@@ -30,8 +30,8 @@ from elasticdl.engines.federated.flower.commands import (
     NOWHERE_PORT,
     POLL_INTERVAL,
     Child,
-    enclosed,
     environment,
+    unix_socket_command,
     write_commands,
 )
 from elasticdl.engines.federated.flower.prefork_server import COMMAND
@@ -75,7 +75,7 @@ class Supernode:
         self.folder = folder
         self._address = address
         self._keys = keys
-        self._program = enclosed("flower-supernode")
+        self._program = unix_socket_command("flower-supernode")
         self._socket_path = socket_path
         # In the same folder, where paths are short enough for sockets.
         self._prefork_path = socket_path.with_name(f"{socket_path.name}.m")
@@ -152,7 +152,9 @@ class Supernode:
         """
         shutil.rmtree(self.folder / "flwr" / "apps", ignore_errors=True)
         become = [sys.executable, "-I", "-S", str(_PREFORK_CLIENT), str(self._prefork_path)]
-        write_commands(self.folder / "bin", {COMMAND: become, _EXECUTOR: enclosed(_EXECUTOR)})
+        write_commands(
+            self.folder / "bin", {COMMAND: become, _EXECUTOR: unix_socket_command(_EXECUTOR)}
+        )
 
     def variables(self) -> dict[str, str]:
         """Return the environment of the supernode, which its children inherit."""

@@ -50,7 +50,7 @@ _SERVERS = {"flower-superlink", _SUPERNODE}
 _EXECUTOR = "flower-superexec"
 
 
-def enclose(command: str) -> None:
+def patch_flower(command: str) -> None:
     """Patch Flower in this process to communicate over a unix socket instead of TCP.
 
     Args:
@@ -152,7 +152,7 @@ def _end_with_a_thread(found: threading.ExceptHookArgs) -> None:
 def main() -> None:
     """Run the Flower command that the command line names, with the arguments that follow it."""
     sys.argv[:] = prefork_client.with_token(sys.argv[1:])
-    enclose(sys.argv[0])
+    patch_flower(sys.argv[0])
     (command,) = entry_points(group="console_scripts", name=sys.argv[0])
     sys.exit(command.load()())
 

@@ -98,7 +98,7 @@ class Aggregator:
         until: The last round to train; stored in the checkpoints.
         model: The current global model; None until a party has described its examples.
         phase: What `run` is doing; "idle" outside of it.
-        attendance: Registry of the parties that take part; sends them requests.
+        registry: Registry of the parties that take part; sends them requests.
     """
 
     attempt: Attempt
@@ -110,7 +110,7 @@ class Aggregator:
     until: int = field(init=False)
     model: GlobalModel | None = field(default=None, init=False)
     phase: Phase = field(default="idle", init=False)
-    attendance: ClientRegistry = field(init=False)
+    registry: ClientRegistry = field(init=False)
 
     def __post_init__(self) -> None:
         assert self.attempt.job.federation is not None  # noqa: S101 - a federated job
@@ -119,7 +119,7 @@ class Aggregator:
         self._fusion_params = self._fusion.with_defaults(self._federation.fusion_params)
         privacy = self._federation.central_privacy
         self._fuse = self._fusion.fuse if privacy is None else privately(self._fusion, privacy)
-        self.attendance = ClientRegistry(
+        self.registry = ClientRegistry(
             self.attempt,
             self._federation,
             self.parties,
@@ -145,14 +145,14 @@ class Aggregator:
         """
         try:
             with Interrupts() as interrupts:
-                self.attendance.check = interrupts.check
+                self.registry.check = interrupts.check
                 self.phase = "waiting for parties"
-                if not self.attendance.wait(self.safe_point):
+                if not self.registry.wait(self.safe_point):
                     return False
                 self.phase = "training"
                 return self._train(self.begin(), interrupts)
         finally:
-            self.attendance.check = nothing_to_check
+            self.registry.check = nothing_to_check
             self.phase = "idle"
 
     def _train(self, model: GlobalModel, interrupts: Interrupts) -> bool:
@@ -186,8 +186,8 @@ class Aggregator:
     def _beginning(self) -> GlobalModel:
         checkpoint = self.attempt.checkpoint
         if checkpoint is None:
-            assert self.attendance.trainer is not None  # noqa: S101 - a party has joined
-            return GlobalModel(_below(_MODEL, self.attendance.trainer.state()), 0, uuid.uuid4().hex)
+            assert self.registry.trainer is not None  # noqa: S101 - a party has joined
+            return GlobalModel(_below(_MODEL, self.registry.trainer.state()), 0, uuid.uuid4().hex)
         self.parties.load_state(_below(_PARTIES, checkpoint.state), checkpoint.metadata["parties"])
         without_recording(self.attempt.reporter).note(
             f"Resuming from round {checkpoint.step:,} in {self.attempt.folder.uri}."
@@ -205,7 +205,7 @@ class Aggregator:
         if privacy is not None:
             note(in_words(privacy, self.until))
         if self.measure is None and all(
-            each.metrics_stay_home for each in self.attendance.joined.values()
+            each.metrics_stay_home for each in self.registry.joined.values()
         ):
             note(
                 "The parties do not report metrics (privacy.metrics: false), so the aggregator "
@@ -214,12 +214,12 @@ class Aggregator:
 
     def _next_round(self, model: GlobalModel) -> GlobalModel:
         number, started = model.round + 1, time.monotonic()
-        self.attendance.join_newcomers()
-        good, left_out = self.attendance.ask("train", number, model.history, model.weights)
-        if len(good) < self.attendance.needed:
+        self.registry.join_newcomers()
+        good, left_out = self.registry.ask("train", number, model.history, model.weights)
+        if len(good) < self.registry.needed:
             raise TrainingError(
                 f"Round {number}: {len(good)} of {self._federation.num_parties} parties sent a "
-                f"usable reply{listed([reply.party for reply in good])}; {self.attendance.needed} "
+                f"usable reply{listed([reply.party for reply in good])}; {self.registry.needed} "
                 f"are needed (perc_quorum {self._federation.quorum:g})."
                 f"{''.join(f'{chr(10)}  {name}: {why}' for name, why in left_out.items())}\n"
                 f"  The model of round {model.round} is saved; run the same command to resume from "
@@ -310,7 +310,7 @@ class Aggregator:
         if self.measure is not None:
             self._write_evaluation(model, {}, [self.measure(self._restored(model))])
             return
-        replies, _ = self.attendance.ask("evaluate", model.round, model.history, model.weights)
+        replies, _ = self.registry.ask("evaluate", model.round, model.history, model.weights)
         self._write_evaluation(model, {r.party: r.evaluation_metrics for r in replies})
 
     def evaluated(self) -> RoundEvaluation:
@@ -325,9 +325,9 @@ class Aggregator:
             TrainingError: The connected parties could not be determined.
         """
         model, trainer = self.trained()
-        self.attendance.join_newcomers()
-        replies, silent = self.attendance.ask("evaluate", model.round, model.history, model.weights)
-        for name, joined in self.attendance.joined.items():
+        self.registry.join_newcomers()
+        replies, silent = self.registry.ask("evaluate", model.round, model.history, model.weights)
+        for name, joined in self.registry.joined.items():
             if not joined.is_evaluating:
                 at_home = "does not report metrics (privacy.metrics: false)"
                 silent[name] = at_home if joined.metrics_stay_home else "has no validation data"
@@ -350,8 +350,8 @@ class Aggregator:
             TrainingError: No party has adopted it.
         """
         model, _ = self.trained()
-        self.attendance.join_newcomers()
-        replies, left_out = self.attendance.ask("sync", model.round, model.history, model.weights)
+        self.registry.join_newcomers()
+        replies, left_out = self.registry.ask("sync", model.round, model.history, model.weights)
         if not replies:
             raise TrainingError(
                 "No party has adopted the global model."
@@ -368,7 +368,7 @@ class Aggregator:
         model = self.model
         if model is None or not model.round:
             raise UsageError("There is no global model yet: no round has finished.")
-        if self.attendance.trainer is None:
+        if self.registry.trainer is None:
             raise UsageError(
                 "No party has joined since the aggregator was started, so the model of round "
                 f"{model.round} cannot be used yet. Wait until a party is connected."
@@ -420,9 +420,9 @@ class Aggregator:
             which: `training_metrics` or `evaluation_metrics`.
             states: Metric states of the parties.
         """
-        assert self.attendance.trainer is not None  # noqa: S101 - a party has joined
+        assert self.registry.trainer is not None  # noqa: S101 - a party has joined
         summed = add_states(states)
-        metrics: Metrics = getattr(self.attendance.trainer, which)
+        metrics: Metrics = getattr(self.registry.trainer, which)
         return metrics.results(summed) if summed else {}
 
     # --- checkpoints ----------------------------------------------------------------------------
@@ -452,7 +452,7 @@ class Aggregator:
         )
 
     def _restored(self, model: GlobalModel) -> Trainer:
-        trainer = self.attendance.trainer
+        trainer = self.registry.trainer
         assert trainer is not None  # noqa: S101 - a party has joined
         state = {**trainer.state(), **{f"{_MODEL}{n}": a for n, a in model.weights.items()}}
         # A trainer counts steps; the global model counts rounds, so its round is the step.

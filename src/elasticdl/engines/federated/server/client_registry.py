@@ -192,7 +192,9 @@ class ClientRegistry:
                 why = f"Party {answer.party!r} could not join: {_said(answer)}"
                 self._refuse(answer.party, why)
                 continue
-            problem = self._made_for(answer) or problem_of(answer, request, self._architecture)
+            problem = self._try_to_build_model(answer) or problem_of(
+                answer, request, self._architecture
+            )
             if problem is not None:
                 self._refuse(answer.party, problem)
                 continue
@@ -207,7 +209,7 @@ class ClientRegistry:
         for name in sorted(newcomers):
             self._refuse(name, f"Party {name!r} did not answer the join request.")
 
-    def _made_for(self, reply: Reply) -> str | None:
+    def _try_to_build_model(self, reply: Reply) -> str | None:
         """Build the aggregator's model for the examples of the first party that joins.
 
         Args:

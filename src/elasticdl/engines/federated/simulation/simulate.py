@@ -272,7 +272,9 @@ def _party(
     own = replace(job, data=member.data, validation_data=member.validation_data, federation=None)
     opens = definition.open_source if member.open_source is None else member.open_source
     opened_by = replace(definition, open_source=opens)
-    kept = replace(definition, open_source=lambda data: _kept(data, opened_by, member.name))
+    kept = replace(
+        definition, open_source=lambda data: _open_party_records(data, opened_by, member.name)
+    )
     return Party(
         name=member.name,
         job=own,
@@ -285,7 +287,9 @@ def _party(
     )
 
 
-def _kept(data: str, definition: ModelDefinition, name: str) -> RecordSource | SelectedRecords:
+def _open_party_records(
+    data: str, definition: ModelDefinition, name: str
+) -> RecordSource | SelectedRecords:
     """Open a party's records; read a small data set into memory, because each round uses it.
 
     Args:

@@ -108,7 +108,9 @@ def private_mean(
         {'w': array([1.5, 2.5], dtype=float32)}
     """
     ordered = in_order(updates, global_weights)
-    shares = [_kept(global_weights, update, privacy) / len(ordered) for update in ordered]
+    shares = [
+        _clipping_factor(global_weights, update, privacy) / len(ordered) for update in ordered
+    ]
     deviation = privacy.noise_multiplier * privacy.clipping_norm / len(ordered)
     weights = {name: array.copy() for name, array in global_weights.items()}
     for name in averaged_names(global_weights):
@@ -129,7 +131,9 @@ def _change(start: Array, after: Array) -> Floats:
     return change
 
 
-def _kept(global_weights: Weights, update: PartyUpdate, privacy: CentralPrivacy) -> float:
+def _clipping_factor(
+    global_weights: Weights, update: PartyUpdate, privacy: CentralPrivacy
+) -> float:
     """Return the factor, at most 1, that scales a party's change down to the clipping norm."""
     squared = 0.0
     with np.errstate(over="ignore"):
