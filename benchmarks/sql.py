@@ -27,7 +27,7 @@ _SERVERS = Path(__file__).parent.parent / "tests" / "sql" / "servers.py"
 _NUMBERS = ", ".join(f"(i * {3 + k}) % 1009 / {7 + k}.0::DOUBLE AS c{k}" for k in range(10))
 _READ = """
 import sys, time
-from elasticdl.sql.database import open_database
+from elasticdl.sql.database_interface import open_database
 start = time.perf_counter()
 count = 0
 with open_database(sys.argv[1]) as database, database.read(sys.argv[2]) as rows:
@@ -80,7 +80,7 @@ def select_to_records():
     import duckdb
 
     from elasticdl.data.snapshot import write_snapshot
-    from elasticdl.sql.database import open_database
+    from elasticdl.sql.database_interface import open_database
 
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -123,7 +123,7 @@ def fill_postgresql(url):
     """Return rows per second that a column gets, beside what is written by hand."""
     import adbc_driver_postgresql.dbapi as adbc
 
-    from elasticdl.sql.database import RowSource, open_database
+    from elasticdl.sql.database_interface import RowSource, open_database
 
     keys = pa.array(range(ROWS))
     values = pa.array([i * 0.5 for i in range(ROWS)])

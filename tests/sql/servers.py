@@ -35,7 +35,7 @@ class Server:
 
     def query(self, *statements: str) -> list[tuple]:
         """Run statements as another program would; return the rows of the last one."""
-        from elasticdl.sql.database import open_database
+        from elasticdl.sql.database_interface import open_database
 
         rows: list[tuple] = []
         with open_database(self.url) as database:
@@ -152,7 +152,7 @@ def _started(command: list[str | Path | None], folder: Path) -> Iterator[subproc
 
 def _wait(url: str, process: subprocess.Popen[bytes], folder: Path) -> None:
     from elasticdl.errors import UnavailableError
-    from elasticdl.sql.database import open_database
+    from elasticdl.sql.database_interface import open_database
 
     for _ in range(300):
         assert process.poll() is None, (folder / "log").read_text()

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 
 from elasticdl.errors import UnavailableError
-from elasticdl.sql.database import DatabaseError, RowSource, open_database
+from elasticdl.sql.database_interface import DatabaseError, RowSource, open_database
 
 _ROWS = 60_000
 # Fills v, which is there, and new_N, which is not, with a number.
 _FILL = """
 import sys
 import pyarrow as pa
-from elasticdl.sql.database import RowSource, open_database
+from elasticdl.sql.database_interface import RowSource, open_database
 url, number, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 schema = pa.schema({"k": pa.int64(), "v": pa.float64(), f"new_{number}": pa.float64()})
 def batches():

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from elasticdl.sql.database import DatabaseError, open_database
+from elasticdl.sql.database_interface import DatabaseError, open_database
 
 
 def read(url: str, select: str):
@@ -323,7 +323,7 @@ def check_key(url: str, request, plan) -> None:
     """Fill each row by the key that the plan reads."""
     import pyarrow as pa
 
-    from elasticdl.sql.database import RowSource
+    from elasticdl.sql.database_interface import RowSource
 
     with open_database(url) as database:
         how = plan(request, database)

@@ -1,4 +1,4 @@
-"""The laws of `sql/database.py`, held by every database: embedded ones, and real servers."""
+"""The laws of `sql/database_interface.py`, held by embedded databases and real servers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from elasticdl.errors import UnavailableError, UsageError
-from elasticdl.sql.database import DatabaseError, RowSource, open_database
+from elasticdl.sql.database_interface import DatabaseError, RowSource, open_database
 from elasticdl.sql.databases import duckdb
 from elasticdl.sql.rewrite import with_key
 

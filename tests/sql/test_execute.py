@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from elasticdl.sql.database import open_database
+from elasticdl.sql.database_interface import open_database
 from elasticdl.sql.execute import SqlSession, execute
 from elasticdl.sql.statements import StatementError
 

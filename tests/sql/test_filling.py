@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from elasticdl.errors import UsageError
-from elasticdl.sql.database import open_database
+from elasticdl.sql.database_interface import open_database
 from elasticdl.sql.models import ModelRecord
 from elasticdl.sql.prediction import PredictRequest, plan
 

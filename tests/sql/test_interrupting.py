@@ -10,7 +10,7 @@ import time
 import pyarrow as pa
 import pytest
 
-from elasticdl.sql.database import DatabaseError, RowSource, open_database
+from elasticdl.sql.database_interface import DatabaseError, RowSource, open_database
 from elasticdl.sql.databases import queries
 
 # Each takes more than half a minute.

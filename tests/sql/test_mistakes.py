@@ -10,7 +10,7 @@ import pytest
 from elasticdl.errors import DataError, ElasticDLError, UsageError
 from elasticdl.sql import training
 from elasticdl.sql.check import evaluate_request, predict_request, train_request
-from elasticdl.sql.database import DatabaseError, open_database
+from elasticdl.sql.database_interface import DatabaseError, open_database
 from elasticdl.sql.evaluation import evaluate
 from elasticdl.sql.execute import Connection, SqlSession, execute
 from elasticdl.sql.models import Models

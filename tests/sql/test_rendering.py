@@ -9,7 +9,7 @@ import json
 
 import pyarrow as pa
 
-from elasticdl.sql.database import RowSource
+from elasticdl.sql.database_interface import RowSource
 from elasticdl.sql.rendering import bars, write_rows
 
 

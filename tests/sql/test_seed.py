@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from elasticdl.cli.main import cli
-from elasticdl.sql.database import open_database
+from elasticdl.sql.database_interface import open_database
 
 TRAIN = """\
 SELECT name, role, salary FROM employee

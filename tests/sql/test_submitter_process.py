@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from elasticdl.sql.database import open_database
+from elasticdl.sql.database_interface import open_database
 from elasticdl.sql.models import Models
 
 _HOLDER = (

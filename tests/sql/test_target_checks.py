@@ -8,7 +8,7 @@ import pytest
 
 from elasticdl.errors import DataError, ElasticDLError, UsageError
 from elasticdl.sql.check import predict_request
-from elasticdl.sql.database import Database, open_database
+from elasticdl.sql.database_interface import Database, open_database
 from elasticdl.sql.evaluation import check_into
 from elasticdl.sql.execute import SqlSession, execute
 from elasticdl.sql.models import Models

@@ -114,12 +114,12 @@ def _rows(generator: Any, way: SplitMethod, name: str, num_examples: int) -> Ite
 
 
 def _dataset_rows(dataset: Any, way: SplitMethod, name: str, num_examples: int) -> Iterator[Any]:
-    """Yield each example of a `tf.data.Dataset` once, as it is in the batches of `batchify`.
+    """Yield each example of a `tf.data.Dataset` exactly once, in the form `batchify` gives it.
 
     Args:
         dataset: The preprocessed examples.
-        way: Makes the batches. If it drops examples that do not fill the last batch, the first
-            examples are appended to fill it.
+        way: Makes the batches. If it drops a last batch that is not full, the first examples are
+            appended to fill that batch; they are not yielded a second time.
         name: The user's name for the generator, for errors.
         num_examples: Declared number of examples.
     """

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from elasticdl.sql.database import Database
+    from elasticdl.sql.database_interface import Database
     from elasticdl.sql.models import ModelRecord, Models
     from elasticdl.sql.statements import Evaluate, Explain, Predict, Train, Word
     from elasticdl.zoo.catalogue import CatalogueEntry

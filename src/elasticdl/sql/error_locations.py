@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 
 from elasticdl.data.wording import did_you_mean
 from elasticdl.errors import DataError, UsageError
-from elasticdl.sql.database import DatabaseError
+from elasticdl.sql.database_interface import DatabaseError
 from elasticdl.sql.statements import Span, pointed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from elasticdl.sql.database import Database
+    from elasticdl.sql.database_interface import Database
 
 _NAME = r"""["'`]?(?P<name>[^"'`\n]+?)["'`]?"""
 _TABLE = re.compile(

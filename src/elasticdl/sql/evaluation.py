@@ -22,7 +22,7 @@ from elasticdl.engines import progress_bar
 from elasticdl.errors import UsageError
 from elasticdl.scratch import TemporaryFolder
 from elasticdl.sql.column_types import note_on_times
-from elasticdl.sql.database import RowSource
+from elasticdl.sql.database_interface import RowSource
 from elasticdl.sql.error_locations import check_distinct
 from elasticdl.sql.label_filter import Labelled
 from elasticdl.sql.names import matching, written_like
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from elasticdl.data.snapshot import FileSnapshot
     from elasticdl.engines.engine import Reporter
-    from elasticdl.sql.database import Database
+    from elasticdl.sql.database_interface import Database
     from elasticdl.sql.explanation import ExplainRequest
     from elasticdl.sql.models import ModelRecord, Models, ModelVersion
     from elasticdl.sql.names import Name

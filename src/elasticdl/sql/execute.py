@@ -29,7 +29,7 @@ from elasticdl.sql.check import (
     predict_request,
     train_request,
 )
-from elasticdl.sql.database import ENVIRONMENT, Database, RowSource, open_database
+from elasticdl.sql.database_interface import ENVIRONMENT, Database, RowSource, open_database
 from elasticdl.sql.error_locations import located
 from elasticdl.sql.models import DEFAULT_FOLDER, Models
 from elasticdl.sql.parse import parse

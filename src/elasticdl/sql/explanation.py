@@ -28,7 +28,7 @@ from elasticdl.sql.settings import for_rows
 
 if TYPE_CHECKING:
     from elasticdl.engines.engine import Reporter
-    from elasticdl.sql.database import Database
+    from elasticdl.sql.database_interface import Database
     from elasticdl.sql.models import Models
     from elasticdl.sql.names import Name
 

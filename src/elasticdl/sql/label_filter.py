@@ -16,7 +16,7 @@ from elasticdl.errors import DataError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from elasticdl.sql.database import RowSource
+    from elasticdl.sql.database_interface import RowSource
 
 
 class LabelError(DataError):

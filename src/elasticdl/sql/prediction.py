@@ -27,7 +27,7 @@ from elasticdl.engines import progress_bar
 from elasticdl.errors import DataError, UsageError
 from elasticdl.scratch import TemporaryFolder
 from elasticdl.sql.column_types import kind_of_values, note_on_times, why_generated, why_unfit
-from elasticdl.sql.database import DatabaseError, RowSource
+from elasticdl.sql.database_interface import DatabaseError, RowSource
 from elasticdl.sql.error_locations import check_distinct
 from elasticdl.sql.names import matching, parts, shown, written_like
 from elasticdl.sql.rewrite import KEY_PREFIX, with_key
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from elasticdl.data.snapshot import FileSnapshot
     from elasticdl.engines.engine import Reporter
-    from elasticdl.sql.database import Database, TableInfo
+    from elasticdl.sql.database_interface import Database, TableInfo
     from elasticdl.sql.models import ModelRecord, Models
     from elasticdl.sql.names import Name
 

@@ -26,7 +26,7 @@ from elasticdl.data.wording import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from elasticdl.sql.database import RowSource
+    from elasticdl.sql.database_interface import RowSource
 
 FORMATS = ("table", "csv", "json")
 SHOWN_ROWS = 1000

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import pyarrow as pa
 
-from elasticdl.sql.database import RowSource
+from elasticdl.sql.database_interface import RowSource
 from elasticdl.sql.rendering import bars, write_rows
 from elasticdl.sql.statements import Explain
 

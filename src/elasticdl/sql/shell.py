@@ -30,7 +30,7 @@ from elasticdl import __version__
 from elasticdl.data.wording import did_you_mean
 from elasticdl.errors import ElasticDLError, UsageError
 from elasticdl.sql.completion import CompletionNames, word_before, words_for
-from elasticdl.sql.database import RowSource
+from elasticdl.sql.database_interface import RowSource
 from elasticdl.sql.execute import RESUMES, Connection, SqlSession, SubmitterError, execute
 from elasticdl.sql.models import Models
 from elasticdl.sql.names import typed

@@ -25,7 +25,7 @@ from pyarrow import feather
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from elasticdl.sql.database import Database
+    from elasticdl.sql.database_interface import Database
     from elasticdl.sql.evaluation import EvaluateRequest
     from elasticdl.sql.explanation import ExplainRequest
     from elasticdl.sql.models import Models
@@ -48,7 +48,7 @@ _TEMPLATE = '''\
 {statement}
 """
 
-from elasticdl.sql.database import open_database
+from elasticdl.sql.database_interface import open_database
 from elasticdl.sql.models import Models
 from elasticdl.sql.submitter import hand_over
 from elasticdl.sql.{module} import {request_class}, {function}

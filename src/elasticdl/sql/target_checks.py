@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 from elasticdl.data.wording import listed
 from elasticdl.errors import UsageError
-from elasticdl.sql.database import DatabaseError
+from elasticdl.sql.database_interface import DatabaseError
 from elasticdl.sql.names import matching, parts, shown, written_like
 from elasticdl.sql.rewrite import is_same_table, sources_of, tables_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from elasticdl.sql.database import Database, TableInfo
+    from elasticdl.sql.database_interface import Database, TableInfo
     from elasticdl.sql.names import Name
 
 

@@ -24,7 +24,7 @@ from elasticdl.data.wording import counted, listed
 from elasticdl.engines import progress_bar
 from elasticdl.errors import DataError, ElasticDLError, UsageError
 from elasticdl.job import ModelReference
-from elasticdl.sql.database import RowSource
+from elasticdl.sql.database_interface import RowSource
 from elasticdl.sql.error_locations import check_distinct, location_of, pointed_in
 from elasticdl.sql.evaluation import metrics_table
 from elasticdl.sql.features import resolve
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from elasticdl.data.column_summary import ColumnSummary
     from elasticdl.engines.engine import Outcome, Reporter
-    from elasticdl.sql.database import Database
+    from elasticdl.sql.database_interface import Database
     from elasticdl.sql.models import ModelRecord, Models, ModelVersion
 
 _MIN_UPDATES = 1000

@@ -483,7 +483,7 @@ class SharesChecks(Protocol):
     """
 
     def checks_done(self) -> dict[str, Any]:
-        """Return which checks of batches were made, as a JSON value."""
+        """Return which checks this worker has made, as a JSON value for the other workers."""
         ...
 
     def take_over_checks(self, done: Mapping[str, Any]) -> None:

@@ -1,1 +1,1 @@
-"""Kinds of databases: one file each, implementing the protocol of `sql/database.py`."""
+"""Kinds of databases: one file each, implementing the protocol of `sql/database_interface.py`."""

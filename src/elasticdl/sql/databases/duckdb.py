@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from elasticdl.errors import UnavailableError
 from elasticdl.gc_tuning import collect_at_exit
-from elasticdl.sql.database import BATCH_ROWS, DatabaseError, RowSource, TableInfo
+from elasticdl.sql.database_interface import BATCH_ROWS, DatabaseError, RowSource, TableInfo
 from elasticdl.sql.databases.plain import plain_rows
 from elasticdl.sql.databases.transaction import GIVEN, BaseDatabase, Transaction
 from elasticdl.sql.names import literal, matching, parts, shown

@@ -32,7 +32,7 @@ import sqlalchemy as sa
 from pymysql.constants import FIELD_TYPE, FLAG
 from sqlalchemy import exc
 
-from elasticdl.sql.database import DatabaseError, RowSource, TableInfo
+from elasticdl.sql.database_interface import DatabaseError, RowSource, TableInfo
 from elasticdl.sql.databases.sqlalchemy import SQLAlchemyConnection
 from elasticdl.sql.databases.transaction import GIVEN, Transaction
 from elasticdl.sql.databases.tuples import TupleColumn, tuples_of

@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 
 from elasticdl.data.type_words import in_words
 from elasticdl.errors import UsageError
-from elasticdl.sql.database import DatabaseError, RowSource
+from elasticdl.sql.database_interface import DatabaseError, RowSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

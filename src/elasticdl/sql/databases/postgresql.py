@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from elasticdl.errors import UnavailableError
 from elasticdl.job import without_password
-from elasticdl.sql.database import DatabaseError, RowSource, TableInfo
+from elasticdl.sql.database_interface import DatabaseError, RowSource, TableInfo
 from elasticdl.sql.databases.plain import UnreadableTypeError, as_decimal, plain_rows, plain_type
 from elasticdl.sql.databases.transaction import GIVEN, BaseDatabase, Transaction, is_query
 from elasticdl.sql.names import column_name, literal, parts, shown

@@ -25,7 +25,13 @@ from sqlalchemy.pool import NullPool, StaticPool
 from elasticdl.data.type_words import in_words
 from elasticdl.errors import UnavailableError, UsageError
 from elasticdl.job import without_password
-from elasticdl.sql.database import BATCH_ROWS, DatabaseError, RowSource, TableInfo, unknown_kind
+from elasticdl.sql.database_interface import (
+    BATCH_ROWS,
+    DatabaseError,
+    RowSource,
+    TableInfo,
+    unknown_kind,
+)
 from elasticdl.sql.databases.plain import to_write
 from elasticdl.sql.databases.transaction import BaseDatabase, Transaction, is_query, watched
 from elasticdl.sql.databases.tuples import TupleColumn, rows_of, tuples_of

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 
 from elasticdl.errors import UnavailableError
-from elasticdl.sql.database import BATCH_ROWS, DatabaseError, RowSource, TableInfo
+from elasticdl.sql.database_interface import BATCH_ROWS, DatabaseError, RowSource, TableInfo
 from elasticdl.sql.databases.transaction import GIVEN, BaseDatabase, Transaction
 from elasticdl.sql.databases.tuples import TupleColumn, rows_of, tuples_of
 from elasticdl.sql.names import literal, matching, parts, shown

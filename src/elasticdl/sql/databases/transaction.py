@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from elasticdl.data.wording import counted
 from elasticdl.sql.column_types import kind_of_column, kind_of_values, why_generated, why_unfit
-from elasticdl.sql.database import DatabaseError, RowSource
+from elasticdl.sql.database_interface import DatabaseError, RowSource
 from elasticdl.sql.databases.plain import to_write, written_type
 from elasticdl.sql.databases.queries import Queries
 from elasticdl.sql.names import column_name, matching, quoted, shown
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import TracebackType
 
-    from elasticdl.sql.database import TableInfo
+    from elasticdl.sql.database_interface import TableInfo
     from elasticdl.sql.databases.queries import DatabaseQuery
     from elasticdl.sql.names import Name
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from elasticdl.data.type_words import in_words
-from elasticdl.sql.database import DatabaseError, RowSource
+from elasticdl.sql.database_interface import DatabaseError, RowSource
 from elasticdl.sql.databases.plain import check_years
 
 if TYPE_CHECKING:

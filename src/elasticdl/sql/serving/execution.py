@@ -30,7 +30,7 @@ from elasticdl.sql.submitter_process import GRACE_S, run_piped
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from elasticdl.sql.database import RowSource
+    from elasticdl.sql.database_interface import RowSource
 
 MAX_PROGRAM_BYTES = 1 << 20
 

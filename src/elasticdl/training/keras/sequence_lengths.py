@@ -112,7 +112,7 @@ class Functions:
         return function
 
     def clear(self) -> None:
-        """Drop all functions."""
+        """Drop the cached functions of all shapes; each is compiled again at its next use."""
         self._found.clear()
         self.last = None
 

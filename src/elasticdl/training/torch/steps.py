@@ -147,11 +147,11 @@ class Steps(Protocol):
         ...
 
     def find_label_shape(self, model: nn.Module, batch: Tensors) -> Any:
-        """Determine from an example batch which shape of labels the loss needs.
+        """Determine from an example batch which shape of labels the loss needs, and remember it.
 
         Returns:
-            The model's outputs, from which metrics determine the shape that they need; None for a
-            LightningModule.
+            The model's outputs for that batch, from which metrics determine the shape that they
+            need; None for a LightningModule.
         """
         ...
 

@@ -176,7 +176,9 @@ def notes_on_offsets(entries: Sequence[Any], columns: Sequence[ColumnSummary]) -
 
 
 def vocabulary_of(column: ColumnSummary, size: int = MAX_VOCABULARY) -> dict[str, Any]:
-    """Return the mapping from a column's values to ids: a vocabulary, or a number of hash buckets.
+    """Return the keys of a feature that say how a column's values become ids.
+
+    These are `{"vocabulary": [...]}`, or `{"buckets": n}` to hash a column of too many values.
 
     Args:
         column: The column.
