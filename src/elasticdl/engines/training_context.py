@@ -274,11 +274,11 @@ class TrainingContext:
     def _check_monitored(self, trainer: Trainer) -> None:
         """Check that all validation metrics monitored by schedules or callbacks will be measured.
 
-        It runs before the first epoch. Other metrics are not checked, because a training step may
-        log them.
+        It runs before the first epoch. A training metric is refused only if validation measures one
+        of its name and training does not. Others are not checked: a training step may log them.
 
         Raises:
-            DefinitionError: A monitored validation metric is not measured.
+            DefinitionError: A monitored metric is not measured.
         """
         monitored = trainer.hooks.monitored
         if self.validation is None:
@@ -293,7 +293,12 @@ class TrainingContext:
                     )
             return
         names = [each for each in monitored if each.startswith("val_") and each != "val_loss"]
-        if not names:
+        of_training = [
+            each
+            for each in monitored
+            if not each.startswith("val_") and not self._may_train_with(each)
+        ]
+        if not names and not of_training:
             return
         metrics = trainer.evaluation_metrics.results(trainer.evaluate(self.example()))
         measured = [f"val_{name}" for name, value in metrics.items() if isinstance(value, float)]
@@ -303,6 +308,16 @@ class TrainingContext:
                     f"{monitored[name]} monitors {name!r}, which is not measured"
                     f"{did_you_mean(name, measured)} A validation measures {listed(measured)}."
                 )
+        for name in of_training:
+            if f"val_{name}" in measured:
+                raise DefinitionError(
+                    f"{monitored[name]} monitors {name!r}, which is measured in validation, not in "
+                    f"training; did you mean 'val_{name}'?"
+                )
+
+    def _may_train_with(self, metric: str) -> bool:
+        """Return whether training may measure a metric: its functions do, or its steps log it."""
+        return self.definition.loss_within == "training_step" or self._trains_with(metric)
 
     def _check_best_metric(self, trainer: Trainer) -> None:
         """Check before the first epoch that the best metric will be available after it.

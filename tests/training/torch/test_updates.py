@@ -122,6 +122,24 @@ def test_a_plateau_without_validation_lists_measured_metrics():
         trainer.hooks.epoch_end(0, {"loss": 1.0})
 
 
+@pytest.mark.parametrize(
+    ("monitor", "advice"),
+    [
+        ("accuracy", r"loss, val_accuracy\); did you mean 'val_accuracy'\?$"),
+        ("val_acc", r"did you mean 'val_accuracy'\? Monitor one that is measured\.$"),
+        ("speed", r"val_accuracy\)\. Monitor one that is measured\.$"),
+    ],
+)
+def test_a_plateau_after_a_validation_is_not_advised_to_have_one(monitor, advice):
+    def plateau(optimizer):
+        return {"scheduler": lr_scheduler.ReduceLROnPlateau(optimizer), "monitor": monitor}
+
+    trainer = trainer_of(definition_of(create_lr_schedulers=plateau))
+
+    with pytest.raises(DefinitionError, match=advice):
+        trainer.hooks.epoch_end(0, {"loss": 1.0, "val_accuracy": 0.5})
+
+
 def test_a_schedule_may_step_every_second_epoch():
     trainer = trainer_of(
         definition_of(create_lr_schedulers=lambda o: {"scheduler": step_lr(o), "frequency": 2})
