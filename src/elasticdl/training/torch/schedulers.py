@@ -337,6 +337,11 @@ class Schedulers:
             )
         scheduler: Any = config.get("scheduler")
         # Libraries have schedulers that are not derived from PyTorch's.
+        if inspect.isclass(scheduler):
+            raise self._error(
+                f"it returned the class {scheduler.__name__}, not a scheduler.",
+                f"Call it: return {scheduler.__name__}(optimizer, ...)",
+            )
         has_all = all(callable(getattr(scheduler, name, None)) for name in _METHODS)
         if not has_all or isinstance(scheduler, Optimizer):
             raise self._error(
