@@ -526,6 +526,19 @@ def test_examples_that_batches_leave_out_are_counted(caplog):
     assert "batch(2, drop_remainder=True) leaves out the examples of a last, smaller" in unknown
 
 
+def test_a_loader_that_would_drop_examples_has_a_note_that_all_are_used(caplog):
+    rows = of_torch()
+    for batch_size, drops in [(len(Y) - 1, False), (1, True), (len(Y), True)]:
+        arrow_rows(torch.utils.data.DataLoader(rows, batch_size, drop_last=drops))
+    assert caplog.messages == []
+
+    arrow_rows(torch.utils.data.DataLoader(rows, len(Y) - 1, drop_last=True))
+
+    assert caplog.messages == [
+        f"data: its drop_last=True is ignored: all {len(Y)} examples are used."
+    ]
+
+
 def test_batches_that_later_steps_turn_into_examples_are_named(caplog):
     batches = of_tensorflow().batch(2, drop_remainder=True)
 
