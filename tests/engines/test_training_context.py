@@ -13,7 +13,7 @@ from elasticdl import job_options
 from elasticdl.data import recordio, sources
 from elasticdl.data.recordio import RecordIOSource
 from elasticdl.engines.training_context import open_context
-from elasticdl.errors import DefinitionError
+from elasticdl.errors import DefinitionError, NoDataError
 
 # --- what others need not find again -----------------------------------------------------------
 
@@ -80,6 +80,16 @@ def test_options_that_a_loader_does_not_use_are_reported(tmp_path, options, note
     notes = open_context(job)[0].notes()
 
     assert [note in each for each in notes] == [True] * (note is not None)
+
+
+def test_missing_data_of_a_file_with_a_misspelt_loader_name_it(tmp_path) -> None:
+    (tmp_path / "loading.py").write_text(LOADER.replace("train_dataloader", "train_loader"))
+    job = job_options.training_job(
+        model_zoo=str(tmp_path), model_def="loading", data="nowhere", output="nowhere"
+    )
+
+    with pytest.raises(NoDataError, match=r"nowhere(?s:.*)train_loader is not used.*train_datalo"):
+        open_context(job)
 
 
 VALIDATION_LOADER = """

@@ -20,6 +20,7 @@ from elasticdl.data.schema import Schema
 from elasticdl.data.split_source import split_records, whole
 from elasticdl.data.wording import counted, did_you_mean, listed, near_classes
 from elasticdl.definition import BatchesInput, Mode, ModelDefinition, RecordInput
+from elasticdl.dialects.model_code import LOADER
 from elasticdl.engines import class_numbers
 from elasticdl.engines.best_metric import best_mode_of
 from elasticdl.engines.data_changes import check_unchanged, data_metadata
@@ -31,7 +32,7 @@ from elasticdl.engines.record_data import RecordData, indexes_of, open_records
 from elasticdl.engines.table_params import completed, metadata_of
 from elasticdl.engines.train_progress import TrainProgress
 from elasticdl.engines.validation_errors import evaluate_first
-from elasticdl.errors import DefinitionError, ElasticDLError, UsageError
+from elasticdl.errors import DefinitionError, ElasticDLError, NoDataError, UsageError
 from elasticdl.job import TrainingOptions
 from elasticdl.sharding.epoch_order import ShardPlan
 from elasticdl.sharding.ledger import Ledger, ShardLease
@@ -284,8 +285,8 @@ class TrainingContext:
         if self.validation is None:
             for name, who in monitored.items():
                 if name.startswith("val_"):
-                    of_training = name.removeprefix("val_")
-                    instead = of_training if self._trains_with(of_training) else "loss"
+                    plain = name.removeprefix("val_")
+                    instead = plain if self._trains_with(plain) else "loss"
                     raise DefinitionError(
                         f"{who} monitors {name!r}, and there is no validation data to measure it "
                         "on. Add --validation_data or --validation_split, or let it monitor "
@@ -486,7 +487,14 @@ def open_context(
         with seeded_import(job.training.seed):
             definition = zoo.define(job.model, passed, opened)
         folder = None if opened.is_prebuilt else Path(opened.folder)
-    data = _open_data(job, definition, {} if indexes is None else indexes)
+    try:
+        data = _open_data(job, definition, {} if indexes is None else indexes)
+    except NoDataError as error:
+        # A misspelt function that loads the data may be the cause.
+        loaders = [note for note in definition.notes() if LOADER in note]
+        if not loaders:
+            raise
+        raise NoDataError("\n  ".join([str(error), *loaders])) from error
     complete = job
     if isinstance(data, RecordData):
         definition = data.definition
