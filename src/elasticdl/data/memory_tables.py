@@ -63,6 +63,7 @@ def table_of(data: Any) -> pa.Table | None:
         if kind in kinds:
             raise UsageError(f"data is a {root}.{kind}, which {_of_row(data) or way_out}")
     if root == "pandas" and "DataFrame" in kinds:
+        _check_plain_columns(data)
         _check_distinct([str(name) for name in data.columns])
         return converted(
             lambda: _with_index(pa.Table.from_pandas(data, preserve_index=False), data),
@@ -75,6 +76,26 @@ def table_of(data: Any) -> pa.Table | None:
     if hasattr(data, "__arrow_c_stream__"):
         return converted(lambda: pa.table(data))
     return None
+
+
+def _check_plain_columns(frame: Any) -> None:
+    """Check that the columns of a DataFrame of pandas have single names and dense values.
+
+    Raises:
+        UsageError: They have names of several levels, or one is sparse.
+    """
+    if getattr(frame.columns, "nlevels", 1) > 1:
+        raise UsageError(
+            f"data is a DataFrame whose columns have {frame.columns.nlevels} levels (MultiIndex), "
+            f"such as {frame.columns[0]!r}. Give each column one name: "
+            "df.columns = ['_'.join(map(str, names)) for names in df.columns]."
+        )
+    for name, dtype in frame.dtypes.items():
+        if type(dtype).__name__ == "SparseDtype":
+            raise UsageError(
+                f"The column {name!r} of data is sparse, which is not supported. Convert it: "
+                f"df[{name!r}] = df[{name!r}].sparse.to_dense()."
+            )
 
 
 def _of_row(data: Any) -> str | None:
