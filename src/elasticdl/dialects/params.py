@@ -260,6 +260,8 @@ def _misfit(value: Any, parameter: inspect.Parameter, function: Symbol) -> str:
             return ""
         written = parameter.annotation
         text = written if isinstance(written, str) else inspect.formatannotation(written)
+        if isinstance(value, str) and fits([value], hint):
+            return f'it is a str; expected a list of strings, such as {parameter.name}=["{value}"]'
         return f"it is {described(value)}; expected {text}"
     if parameter.default is parameter.empty or _like(value, parameter.default):
         return ""
