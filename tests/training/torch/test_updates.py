@@ -54,7 +54,7 @@ def rate(trainer):
     ("returned", "expected"),
     [
         (lambda o: None, "None, which is not a scheduler.*StepLR"),
-        (lambda _: lr_scheduler.StepLR, r"the class StepLR.*Call it: return StepLR\(optimizer, "),
+        (lambda _: lr_scheduler.StepLR, r"the class StepLR, which is not.*StepLR\(optimizer, 30\)"),
         (
             lambda o: o,
             "an object of SGD, which is not a scheduler.*with step.., state_dict.. and load_",

@@ -337,13 +337,8 @@ class Schedulers:
             )
         scheduler: Any = config.get("scheduler")
         # Libraries have schedulers that are not derived from PyTorch's.
-        if inspect.isclass(scheduler):
-            raise self._error(
-                f"it returned the class {scheduler.__name__}, not a scheduler.",
-                f"Call it: return {scheduler.__name__}(optimizer, ...)",
-            )
         has_all = all(callable(getattr(scheduler, name, None)) for name in _METHODS)
-        if not has_all or isinstance(scheduler, Optimizer):
+        if not has_all or isinstance(scheduler, (Optimizer, type)):
             raise self._error(
                 f"it returned {_described(scheduler)}, which is not a scheduler.",
                 "Return one of torch.optim.lr_scheduler, such as StepLR(optimizer, 30), or an "
@@ -443,6 +438,8 @@ def _required(step: Callable[..., Any]) -> str:
 def _described(value: Any) -> str:
     if value is None:
         return "None"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
     return f"an object of {type(value).__name__}"
 
 
