@@ -58,6 +58,8 @@ _OPTION = re.compile(
     r"|(?<![\w-])--params=(['\"])(\w+)=([^;\n]+?)\1"
     r"|(?<![\w-])--(no-)?([a-z]\w*)=?"
 )
+# The names of the params after the first one of such an option.
+_FURTHER_PARAM = re.compile(r", (\w+)=")
 
 # Parts of a `UserCodeError`'s message; see `tracebacks`.
 plain = tracebacks.plain
@@ -176,12 +178,15 @@ def as_keywords(message: str, names: Collection[str]) -> str:
         'seed=x: add data=, shuffle=False or --quiet.'
         >>> as_keywords("Name it: --params='rate=0.1'", ["params"])
         'Name it: params={"rate": 0.1}'
+        >>> as_keywords('Add --params="rate=..., units=..."', ["params"])
+        'Add params={"rate": ..., "units": ...}'
     """
 
     def replaced(option: re.Match[str]) -> str:
         _, param, value, negation, name = option.groups()
         if param and "params" in names:
-            return f'params={{"{param}": {value}}}'
+            values = _FURTHER_PARAM.sub(r', "\1": ', value)
+            return f'params={{"{param}": {values}}}'
         if name not in names:
             return option[0]
         return f"{name}=False" if negation else f"{name}="

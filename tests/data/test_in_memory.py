@@ -526,6 +526,34 @@ def test_examples_that_batches_leave_out_are_counted(caplog):
     assert "batch(2, drop_remainder=True) leaves out the examples of a last, smaller" in unknown
 
 
+def test_sparse_columns_are_refused_with_what_to_do():
+    sparse = pd.DataFrame({"a": pd.arrays.SparseArray([0.0, 1.0]), "y": [1, 2]})
+
+    with pytest.raises(UsageError, match=r"'a' of data is sparse.*df\['a'\]\.sparse\.to_dense\(\)"):
+        arrow_rows(sparse)
+
+
+def test_arrays_of_unequal_shapes_are_refused_with_what_to_do():
+    images = [{"image": np.ones((size, 4)), "y": 1} for size in (3, 5)]
+    rows = torch.utils.data.Subset(images, range(2))
+
+    with pytest.raises(DataError, match=r"shapes \[3, 4\], \[5, 4\];.* resizing them .*map\(\)"):
+        plain(rows)
+
+
+def test_a_loader_that_would_drop_examples_has_a_note_that_all_are_used(caplog):
+    rows = of_torch()
+    for batch_size, drops in [(len(Y) - 1, False), (1, True), (len(Y), True)]:
+        arrow_rows(torch.utils.data.DataLoader(rows, batch_size, drop_last=drops))
+    assert caplog.messages == []
+
+    arrow_rows(torch.utils.data.DataLoader(rows, len(Y) - 1, drop_last=True))
+
+    assert caplog.messages == [
+        f"data: its drop_last=True is ignored: all {len(Y)} examples are used."
+    ]
+
+
 def test_batches_that_later_steps_turn_into_examples_are_named(caplog):
     batches = of_tensorflow().batch(2, drop_remainder=True)
 

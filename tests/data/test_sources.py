@@ -269,6 +269,26 @@ def test_a_missing_name_is_reported_with_existing_ones(folder, data, message):
         open_source(data)
 
 
+@pytest.mark.parametrize(
+    ("files", "advice"),
+    [
+        (
+            ("data-00000-of-00001.arrow", "state.json", "dataset_info.json"),
+            r'data=datasets\.load_from_disk\("saved"\)\.$',
+        ),
+        (
+            ("dataset_dict.json", "train/state.json"),
+            r'data=datasets\.load_from_disk\("saved"\)\["train"\]\.$',
+        ),
+    ],
+)
+def test_a_folder_saved_by_hugging_face_is_named_with_how_to_load_it(folder, files, advice):
+    touch(folder, *(f"saved/{name}" for name in files))
+
+    with pytest.raises(NoDataError, match=f"written by save_to_disk.*{advice}"):
+        open_source("saved")
+
+
 def test_a_missing_remote_name_is_reported_with_existing_ones(memory):
     memory("/bucket/train/a.csv")
 

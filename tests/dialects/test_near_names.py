@@ -41,6 +41,15 @@ def test_a_name_similar_to_one_of_the_contract_is_noted(notes_of, text, name, me
     assert "m.py:8" in note
 
 
+def test_a_name_similar_to_the_loader_is_noted_in_a_file_without_an_input_function(define):
+    text = "def train_loader(data): pass\n"
+    notes = define(FILE.replace("def input_fn(records): return records\n", text)).notes()
+
+    assert "train_loader is not used" in notes[1]
+    assert "looks for train_dataloader" in notes[1]
+    assert define(FILE + text).notes() == []
+
+
 @pytest.mark.parametrize(
     "text",
     [

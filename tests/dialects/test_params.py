@@ -113,6 +113,13 @@ def test_an_annotation_for_type_checkers_only_is_understood() -> None:
         check_params({"units": ["a"]}, [declared(f)])
 
 
+def test_a_string_for_a_list_of_strings_is_told_how_to_write_a_list() -> None:
+    def f(ignore: Sequence[str] = ()): ...  # noqa: F821 - as under `if TYPE_CHECKING:`
+
+    with pytest.raises(UsageError, match=r'a list of strings, such as ignore=\["Name"\]'):
+        check_params({"ignore": "Name"}, [declared(f)])
+
+
 def test_an_unresolvable_annotation_accepts_any_value() -> None:
     def f(x: NoSuchName = 1): ...  # noqa: F821 - that is what is tested
 

@@ -398,9 +398,45 @@ def test_a_loss_of_more_than_outputs_and_labels_is_refused_with_the_function_to_
     assert f"def loss(outputs, labels): return {call}" in message
 
 
-@pytest.mark.parametrize("text", ["loss = 'mse'", "loss = nn.CrossEntropyLoss"])
-def test_an_object_that_is_not_a_loss_is_refused(refused, text) -> None:
-    assert "or a loss of PyTorch such as" in refused(with_loss(text), DefinitionError)
+def test_an_object_that_is_not_a_loss_is_refused(refused) -> None:
+    assert "or a loss of PyTorch such as" in refused(with_loss("loss = 'mse'"), DefinitionError)
+
+
+# --- classes that are not called -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", ["loss = nn.CrossEntropyLoss", "from torch.nn import CrossEntropyLoss as loss"]
+)
+def test_the_class_of_a_loss_is_refused_with_the_line_of_the_file(refused, text) -> None:
+    file = with_loss(text)
+    line = file.splitlines().index(text) + 1
+    message = refused(file, DefinitionError)
+
+    assert f"m.py:{line}: loss is the class CrossEntropyLoss, not a loss." in message
+    assert "Call it: loss = torch.nn.CrossEntropyLoss()" in message
+
+
+def test_the_class_of_a_scheduler_is_refused_with_the_function_to_write(refused) -> None:
+    text = "lr_scheduler = torch.optim.lr_scheduler.StepLR"
+    file = f"{FILE}{text}\n"
+    line = file.splitlines().index(text) + 1
+    message = refused(file, UsageError)
+
+    assert f"m.py:{line}: lr_scheduler is the class StepLR, which needs step_size." in message
+    assert "def lr_scheduler(optimizer): return StepLR(optimizer, step_size=...)" in message
+
+
+def test_functions_that_return_a_class_are_refused(define) -> None:
+    optimizer = define(with_optimizer("def optimizer(parameters): return torch.optim.Adam"))
+    model = define(FILE.replace("return Net(units)", "return Net"))
+
+    with pytest.raises(
+        DefinitionError, match=r"returned the class Adam.*\n.*\n.*return Adam\(para"
+    ):
+        made_by(optimizer)
+    with pytest.raises(DefinitionError, match="returned the class Net, not a model"):
+        model.create_model()
 
 
 @pytest.mark.parametrize("metric", ["'accuracy'", "Metric()"])

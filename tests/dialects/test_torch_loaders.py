@@ -684,6 +684,22 @@ REFUSED = {
         "return DataLoader(Rows(data), 8, collate_fn=lambda rows: (np.ones((8, 2)), 1, [2]))\n",
         r"yields a tuple of 3: float64\[8, 2\], an int, a list; expected \(features, labels\)",
     ),
+    "a list of labels": (
+        "return DataLoader(Rows(data), 8, collate_fn=lambda rows: (np.ones((8, 2)), [2] * 8))\n",
+        r"yields labels that are a list of 8 single values; make them .*torch\.tensor\(labels\)",
+    ),
+    "a tuple of labels": (
+        """
+        return DataLoader(
+            Rows(data), 8, collate_fn=lambda rows: (np.ones((8, 2)), (torch.ones(()),) * 8)
+        )
+        """,
+        r"yields labels that are a tuple of 8 single values",
+    ),
+    "labels of another length": (
+        "return DataLoader(Rows(data), 8, collate_fn=lambda rows: (np.ones((8, 2)), np.ones(7)))\n",
+        r"shapes \[\[8, 2\], \[7\]\]; expected \(features, labels\), every array with",
+    ),
     "without a length": (
         """
         class Stream(IterableDataset):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from elasticdl import job_options
 from elasticdl.data import recordio, sources
 from elasticdl.data.recordio import RecordIOSource
 from elasticdl.engines.training_context import open_context
-from elasticdl.errors import DefinitionError
+from elasticdl.errors import DefinitionError, NoDataError
 
 # --- what others need not find again -----------------------------------------------------------
 
@@ -81,6 +82,16 @@ def test_options_that_a_loader_does_not_use_are_reported(tmp_path, options, note
     assert [note in each for each in notes] == [True] * (note is not None)
 
 
+def test_missing_data_of_a_file_with_a_misspelt_loader_name_it(tmp_path) -> None:
+    (tmp_path / "loading.py").write_text(LOADER.replace("train_dataloader", "train_loader"))
+    job = job_options.training_job(
+        model_zoo=str(tmp_path), model_def="loading", data="nowhere", output="nowhere"
+    )
+
+    with pytest.raises(NoDataError, match=r"nowhere(?s:.*)train_loader is not used.*train_datalo"):
+        open_context(job)
+
+
 VALIDATION_LOADER = """
 def val_dataloader(data):
     return torch.utils.data.DataLoader([(torch.ones(2), torch.ones(1))] * 8, 4)
@@ -147,6 +158,34 @@ def test_an_unmeasured_metric_is_refused_before_the_first_epoch(zoo, tmp_path):
         context, _ = open_context(
             job_of(lambda: zoo(EARLY_STOPPING.format(monitor="val_acc")), data, data)
         )
+        context.create_trainer()
+
+
+PLATEAU = """
+def eval_metrics_fn(outputs, labels):
+    return {"accuracy": (outputs > 0.5).eq(labels > 0.5).float()}
+
+def lr_scheduler(optimizer):
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, "max")
+    return {"scheduler": plateau, "monitor": MONITOR}
+"""
+
+
+@pytest.mark.parametrize("monitor", ["accuracy", "val_accuracy", "loss"])
+def test_a_schedule_that_monitors_a_validation_metric_without_val_is_refused_at_once(
+    tmp_path, monitor
+):
+    (tmp_path / "loading.py").write_text(
+        LOADER + VALIDATION_LOADER + PLATEAU.replace("MONITOR", repr(monitor))
+    )
+    job = job_options.training_job(
+        model_zoo=str(tmp_path), model_def="loading", data="d", output="nowhere"
+    )
+    context, _ = open_context(job)
+    is_wrong = monitor == "accuracy"
+    expected = "Plateau monitors 'accuracy', which is measured in validation, not in training; did"
+
+    with pytest.raises(DefinitionError, match=expected) if is_wrong else nullcontext():
         context.create_trainer()
 
 

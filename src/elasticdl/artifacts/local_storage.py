@@ -103,9 +103,10 @@ def _explain(error: OSError, path: Path | str) -> str:
         )
     if error.errno in _WRONG_KIND:
         named = f" ({error.filename})" if error.filename else ""
+        what = "a folder where a file" if error.errno == errno.EISDIR else "a file where a folder"
         return (
-            f"{path}: found a file where a folder is needed, or the other way round: "
-            f"{reason}{named}. Use another --output, or move it away."
+            f"{path}: found {what} is needed: {reason}{named}. Use another --output, or move it "
+            "away."
         )
     return f"{path}: cannot be written: {reason}. Use another --output."
 

@@ -113,7 +113,19 @@ class Batch:
         )
 
 
-def batch_of(parts: Sequence[Arrays], where: str) -> Batch:
+def _numbers_in_a_list(parts: Sequence[Arrays]) -> str:
+    """Return what to do if a part is a list of single values instead of an array; else empty."""
+    for name, part in zip(("features", "labels", "weights"), parts, strict=False):
+        if isinstance(part, (list, tuple)) and part and not any(a.ndim for a in leaves(part)):
+            kind = type(part).__name__
+            return (
+                f"{name} that are a {kind} of {len(part)} single values; make them one array or "
+                f"tensor, such as np.array({name}) or torch.tensor({name})."
+            )
+    return ""
+
+
+def batch_of(parts: Sequence[Arrays], where: str, *, weighable: bool = True) -> Batch:
     """Convert the result of an input function or a pipeline to a `Batch`, and validate it.
 
     The returned batch has no record names (`where` is None).
@@ -122,6 +134,7 @@ def batch_of(parts: Sequence[Arrays], where: str) -> Batch:
         parts: Features; features and labels; or features, labels and sample weights, as
             `keras.Model.fit` takes them. Labels and weights may be None.
         where: The origin of the parts, as the start of an error's sentence: "input_fn() returned".
+        weighable: Whether there may be sample weights; for errors.
 
     Raises:
         DefinitionError: The number of parts is wrong, something is not an array, or the arrays do
@@ -152,10 +165,13 @@ def batch_of(parts: Sequence[Arrays], where: str) -> Batch:
     arrays = leaves(parts)
     sizes = {array.shape[0] if array.ndim else 0 for array in arrays}
     if not 1 <= len(parts) <= _MAX_PARTS or len(sizes) != 1 or 0 in sizes:
+        if advice := _numbers_in_a_list(parts):
+            raise DefinitionError(f"{where} {advice}")
         shapes = [list(array.shape) for array in arrays]
+        weighted = " or (features, labels, sample weights)" if weighable else ""
         raise DefinitionError(
-            f"{where} arrays of the shapes {shapes}; expected (features, labels) or (features, "
-            "labels, sample weights), every array with one entry per example along its first axis."
+            f"{where} arrays of the shapes {shapes}; expected (features, labels){weighted}, every "
+            "array with one entry per example along its first axis."
         )
     features, labels, weights = (*parts, None, None)[:_MAX_PARTS]
     if weights is not None and not isinstance(weights, np.ndarray):

@@ -200,7 +200,15 @@ def _data_of_folder(place: _Local | _Remote, folder: str, name: str) -> list[str
         advice = f"It contains {some(_base_names(visible))}."
     else:
         advice = "It is empty."
-    if other is not None and format_by_name(other) is None:
+    base_names = {path.rpartition("/")[2] for path in visible}
+    is_dict = "dataset_dict.json" in base_names
+    if is_dict or {"state.json", "dataset_info.json"} <= base_names:
+        part = '["train"]' if is_dict else ""
+        advice = (
+            "It was written by save_to_disk() of Hugging Face. In Python, pass the data set: "
+            f'data=datasets.load_from_disk("{name}"){part}.'
+        )
+    elif other is not None and format_by_name(other) is None:
         advice += (
             f" To turn other files such as {place.uri(other)} into records, write a function "
             "prepare_data_for_a_single_file: see `elasticdl data prepare --help`."

@@ -252,7 +252,9 @@ def _stacked(name: str, values: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[An
         shapes = sorted({str(list(value.shape)) for value in values})
         raise DataError(
             f"The values of {name!r} have the shapes {', '.join(shapes[:3])}; they must have one "
-            "shape, or be lists of any length."
+            "shape, or be lists of any length. Give them one shape before, such as images by "
+            "resizing them (Hugging Face: in data.map(); PyTorch: in the transform of the data "
+            "set)."
         )
     ragged = np.empty(len(values), object)
     ragged[:] = values

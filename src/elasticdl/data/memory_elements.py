@@ -351,6 +351,11 @@ def _of_torch(data: Any) -> tuple[Callable[[], Iterable[Any]], int | None, int |
             "DataLoader from train_dataloader() of the model file."
         )
     batch_size = data.batch_size if is_loader else None
+    if is_loader and data.drop_last and batch_size and len(dataset) % batch_size:
+        _log.warning(
+            "data: its drop_last=True is ignored: all %s are used.",
+            counted(len(dataset), "example"),
+        )
     return lambda: (dataset[i] for i in range(len(dataset))), len(dataset), batch_size
 
 

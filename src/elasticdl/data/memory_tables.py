@@ -63,6 +63,7 @@ def table_of(data: Any) -> pa.Table | None:
         if kind in kinds:
             raise UsageError(f"data is a {root}.{kind}, which {_row_advice(data) or way_out}")
     if root == "pandas" and "DataFrame" in kinds:
+        _check_dense(data)
         _check_distinct([str(name) for name in data.columns])
         return converted(
             lambda: _with_index(pa.Table.from_pandas(data, preserve_index=False), data),
@@ -75,6 +76,20 @@ def table_of(data: Any) -> pa.Table | None:
     if hasattr(data, "__arrow_c_stream__"):
         return converted(lambda: pa.table(data))
     return None
+
+
+def _check_dense(frame: Any) -> None:
+    """Check that no column of a DataFrame of pandas is sparse, which Arrow cannot convert.
+
+    Raises:
+        UsageError: One is.
+    """
+    for name, dtype in frame.dtypes.items():
+        if type(dtype).__name__ == "SparseDtype":
+            raise UsageError(
+                f"The column {name!r} of data is sparse, which is not supported. Convert it: "
+                f"df[{name!r}] = df[{name!r}].sparse.to_dense()."
+            )
 
 
 def _row_advice(data: Any) -> str | None:

@@ -71,10 +71,13 @@ def as_loss(
 def _torch_loss(symbol: Symbol, reading: DialectReader) -> OutputsAndLabels:
     value = symbol.value
     if not callable(value) or inspect.isclass(value):
+        is_loss = inspect.isclass(value) and is_of_torch(value)
         raise reading.error(
             symbol,
             f"{symbol.name} is {described(value)}, not a loss.",
-            "Expected a function loss(labels, predictions), or a loss of PyTorch such as "
+            f"Call it: {symbol.short_name} = torch.nn.{value.__name__}()"
+            if is_loss
+            else "Expected a function loss(labels, predictions), or a loss of PyTorch such as "
             "torch.nn.CrossEntropyLoss().",
         )
     if is_of_torch(_without_options(value)):

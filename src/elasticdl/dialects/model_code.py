@@ -6,6 +6,7 @@ only the result. This module does not interpret names; dialects do.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 from dataclasses import dataclass
@@ -158,12 +159,13 @@ def symbol_of(name: str, value: Any, module: ModuleType) -> Symbol:
     if where and is_of_the_user(where[0]):
         return Symbol(name, value, *where)
     if inspect.isclass(value):
-        try:
-            file = inspect.getfile(value)
-        except (OSError, TypeError):
-            # A class made by C code or at run time has no file; use the module's file instead.
-            return Symbol(name, value, shown_path(file), definition_line(file, short))
-        return Symbol(name, value, shown_path(file), definition_line(file, value.__name__))
+        # A class made by C code or at run time has no file.
+        with contextlib.suppress(OSError, TypeError):
+            of_class = inspect.getfile(value)
+            # For a class of a library, the line that the user wrote is in the module.
+            if is_of_the_user(of_class):
+                line = definition_line(of_class, value.__name__)
+                return Symbol(name, value, shown_path(of_class), line)
     return Symbol(name, value, shown_path(file), definition_line(file, short))
 
 

@@ -6,6 +6,7 @@ The returned function calls the user's function or class, with those of the job'
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,12 @@ def as_model_factory(
     def create_model() -> Any:
         before()
         made = call(symbol, **params, **reading.params.rest(symbol))
+        if inspect.isclass(made):
+            raise reading.error(
+                symbol,
+                f"{symbol.name}() returned {described(made)}, not a model.",
+                f"Call it: return {made.__name__}(...)",
+            )
         if not callable(made):
             raise reading.error(
                 symbol,

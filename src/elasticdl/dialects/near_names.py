@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from elasticdl.dialects.model_code import function_of, symbol_of
+from elasticdl.dialects.model_code import INPUT_FUNCTIONS, LOADER, function_of, symbol_of
 from elasticdl.dialects.source_lines import names_used
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # The names that are checked in a Keras model file.
 _OF_KERAS = ("callbacks", "eval_metrics_fn")
-_FUNCTION_OF_ONE = ("lr_scheduler", "averaged_model", "val_dataloader")
+_FUNCTION_OF_ONE = ("lr_scheduler", "averaged_model", "train_dataloader", "val_dataloader")
 _MEANT: Mapping[str, Sequence[str]] = {
     "lr_scheduler": (
         "lr_schedulers",
@@ -56,6 +56,15 @@ _MEANT: Mapping[str, Sequence[str]] = {
         "swa",
         "swa_model",
     ),
+    "train_dataloader": (
+        "training_dataloader",
+        "train_data_loader",
+        "train_loader",
+        "training_loader",
+        "train_dataloaders",
+        "dataloader",
+        "data_loader",
+    ),
     "val_dataloader": (
         "validation_dataloader",
         "valid_dataloader",
@@ -78,6 +87,8 @@ def near_names(reading: DialectReader) -> list[str]:
         used = names_used(Path(module.__file__ or ""))
         for meant, names in names_meant.items():
             if reading.model_code.find(meant) is not None:
+                continue
+            if meant == LOADER and any(map(reading.model_code.find, INPUT_FUNCTIONS)):
                 continue
             for name in names:
                 value = getattr(module, name, None)

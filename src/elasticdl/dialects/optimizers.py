@@ -67,6 +67,7 @@ def as_optimizer_factory(symbol: Symbol, reading: DialectReader) -> Callable[[],
             raise reading.error(
                 symbol, f"{symbol.name}() returned None.", "Return the optimizer that it creates."
             )
+        _reject_class(made, symbol, reading, "learning_rate=0.001")
         return keras_objects.optimizer(made, symbol) if isinstance(made, str) else made
 
     return create_optimizer
@@ -133,9 +134,21 @@ def as_torch_optimizer_factory(
             else:
                 taken[name] = with_parameters(model, model_parameters, symbol, reading)
         by_place = [taken.pop(p.name) for p in takes if p.kind is p.POSITIONAL_ONLY]
-        return call(symbol, *by_place, **taken, **given)
+        made = call(symbol, *by_place, **taken, **given)
+        _reject_class(made, symbol, reading, f"{takes[0].name}, lr=0.001")
+        return made
 
     return lambda: make
+
+
+def _reject_class(made: Any, symbol: Symbol, reading: DialectReader, arguments: str) -> None:
+    """Raise a `DefinitionError` if a user's function returned a class instead of an optimizer."""
+    if isinstance(made, type):
+        raise reading.error(
+            symbol,
+            f"{symbol.name}() returned {described(made)}, not an optimizer.",
+            f"Call it: return {made.__name__}({arguments})",
+        )
 
 
 def with_parameters(

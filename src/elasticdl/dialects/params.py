@@ -83,7 +83,9 @@ def article(noun: str) -> str:
 
 
 def described(value: Any) -> str:
-    """Return the type of a value for messages: `a list`, `None`."""
+    """Return the type of a value for messages: `a list`, `None`, `the class Adam`."""
+    if inspect.isclass(value):
+        return f"the class {value.__name__}"
     return "None" if value is None else article(type(value).__name__)
 
 
@@ -133,6 +135,8 @@ class Params:
             if parameter.default is parameter.empty and name not in self._values
         ]
         if missing:
+            if inspect.isclass(symbol.value) and symbol.short_name != symbol.value.__name__:
+                raise _not_called(symbol, contract, missing)
             raise UsageError(
                 f"--params: {', '.join(missing)} missing. {symbol}: "
                 f"{symbol.short_name}{signature} needs {'it' if len(missing) == 1 else 'them'}.\n"
@@ -235,6 +239,19 @@ def _call_of(declared: Declared, name: str) -> str:
     return f"{declared.function.short_name}({text}{more})"
 
 
+def _not_called(symbol: Symbol, contract: Collection[str], missing: Sequence[str]) -> UsageError:
+    """Return the error for a class in the place of a function: `lr_scheduler = StepLR`."""
+    options = ", ".join(f"{name}=..." for name in missing)
+    passed = ", ".join(sorted(contract))
+    arguments = ", ".join(filter(None, [passed, options]))
+    return UsageError(
+        f"{symbol}: {symbol.short_name} is {described(symbol.value)}, which needs "
+        f"{', '.join(missing)}.\n  Write a function that calls it and returns the result: def "
+        f"{symbol.short_name}({passed}): return {symbol.value.__name__}({arguments})\n  Or give "
+        f'the values: --params="{options}"'
+    )
+
+
 def _misfit(value: Any, parameter: inspect.Parameter, function: Symbol) -> str:
     """Return a message with the expected type if a value does not fit, else an empty string."""
     if parameter.annotation is not parameter.empty:
@@ -243,6 +260,8 @@ def _misfit(value: Any, parameter: inspect.Parameter, function: Symbol) -> str:
             return ""
         written = parameter.annotation
         text = written if isinstance(written, str) else inspect.formatannotation(written)
+        if isinstance(value, str) and fits([value], hint):
+            return f'it is a str; expected a list of strings, such as {parameter.name}=["{value}"]'
         return f"it is {described(value)}; expected {text}"
     if parameter.default is parameter.empty or _like(value, parameter.default):
         return ""

@@ -364,7 +364,7 @@ def _guarded(
 ) -> Iterator[Batch]:
     try:
         for made in begin():
-            yield batch_of(parts_of(made, name), f"{name} yields")
+            yield batch_of(parts_of(made, name), f"{name} yields", weighable=False)
     except ElasticDLError:
         raise
     except Exception as error:

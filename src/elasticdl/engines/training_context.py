@@ -20,6 +20,7 @@ from elasticdl.data.schema import Schema
 from elasticdl.data.split_source import split_records, whole
 from elasticdl.data.wording import counted, did_you_mean, listed, near_classes
 from elasticdl.definition import BatchesInput, Mode, ModelDefinition, RecordInput
+from elasticdl.dialects.model_code import LOADER
 from elasticdl.engines import class_numbers
 from elasticdl.engines.best_metric import best_mode_of
 from elasticdl.engines.data_changes import check_unchanged, data_metadata
@@ -31,7 +32,7 @@ from elasticdl.engines.record_data import RecordData, indexes_of, open_records
 from elasticdl.engines.table_params import completed, metadata_of
 from elasticdl.engines.train_progress import TrainProgress
 from elasticdl.engines.validation_errors import evaluate_first
-from elasticdl.errors import DefinitionError, ElasticDLError, UsageError
+from elasticdl.errors import DefinitionError, ElasticDLError, NoDataError, UsageError
 from elasticdl.job import TrainingOptions
 from elasticdl.sharding.epoch_order import ShardPlan
 from elasticdl.sharding.ledger import Ledger, ShardLease
@@ -274,18 +275,18 @@ class TrainingContext:
     def _check_monitored(self, trainer: Trainer) -> None:
         """Check that all validation metrics monitored by schedules or callbacks will be measured.
 
-        It runs before the first epoch. Other metrics are not checked, because a training step may
-        log them.
+        It runs before the first epoch. A training metric is refused only if validation measures one
+        of its name and training does not. Others are not checked: a training step may log them.
 
         Raises:
-            DefinitionError: A monitored validation metric is not measured.
+            DefinitionError: A monitored metric is not measured.
         """
         monitored = trainer.hooks.monitored
         if self.validation is None:
             for name, who in monitored.items():
                 if name.startswith("val_"):
-                    of_training = name.removeprefix("val_")
-                    instead = of_training if self._trains_with(of_training) else "loss"
+                    plain = name.removeprefix("val_")
+                    instead = plain if self._trains_with(plain) else "loss"
                     raise DefinitionError(
                         f"{who} monitors {name!r}, and there is no validation data to measure it "
                         "on. Add --validation_data or --validation_split, or let it monitor "
@@ -293,7 +294,12 @@ class TrainingContext:
                     )
             return
         names = [each for each in monitored if each.startswith("val_") and each != "val_loss"]
-        if not names:
+        of_training = [
+            each
+            for each in monitored
+            if not each.startswith("val_") and not self._may_train_with(each)
+        ]
+        if not names and not of_training:
             return
         metrics = trainer.evaluation_metrics.results(trainer.evaluate(self.example()))
         measured = [f"val_{name}" for name, value in metrics.items() if isinstance(value, float)]
@@ -303,6 +309,16 @@ class TrainingContext:
                     f"{monitored[name]} monitors {name!r}, which is not measured"
                     f"{did_you_mean(name, measured)} A validation measures {listed(measured)}."
                 )
+        for name in of_training:
+            if f"val_{name}" in measured:
+                raise DefinitionError(
+                    f"{monitored[name]} monitors {name!r}, which is measured in validation, not in "
+                    f"training; did you mean 'val_{name}'?"
+                )
+
+    def _may_train_with(self, metric: str) -> bool:
+        """Return whether training may measure a metric: its functions do, or its steps log it."""
+        return self.definition.loss_within == "training_step" or self._trains_with(metric)
 
     def _check_best_metric(self, trainer: Trainer) -> None:
         """Check before the first epoch that the best metric will be available after it.
@@ -471,7 +487,14 @@ def open_context(
         with seeded_import(job.training.seed):
             definition = zoo.define(job.model, passed, opened)
         folder = None if opened.is_prebuilt else Path(opened.folder)
-    data = _open_data(job, definition, {} if indexes is None else indexes)
+    try:
+        data = _open_data(job, definition, {} if indexes is None else indexes)
+    except NoDataError as error:
+        # A misspelt function that loads the data may be the cause.
+        loaders = [note for note in definition.notes() if LOADER in note]
+        if not loaders:
+            raise
+        raise NoDataError("\n  ".join([str(error), *loaders])) from error
     complete = job
     if isinstance(data, RecordData):
         definition = data.definition

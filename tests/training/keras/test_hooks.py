@@ -410,6 +410,13 @@ def test_a_callback_that_is_left_out_is_named_when_training_begins(keras, tmp_pa
     assert "the callback BackupAndRestore is ignored" in said
 
 
+def test_the_class_of_a_callback_is_refused(keras):
+    definition = definition_of(create_callbacks=lambda: [keras.callbacks.TerminateOnNaN])
+
+    with pytest.raises(DefinitionError, match="TerminateOnNaN of the callbacks is a class"):
+        trainer_of(definition)
+
+
 def test_a_callback_gets_the_direction_of_a_metric(keras):
     stopping = keras.callbacks.EarlyStopping("val_good", patience=1)
     metrics = MetricFunctions(

@@ -319,6 +319,20 @@ def test_an_error_about_labels_has_advice(loss, num_outputs, kind, advice, phase
         trainer.train_steps([batch]) if phase == "training" else trainer.evaluate(batch)
 
 
+@pytest.mark.parametrize(
+    ("loss", "advice"),
+    [
+        (lambda o, y: nn.BCELoss()(o * 9 + 9, y[:, None].float()), r"nn\.BCEWithLogitsLoss\(\)"),
+        (lambda o, y: (o.argmax(1) - y).float().mean(), "argmax, comparisons, .* have none"),
+    ],
+)
+def test_an_error_about_outputs_that_do_not_suit_the_loss_has_advice(loss, advice):
+    trainer = trainer_of(definition_of(lambda: nn.Linear(4, 1), loss=loss))
+
+    with pytest.raises(UserCodeError, match=rf"raised in training on(?s:.*)\n  .*{advice}"):
+        trainer.train_steps([batch_of(8)])
+
+
 def test_an_error_in_an_operation_of_the_model_has_no_advice_about_labels():
     class Breaks(nn.Linear):
         def forward(self, x):

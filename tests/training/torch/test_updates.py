@@ -54,6 +54,7 @@ def rate(trainer):
     ("returned", "expected"),
     [
         (lambda o: None, "None, which is not a scheduler.*StepLR"),
+        (lambda _: lr_scheduler.StepLR, r"the class StepLR, which is not.*StepLR\(optimizer, 30\)"),
         (
             lambda o: o,
             "an object of SGD, which is not a scheduler.*with step.., state_dict.. and load_",
@@ -120,6 +121,24 @@ def test_a_plateau_without_validation_lists_measured_metrics():
 
     with pytest.raises(DefinitionError, match="'val_loss', which was not measured in epoch 1"):
         trainer.hooks.epoch_end(0, {"loss": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("monitor", "advice"),
+    [
+        ("accuracy", r"loss, val_accuracy\); did you mean 'val_accuracy'\?$"),
+        ("val_acc", r"did you mean 'val_accuracy'\? Monitor one that is measured\.$"),
+        ("speed", r"val_accuracy\)\. Monitor one that is measured\.$"),
+    ],
+)
+def test_a_plateau_after_a_validation_is_not_advised_to_have_one(monitor, advice):
+    def plateau(optimizer):
+        return {"scheduler": lr_scheduler.ReduceLROnPlateau(optimizer), "monitor": monitor}
+
+    trainer = trainer_of(definition_of(create_lr_schedulers=plateau))
+
+    with pytest.raises(DefinitionError, match=advice):
+        trainer.hooks.epoch_end(0, {"loss": 1.0, "val_accuracy": 0.5})
 
 
 def test_a_schedule_may_step_every_second_epoch():

@@ -72,6 +72,9 @@ class KerasHooks:
         only_in_validation: Names of metrics that are not measured in training, as far as they are
             known before training.
 
+    Raises:
+        DefinitionError: A callback is a class.
+
     Attributes:
         are_of_users: Whether there is a callback with user code.
         epoch: The current epoch, from 0.
@@ -92,6 +95,12 @@ class KerasHooks:
         only_in_validation: Collection[str] = (),
     ) -> None:
         self._where = where
+        for each in callbacks:
+            if isinstance(each, type):
+                raise DefinitionError(
+                    f"{where}: {each.__name__} of the callbacks is a class. Use an instance of it: "
+                    f"{each.__name__}(...)."
+                )
         self._only_in_validation = only_in_validation
         self._drawing = drawing or (lambda *_: contextlib.nullcontext())
         self._is_compiled = is_compiled

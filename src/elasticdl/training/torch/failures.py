@@ -4,6 +4,7 @@
     any other error in user code            UserCodeError   the user's line
     tensors on the CPU and on a GPU         advice, at the end of that error
     labels that do not fit the loss         advice, at the end of that error
+    outputs that do not suit the loss       advice, at the end of that error
 
 Callers: `trainer.py`, after a failure.
 """
@@ -146,6 +147,26 @@ def device_advice(error: Exception) -> str:
         "pack_padded_sequence as lengths.cpu(). To train on the CPU, set CUDA_VISIBLE_DEVICES to "
         "an empty value."
     )
+
+
+def loss_advice(error: Exception) -> str:
+    """Return advice, as a separate line, on an error about outputs that do not suit the loss.
+
+    The result is empty for other errors.
+    """
+    text, advice = str(error), ""
+    if "elements of input should be between 0 and 1" in text:
+        advice = (
+            "This loss needs probabilities: add nn.Sigmoid() to the end of the model, or use "
+            "nn.BCEWithLogitsLoss(), which takes the outputs without it."
+        )
+    elif "does not require grad and does not have a grad_fn" in text:
+        advice = (
+            "The loss has no gradient with respect to the model's parameters. argmax, comparisons, "
+            "round(), .detach(), .item(), .numpy() and torch.no_grad() have none: compute the loss "
+            "from the outputs themselves."
+        )
+    return f"\n  {advice}" if advice else ""
 
 
 def label_advice(error: Exception, labels: object) -> str:

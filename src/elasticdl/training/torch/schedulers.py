@@ -21,13 +21,14 @@ import functools
 import inspect
 import logging
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from torch.optim import Optimizer, lr_scheduler
 
+from elasticdl.data.wording import did_you_mean
 from elasticdl.errors import (
     DefinitionError,
     ElasticDLError,
@@ -198,10 +199,8 @@ class Schedulers:
                 raise DefinitionError(
                     f"{self._where}: {type(schedule.scheduler).__name__} monitors "
                     f"{schedule.monitor!r}, which was not measured in epoch {epoch + 1} "
-                    f"(measured: {', '.join(sorted(metrics))}). Give --validation_data or "
-                    "--validation_split (with --evaluation_steps of at most one epoch, if set), or "
-                    "monitor another metric: "
-                    '{"scheduler": scheduler, "monitor": "loss"}.'
+                    f"(measured: {', '.join(sorted(metrics))})"
+                    f"{_instead_of(monitored, metrics)}"
                 )
             self._step(schedule.scheduler, float(metrics[monitored]))
 
@@ -339,7 +338,7 @@ class Schedulers:
         scheduler: Any = config.get("scheduler")
         # Libraries have schedulers that are not derived from PyTorch's.
         has_all = all(callable(getattr(scheduler, name, None)) for name in _METHODS)
-        if not has_all or isinstance(scheduler, Optimizer):
+        if not has_all or isinstance(scheduler, (Optimizer, type)):
             raise self._error(
                 f"it returned {_described(scheduler)}, which is not a scheduler.",
                 "Return one of torch.optim.lr_scheduler, such as StepLR(optimizer, 30), or an "
@@ -387,6 +386,20 @@ class Schedulers:
         return DefinitionError(f"{self._where}: lr_scheduler(): {problem} {way_out}")
 
 
+def _instead_of(monitored: str, measured: Iterable[str]) -> str:
+    """Return advice for a monitored metric that was not measured; it ends the error's sentence."""
+    if (validated := f"val_{monitored}") in measured:
+        return f"; did you mean {validated!r}?"
+    if not any(name.startswith("val_") for name in measured):
+        also = "" if monitored.startswith("val_") else f" and monitor {validated!r}"
+        return (
+            ". Give --validation_data or --validation_split (with --evaluation_steps of at most "
+            f"one epoch, if set){also}, or monitor another metric: "
+            '{"scheduler": scheduler, "monitor": "loss"}.'
+        )
+    return f"{did_you_mean(monitored, measured)} Monitor one that is measured."
+
+
 def _all(scheduler: Any) -> Iterator[Any]:
     """Yield a scheduler, and the schedulers in it if it combines several."""
     yield scheduler
@@ -425,6 +438,8 @@ def _required(step: Callable[..., Any]) -> str:
 def _described(value: Any) -> str:
     if value is None:
         return "None"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
     return f"an object of {type(value).__name__}"
 
 

@@ -846,6 +846,7 @@ class TorchTrainer:
                 f"raised in {phase(what)} on {describe(batch.features)}{labels}:\n"
                 f"{users_traceback(error)}{failures.device_advice(error)}"
                 f"{failures.label_advice(error, batch.labels)}"
+                f"{failures.loss_advice(error)}"
             ) from error
 
     def _outputs_again(self, batch: Batch) -> Any:
