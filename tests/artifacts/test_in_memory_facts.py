@@ -5,14 +5,14 @@ import pytest
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.in_memory_facts import (
     FACTS_FILE,
-    Facts,
+    InMemoryFacts,
     add_facts,
     difference,
     difference_of,
     remove_facts,
 )
 
-FEW, MANY = Facts(10, {"a": "int64"}), Facts(1000, {"a": "int64"})
+FEW, MANY = InMemoryFacts(10, {"a": "int64"}), InMemoryFacts(1000, {"a": "int64"})
 
 
 @pytest.fixture
@@ -41,8 +41,8 @@ def test_a_damaged_file_is_the_same_as_no_facts(folder, damaged) -> None:
 
 
 def test_only_the_first_of_many_columns_are_named() -> None:
-    wide = Facts(10, {"a": "text", **{f"c{i}": "int64" for i in range(9)}})
-    typed = Facts(10, dict.fromkeys(wide.columns, "float32"))
+    wide = InMemoryFacts(10, {"a": "text", **{f"c{i}": "int64" for i in range(9)}})
+    typed = InMemoryFacts(10, dict.fromkeys(wide.columns, "float32"))
 
     assert (
         difference(FEW, wide)

@@ -27,7 +27,7 @@ _MAX_NAMED = 3
 
 
 @dataclass(frozen=True)
-class Facts:
+class InMemoryFacts:
     """Size and columns of data in memory.
 
     Attributes:
@@ -39,7 +39,7 @@ class Facts:
     columns: Mapping[str, str]
 
 
-def add_facts(folder: OutputFolder, new: Mapping[str, Facts]) -> set[str]:
+def add_facts(folder: OutputFolder, new: Mapping[str, InMemoryFacts]) -> set[str]:
     """Write facts about stored files into an output, beside those of other files.
 
     Args:
@@ -87,15 +87,18 @@ def difference_of(folder: OutputFolder, before: str, now: str) -> str:
     """
     known = _read(folder)
     with contextlib.suppress(KeyError, TypeError, AttributeError):
-        return difference(Facts(**known[_key(before)]), Facts(**known[_key(now)]))
+        return difference(InMemoryFacts(**known[_key(before)]), InMemoryFacts(**known[_key(now)]))
     return ""
 
 
-def difference(before: Facts, now: Facts) -> str:
+def difference(before: InMemoryFacts, now: InMemoryFacts) -> str:
     """Return how columns or the number of rows differ; see `difference_of`.
 
     Example:
-        >>> difference(Facts(1000, {"a": "int64"}), Facts(500, {"a": "float64", "p": "text"}))
+        >>> difference(
+        ...     InMemoryFacts(1000, {"a": "int64"}),
+        ...     InMemoryFacts(500, {"a": "float64", "p": "text"}),
+        ... )
         "it has a new column 'p'; 'a' is float64 instead of int64; 500 rows instead of 1,000"
     """
     phrases = []

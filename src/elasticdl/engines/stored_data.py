@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from elasticdl import scratch, zoo
 from elasticdl.artifacts.claim import IN_MEMORY_FOLDER, JOB_FILE
 from elasticdl.artifacts.folder import OutputFolder
-from elasticdl.artifacts.in_memory_facts import FACTS_FILE, Facts, add_facts, remove_facts
+from elasticdl.artifacts.in_memory_facts import FACTS_FILE, InMemoryFacts, add_facts, remove_facts
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.data.stored_file import filesystem, local_path
 from elasticdl.errors import (
@@ -159,7 +159,7 @@ def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Jo
         folder = f"{job.output}/{IN_MEMORY_FOLDER}" if trains else aside
         names: dict[str, Any] = {}
         new: set[str] = set()
-        facts: dict[str, Facts] = {}
+        facts: dict[str, InMemoryFacts] = {}
         for option, value in data.items():
             try:
                 rows = arrow_rows(value)
@@ -167,7 +167,7 @@ def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Jo
                 names[option], is_new, num_rows = store(
                     rows, folder, Path(aside), lambda count: reporter.advanced(count, {})
                 )
-                facts[names[option]] = Facts(num_rows, column_types(rows.schema))
+                facts[names[option]] = InMemoryFacts(num_rows, column_types(rows.schema))
                 new |= {names[option]} if is_new else set()
                 if trains and option == "data":
                     _note_batch_size(rows.batch_size, job, reporter)
@@ -215,7 +215,7 @@ def _note_batch_size(given: int | None, job: Job, reporter: Reporter) -> None:
         )
 
 
-def _add_facts(job: Job, facts: Mapping[str, Facts]) -> set[str]:
+def _add_facts(job: Job, facts: Mapping[str, InMemoryFacts]) -> set[str]:
     """Write facts about stored data into the output of a training; return the URIs added."""
     return add_facts(OutputFolder(str(job.output)), facts) if job.command == "train" else set()
 
