@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+from types import SimpleNamespace
 
 import pytest
 from tests.notes import Notes
@@ -42,16 +43,17 @@ def test_a_hundred_thousand_files_are_compared_quickly() -> None:
 
 @pytest.fixture
 def train(zoo, tmp_path):
-    """Return a function that trains on `data.csv` and returns the notes about changed data."""
+    """Return a function that trains on `data.csv`: -> step, notes about changed data."""
     folder = zoo(FROM_CSV)
 
     def train(**options):
         notes = Notes()
-        elasticdl.train(
+        outcome = elasticdl.train(
             model_zoo=str(folder), model_def="small", data=str(tmp_path / "data.csv"),
             output=str(tmp_path / "out"), minibatch_size=4, reporter=notes, **options,
         )  # fmt: skip
-        return [note for note in notes.texts if "changed since then" in note]
+        changed = [note for note in notes.texts if "changed since then" in note]
+        return SimpleNamespace(step=outcome.step, notes=changed)
 
     return train
 
@@ -97,23 +99,96 @@ def test_a_resume_on_rewritten_data_is_not_refused(train, tmp_path):
     write_rows(data)
     os.utime(data, (0, 0))
 
-    assert train(num_epochs=2) == []
+    assert train(num_epochs=2).notes == []
 
 
 def test_a_finished_training_reports_edited_data(train, tmp_path):
     data = tmp_path / "data.csv"
     write_rows(data)
-    assert train() == []
-    assert train() == []
+    assert train().notes == []
+    assert train().notes == []
     write_rows(data, label="0")
 
-    (note,) = train()
+    (note,) = train().notes
     assert note == (
         f"{data} has changed since then: the model was trained on the old contents. To train on "
         "the new ones, use another output=."
     )
     data.unlink()
-    assert train() == []
+    assert train().notes == []
+
+
+def test_a_resume_on_data_with_fewer_records_names_their_number(train, tmp_path):
+    data = tmp_path / "data.csv"
+    write_rows(data)
+    train(num_epochs=1)
+    data.write_text("".join(data.read_text().splitlines(keepends=True)[:11]))
+
+    with pytest.raises(DataError, match=r"data\.csv has 10 records instead of 21\. To train on"):
+        train(num_epochs=2)
+
+
+@pytest.mark.parametrize(
+    ("first", "then"), [({"max_steps": 3}, {}), ({"num_epochs": 1}, {"num_epochs": 2})]
+)
+def test_a_resume_on_edited_validation_data_is_refused(train, tmp_path, first, then):
+    test = tmp_path / "test.csv"
+    write_rows(tmp_path / "data.csv")
+    write_rows(test)
+    step = train(validation_data=str(test), **first).step
+    begin = f"The validation data differs from the validation data of the first {step} steps: "
+    end = " To validate on the changed data, use another output=."
+
+    write_rows(test, label="2")
+    with pytest.raises(DataError) as caught:
+        train(validation_data=str(test), **then)
+    assert str(caught.value) == f"{begin}{test} has other contents.{end}"
+
+    test.write_text("".join(test.read_text().splitlines(keepends=True)[:11]))
+    with pytest.raises(DataError) as caught:
+        train(validation_data=str(test), **then)
+    assert str(caught.value) == f"{begin}{test} has 10 records instead of 21.{end}"
+
+    write_rows(test)
+    os.utime(test, (0, 0))
+    assert train(validation_data=str(test), **then).notes == []
+
+
+def test_workers_do_not_resume_on_edited_validation_data(train, tmp_path):
+    test = tmp_path / "test.csv"
+    write_rows(tmp_path / "data.csv")
+    write_rows(test)
+    train(validation_data=str(test), num_epochs=1)
+    write_rows(test, label="2")
+
+    with pytest.raises(DataError, match=r"The validation data differs .*test\.csv has other"):
+        train(validation_data=str(test), num_epochs=2, num_workers=2)
+
+
+def test_a_file_that_was_added_to_the_validation_data_is_named(train, tmp_path):
+    write_rows(tmp_path / "data.csv")
+    folder = tmp_path / "test"
+    folder.mkdir()
+    write_rows(folder / "a.csv")
+    train(validation_data=str(folder), num_epochs=1)
+    write_rows(folder / "b.csv")
+
+    with pytest.raises(DataError, match=r"1 file was added .*\(.*b\.csv\)"):
+        train(validation_data=str(folder), num_epochs=2)
+
+
+def test_a_finished_training_reports_edited_validation_data(train, tmp_path):
+    test = tmp_path / "test.csv"
+    write_rows(tmp_path / "data.csv")
+    write_rows(test)
+    assert train(validation_data=str(test)).notes == []
+    write_rows(test, label="0")
+
+    (note,) = train(validation_data=str(test)).notes
+    assert note == (
+        f"{test} has changed since then: the model was validated on the old contents. To validate "
+        "on the new ones, use another output=."
+    )
 
 
 def test_a_gzip_file_is_identified_by_its_content(tmp_path):

@@ -32,6 +32,8 @@ def optimizer(parameters):
 """
 X = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
 DATA = (X, X[:, :3].argmax(axis=1))
+DIFFERENT = "  data: in memory, and its content is not that of the job in the folder"
+TABLE = pd.DataFrame({"x": list(X), "y": DATA[1], "u": 1})
 
 
 @pytest.fixture
@@ -76,6 +78,53 @@ def test_a_stopped_training_resumes_only_with_the_same_data(train, tmp_path):
         train((DATA[0] + 1, DATA[1]))
     assert not (tmp_path / "out" / "in_memory_data").exists()
     assert train().metrics == whole.metrics
+
+
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        (TABLE.assign(p=1), "it has a new column 'p'"),
+        (TABLE.drop(columns="u"), "it lacks the column 'u'"),
+        (TABLE.astype({"u": "float32"}), "'u' is float32 instead of int64"),
+        (TABLE[:30], "30 rows instead of 60"),
+        (TABLE[["u", "y", "x"]], "its columns have another order"),
+        (TABLE[:30].assign(p=1, q=1), "it has new columns 'p', 'q'; 30 rows instead of 60"),
+        (TABLE.assign(u="a"), "'u' is text instead of int64"),
+        (TABLE.assign(u=2), ""),
+    ],
+)  # fmt: skip
+def test_a_refusal_says_how_the_data_in_memory_differ(train, tmp_path, other, what):
+    train(TABLE, validation_data=TABLE[:10])
+    before = sorted((tmp_path / "out").iterdir())
+
+    with pytest.raises(OutputTakenError) as caught:
+        train(other, validation_data=TABLE[:10])
+
+    line = f"{DIFFERENT}: {what}" if what else DIFFERENT
+    assert str(caught.value).splitlines()[1:-1] == [line]
+    assert sorted((tmp_path / "out").iterdir()) == before
+    assert train(TABLE, validation_data=TABLE[:10]).already_done
+
+
+def test_a_refusal_names_no_file_of_data_in_memory(train):
+    train(TABLE, validation_data=TABLE[:10])
+
+    with pytest.raises(OutputTakenError) as caught:
+        train(TABLE)
+    assert str(caught.value).splitlines()[1:-1] == [
+        "  validation_data: data in memory in the folder, none in this call"
+    ]
+    with pytest.raises(OutputTakenError) as caught:
+        train(TABLE[:10])
+    assert str(caught.value).splitlines()[1:-1] == [
+        f"{DIFFERENT}: 10 rows instead of 60",
+        "  validation_data: data in memory in the folder, none in this call",
+    ]
+    with pytest.raises(OutputTakenError) as caught:
+        train("/a.csv", validation_data=TABLE[:10])
+    assert str(caught.value).splitlines()[1:-1] == [
+        "  data: data in memory in the folder, '/a.csv' in this call"
+    ]
 
 
 def test_unused_batches_of_the_data_are_reported(train, capsys):
@@ -178,7 +227,7 @@ def test_a_refused_call_keeps_the_stored_data_of_the_job(train, tmp_path):
     train(max_steps=1)
     folder.mkdir()
     x, y = DATA
-    uri, _ = in_memory.store(in_memory.arrow_rows(DATA), str(folder), tmp_path, lambda _: None)
+    uri, *_ = in_memory.store(in_memory.arrow_rows(DATA), str(folder), tmp_path, lambda _: None)
 
     with pytest.raises(OutputTakenError):
         train((x + 1, y), validation_data=DATA)
@@ -188,7 +237,7 @@ def test_a_refused_call_keeps_the_stored_data_of_the_job(train, tmp_path):
 def test_unsuitable_data_leave_no_copy(train, tmp_path):
     with pytest.raises(SchemaError, match="field 'x' is missing"):
         train(pd.DataFrame({"z": [1.0], "y": [0]}))
-    assert not (tmp_path / "out" / "in_memory_data").exists()
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_error_names_the_argument(train, tmp_path):

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from elasticdl.artifacts.event_log import EVENTS_FILE
+from elasticdl.artifacts.in_memory_facts import FACTS_FILE, difference_of
 from elasticdl.artifacts.lock import hold
 from elasticdl.artifacts.output_lease import ignore_note
 from elasticdl.errors import OutputError, OutputTakenError
@@ -128,7 +129,7 @@ def claim(folder: OutputFolder, job: Job, note: Note = ignore_note) -> Claim:
 
 
 def _refuse_foreign(folder: OutputFolder) -> None:
-    left = {EVENTS_FILE, TRACKING_FILE, LOGS_FOLDER, FLOWER_FOLDER, IN_MEMORY_FOLDER}
+    left = {EVENTS_FILE, TRACKING_FILE, LOGS_FOLDER, FLOWER_FOLDER, IN_MEMORY_FOLDER, FACTS_FILE}
     ours = {LOCK_FILE, GENERATION_FILE, *left}
     names = [name for name in folder.list() if name not in ours]
     if names and JOB_FILE not in names:
@@ -151,7 +152,7 @@ def _refuse_another_job(folder: OutputFolder, job: Job) -> None:
         ) from error
     # Through JSON, like the stored job, so that tuples and lists compare equal.
     asked = json.loads(json.dumps(job.identity()))
-    differing = _differences(json.loads(json.dumps(there)), asked)
+    differing = _differences(json.loads(json.dumps(there)), asked, folder)
     if differing:
         lines = "\n".join(f"  {line}" for line in differing)
         raise OutputTakenError(
@@ -163,12 +164,13 @@ def _refuse_another_job(folder: OutputFolder, job: Job) -> None:
 _ABSENT = object()
 
 
-def _differences(there: Any, asked: Any, name: str = "") -> list[str]:
+def _differences(there: Any, asked: Any, folder: OutputFolder, name: str = "") -> list[str]:
     """Return one line for each field in which two jobs differ, with its dotted name.
 
     Args:
         there: JSON value of the job in the folder.
         asked: JSON value of the requested job.
+        folder: The output, which has facts about data in memory.
         name: Dotted name of the two values; empty for the whole jobs.
     """
     if isinstance(there, dict) and isinstance(asked, dict):
@@ -176,14 +178,30 @@ def _differences(there: Any, asked: Any, name: str = "") -> list[str]:
             line
             for key in sorted({*there, *asked})
             for line in _differences(
-                there.get(key, _ABSENT), asked.get(key, _ABSENT), f"{name}.{key}" if name else key
+                there.get(key, _ABSENT),
+                asked.get(key, _ABSENT),
+                folder,
+                f"{name}.{key}" if name else key,
             )
         ]
     if there == asked and type(there) is type(asked):
         return []
-    if all(isinstance(value, str) and f"/{IN_MEMORY_FOLDER}/" in value for value in (there, asked)):
-        return [f"{name}: in memory, and its content is not that of the job in the folder"]
+    if _is_in_memory(there) and _is_in_memory(asked):
+        what = difference_of(folder, there, asked)
+        line = f"{name}: in memory, and its content is not that of the job in the folder"
+        return [f"{line}: {what}" if what else line]
+    if _is_in_memory(there) or _is_in_memory(asked):
+        # The user does not know the file that the data is stored in.
+        shown = [
+            "data in memory" if _is_in_memory(value) else "none" if value is None else repr(value)
+            for value in (there, asked)
+        ]
+        return [f"{name}: {shown[0]} in the folder, {shown[1]} in this call"]
     return [f"{name}: {_shown(there)} in the folder, {_shown(asked)} in this command"]
+
+
+def _is_in_memory(value: Any) -> bool:
+    return isinstance(value, str) and f"/{IN_MEMORY_FOLDER}/" in value
 
 
 def _shown(value: Any) -> str:

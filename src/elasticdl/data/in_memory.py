@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from elasticdl.data.array_shapes import with_shape
+from elasticdl.data.array_shapes import shape_of, with_shape
 from elasticdl.data.atomic_file import AtomicFile
 from elasticdl.data.find_files import exists
 from elasticdl.data.memory_elements import (
@@ -68,6 +68,14 @@ from elasticdl.errors import (
 
 _BATCH_ROWS = 1 << 14
 _COPY_BYTES = 1 << 24
+# Arrow's names of types -> those of NumPy, which users know.
+_TYPE_NAMES = {
+    "halffloat": "float16",
+    "float": "float32",
+    "double": "float64",
+    "string": "text",
+    "large_string": "text",
+}
 # Maximum number of names in an error message.
 _MAX_NAMES = 3
 _EXPECTED = (
@@ -97,7 +105,7 @@ class ArrowRows:
 
 def store(
     rows: ArrowRows, folder: str, scratch: Path, on_rows: Callable[[int], None]
-) -> tuple[str, bool]:
+) -> tuple[str, bool, int]:
     """Store rows as a Parquet file, named by a hash of them, unless that file exists already.
 
     Args:
@@ -107,7 +115,7 @@ def store(
         on_rows: Called with the number of rows so far.
 
     Returns:
-        URI of the file, and whether it is new.
+        URI of the file, whether it is new, and its number of rows.
 
     Raises:
         DataError: There are no rows, or a value cannot be stored.
@@ -130,7 +138,29 @@ def store(
             _copy(aside, uri)
     finally:
         aside.unlink(missing_ok=True)
-    return uri, is_new
+    return uri, is_new, count
+
+
+def column_types(schema: pa.Schema) -> dict[str, str]:
+    """Return name -> type of each column, for messages.
+
+    Example:
+        >>> image = with_shape(pa.field("image", pa.list_(pa.float32(), 784)), (28, 28))
+        >>> column_types(pa.schema([("a", pa.float64()), ("b", pa.string()), image]))
+        {'a': 'float64', 'b': 'text', 'image': 'float32[28, 28]'}
+    """
+    types: dict[str, str] = {}
+    for column in schema:
+        if pa.types.is_fixed_size_list(column.type):
+            shape = shape_of(column) or (column.type.list_size,)
+            types[column.name] = f"{_type_name(column.type.value_type)}{list(shape)}"
+        else:
+            types[column.name] = _type_name(column.type)
+    return types
+
+
+def _type_name(type_: pa.DataType) -> str:
+    return _TYPE_NAMES.get(str(type_), str(type_))
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from elasticdl.artifacts.checkpoint_store import Checkpoint, CheckpointStore
 from elasticdl.artifacts.claim import claim
 from elasticdl.artifacts.event_log import open_event_log
 from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.artifacts.trained_model import MODEL_FILE
 from elasticdl.engines.job_messages import MessageLog, RecordingReporter
 from elasticdl.errors import OutputError, OutputLostError, is_refusal
 from elasticdl.events import JobFailed
@@ -97,10 +98,10 @@ def _annotated_on_cluster(log: Log, job: Job) -> Iterator[Log]:
 def attempt(job: Job, reporter: Reporter) -> Iterator[Attempt]:
     """Claim a job's output and yield the attempt; log errors that the block raises.
 
-    If the block raises before there is a checkpoint, `job.json` is deleted, so that a different job
-    may use the folder. A job that is refused before its first start leaves nothing in it. If it
-    raises `OutputLostError`, nothing is logged or deleted, because another process has taken over
-    the folder.
+    If the block raises before there is a checkpoint or a trained model, `job.json` is deleted, so
+    that a different job may use the folder. A job that is refused before its first start leaves
+    nothing in it. If it raises `OutputLostError`, nothing is logged or deleted, because another
+    process has taken over the folder.
 
     Raises:
         OutputError: The output cannot be used, or belongs to another job; see `elasticdl.errors`.
@@ -124,6 +125,12 @@ def attempt(job: Job, reporter: Reporter) -> Iterator[Attempt]:
                 restored = store.latest()
                 for damaged in restored.damaged if restored else ():
                     reporter.note(f"Skipped a damaged checkpoint: {damaged}")
+                if restored is None and folder.exists(MODEL_FILE):
+                    reporter.note(
+                        f"Starting from the beginning: {folder.uri} has no checkpoints to resume "
+                        "from. When the training ends, its model replaces the trained model in the "
+                        "folder. To keep that one, use another --output."
+                    )
                 yield Attempt(
                     job=job,
                     folder=folder,
@@ -154,12 +161,14 @@ def attempt(job: Job, reporter: Reporter) -> Iterator[Attempt]:
                     # The rest of a checkpoint that failed on a full disk would make the folder look
                     # as if another job had written it.
                     folder.delete(CHECKPOINTS)
-                    # On a cluster, the log is where the reason is looked up.
-                    claimed.abandon(
-                        refused=is_refusal(error)
-                        and not messages.started
-                        and RAYJOB_VARIABLE not in os.environ
-                    )
+                    # Without job.json, a trained model of an earlier run would look foreign.
+                    if not folder.exists(MODEL_FILE):
+                        # On a cluster, the log is where the reason is looked up.
+                        claimed.abandon(
+                            refused=is_refusal(error)
+                            and not messages.started
+                            and RAYJOB_VARIABLE not in os.environ
+                        )
                 raise
             finally:
                 reporter.ended()

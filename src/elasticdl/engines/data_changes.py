@@ -1,6 +1,7 @@
 """Data changes: compares data with the data that a checkpoint or a trained model was trained on.
 
-Training resumes on the same records only, because a checkpoint's ledger counts them by number. A
+Training resumes on the same records only, because a checkpoint's ledger counts them by number, and
+on the same validation data, because the best checkpoint is compared with earlier ones. A
 checkpoint's metadata has the number of records and a content mark (a short fingerprint) of each
 file; see `data/content_marks.py`. A trained model has a fingerprint made of these, because it may
 be used without its checkpoints.
@@ -29,7 +30,7 @@ _NUM_NAMED = 3
 
 
 def data_metadata(files: Sequence[tuple[str, int]]) -> dict[str, Any]:
-    """Return the entries of a checkpoint's metadata that describe the training data.
+    """Return the entries of a checkpoint's metadata that describe training or validation data.
 
     Args:
         files: URI and number of records of each file.
@@ -88,40 +89,73 @@ def check_unchanged(now: Mapping[str, Any], checkpoint: Checkpoint) -> None:
     Raises:
         DataError: Files were added or removed, or their contents changed.
     """
-    files, before = now["files"], checkpoint.metadata["files"]
-    if before != files and now["counted"] == "batches" and len(files) == len(before) == 1:
-        (_, num_now), (_, num_before) = files[0], before[0]
-        what = (
+    if what := _difference(now, checkpoint.metadata, now["counted"]):
+        raise DataError(
+            f"The data differs from the data of the first {checkpoint.step:,} steps: {what}. To "
+            "train on the changed data, use another --output."
+        )
+
+
+def check_validation_unchanged(now: Mapping[str, Any], checkpoint: Checkpoint) -> None:
+    """Raise an error if the validation data differs from that of the run that is resumed.
+
+    Args:
+        now: Result of `data_metadata` for the current validation data.
+        checkpoint: The checkpoint to resume from.
+
+    Raises:
+        DataError: Files were added or removed, or their contents changed.
+    """
+    if what := _difference(now, checkpoint.metadata["validation"], "records"):
+        raise DataError(
+            "The validation data differs from the validation data of the first "
+            f"{checkpoint.step:,} steps: {what}. To validate on the changed data, use another "
+            "--output."
+        )
+
+
+def _difference(now: Mapping[str, Any], before: Mapping[str, Any], unit: str) -> str:
+    """Return what differs between data and the data of a checkpoint; empty if nothing does.
+
+    Args:
+        now: Result of `data_metadata` for the current data.
+        before: That of the data of the checkpoint, from its metadata.
+        unit: What the numbers of a file count: "records" or "batches".
+    """
+    files, files_before = now["files"], before["files"]
+    if files == files_before:
+        phrase = _changed_files_phrase(now["content_marks"], before)
+        return f"{phrase} other contents" if phrase else ""
+    if unit == "batches" and len(files) == len(files_before) == 1:
+        (_, num_now), (_, num_before) = files[0], files_before[0]
+        return (
             "the model's own code determines the number of batches in an epoch, which is "
             f"{num_now:,} instead of {num_before:,} (another batch size, or other items)"
         )
-    elif before != files:
-        changed = changed_files(files, before)
-        verbs = ("was", "has another") if len(changed) == 1 else ("were", "have another")
-        what = (
-            f"{counted(len(changed), 'file')} {verbs[0]} added or removed, or {verbs[1]} number of "
-            f"{now['counted']} ({', '.join(changed[:_NUM_NAMED])})"
-        )
-    elif phrase := _changed_files_phrase(now["content_marks"], checkpoint.metadata):
-        what = f"{phrase} other contents"
-    else:
-        return
-    raise DataError(
-        f"The data differs from the data of the first {checkpoint.step:,} steps: {what}. To train "
-        "on the changed data, use another --output."
+    changed = changed_files(files, files_before)
+    counts, counts_before = dict(files), dict(files_before)
+    if len(changed) == 1 and (uri := changed[0]) in counts and uri in counts_before:
+        num_now, num_before = counts[uri], counts_before[uri]
+        return f"{uri} has {num_now:,} {unit} instead of {num_before:,}"
+    verbs = ("was", "has another") if len(changed) == 1 else ("were", "have another")
+    return (
+        f"{counted(len(changed), 'file')} {verbs[0]} added or removed, or {verbs[1]} number of "
+        f"{unit} ({', '.join(changed[:_NUM_NAMED])})"
     )
 
 
 def note_changed_data(checkpoint: Checkpoint, reporter: Reporter) -> None:
     """Notify the user of a completed job if files have changed since the model was trained."""
-    uris = [uri for uri, _ in checkpoint.metadata["files"]]
-    if any(local_path(uri) is None for uri in uris):
-        # Comparing remote files would cost a request for each file.
-        return
-    if phrase := _changed_files_phrase(content_marks(uris), checkpoint.metadata):
+    if phrase := _changed_local_files_phrase(checkpoint.metadata):
         reporter.note(
             f"{phrase} changed since then: the model was trained on the old contents. To train "
             "on the new ones, use another --output."
+        )
+    validation = checkpoint.metadata["validation"]
+    if validation is not None and (phrase := _changed_local_files_phrase(validation)):
+        reporter.note(
+            f"{phrase} changed since then: the model was validated on the old contents. To "
+            "validate on the new ones, use another --output."
         )
 
 
@@ -138,6 +172,17 @@ def changed_files(now: Sequence[Sequence[Any]], before: Sequence[Sequence[Any]])
     ]
 
 
+def _changed_local_files_phrase(before: Mapping[str, Any]) -> str:
+    """Return the result of `_changed_files_phrase` for the current contents of local files.
+
+    It is empty if files are remote: comparing them would cost a request for each file.
+    """
+    uris = [uri for uri, _ in before["files"]]
+    if any(local_path(uri) is None for uri in uris):
+        return ""
+    return _changed_files_phrase(content_marks(uris), before)
+
+
 def _changed_files_phrase(marks: Sequence[str], before: Mapping[str, Any]) -> str:
     """Return a phrase that begins a message on changed files, such as `a.csv and b.csv have`.
 
@@ -145,7 +190,7 @@ def _changed_files_phrase(marks: Sequence[str], before: Mapping[str, Any]) -> st
 
     Args:
         marks: The current content marks of the data's files.
-        before: The checkpoint's metadata, with the earlier marks and the files' names.
+        before: Earlier `data_metadata`, with the marks and the files' names.
     """
     changed = changed_marks(marks, before["content_marks"])
     if not changed:

@@ -48,7 +48,7 @@ def load(trained_model: str, data: Any) -> Any:
     if data is None or name is not None:
         return _loaded(trained_model, name)
     with tempfile.TemporaryDirectory(dir=scratch.folder(), prefix=ASIDE) as folder:
-        uri, _ = store(arrow_rows(data), folder, Path(folder), lambda _: None)
+        uri, *_ = store(arrow_rows(data), folder, Path(folder), lambda _: None)
         with named_in_errors({uri: "data"}):
             return _loaded(trained_model, uri)
 

@@ -120,7 +120,7 @@ class TablePredictor:
         if (files := file_names(x)) is not None:
             return self._outputs(files)
         with tempfile.TemporaryDirectory(dir=scratch.folder(), prefix="data-") as folder:
-            uri, _ = store(arrow_rows(x), folder, Path(folder), lambda _: None)
+            uri, *_ = store(arrow_rows(x), folder, Path(folder), lambda _: None)
             with named_in_errors({uri: "data"}):
                 return self._outputs(uri)
 

@@ -1,8 +1,9 @@
 """Files for in-memory data, which a job reads while it runs; see `data/in_memory.py`.
 
 A training job stores the data in `in_memory_data/` of its output, where its workers and a resumed
-run can read it, and removes it when the job is finished. Evaluation and prediction use a temporary
-folder.
+run can read it, and removes it when the job is finished; its number of rows and its columns stay in
+the output, for the error if other data is passed (`artifacts/in_memory_facts.py`). Evaluation and
+prediction use a temporary folder.
 
 Callers: `api.py`.
 """
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from elasticdl import scratch, zoo
 from elasticdl.artifacts.claim import IN_MEMORY_FOLDER, JOB_FILE
 from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.artifacts.in_memory_facts import FACTS_FILE, InMemoryFacts, add_facts, remove_facts
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.data.stored_file import filesystem, local_path
 from elasticdl.errors import (
@@ -140,6 +142,7 @@ def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Jo
         return
     from elasticdl.data.in_memory import (  # noqa: PLC0415 - imports pyarrow
         arrow_rows,
+        column_types,
         named_in_errors,
         store,
     )
@@ -156,13 +159,15 @@ def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Jo
         folder = f"{job.output}/{IN_MEMORY_FOLDER}" if trains else aside
         names: dict[str, Any] = {}
         new: set[str] = set()
+        facts: dict[str, InMemoryFacts] = {}
         for option, value in data.items():
             try:
                 rows = arrow_rows(value)
                 reporter.started(f"Storing {option}", rows.num_rows or 0, "rows")
-                names[option], is_new = store(
+                names[option], is_new, num_rows = store(
                     rows, folder, Path(aside), lambda count: reporter.advanced(count, {})
                 )
+                facts[names[option]] = InMemoryFacts(num_rows, column_types(rows.schema))
                 new |= {names[option]} if is_new else set()
                 if trains and option == "data":
                     _note_batch_size(rows.batch_size, job, reporter)
@@ -175,16 +180,19 @@ def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Jo
                 raise kind(f"{option}: {error}") from error
             finally:
                 reporter.ended()
+        added = _add_facts(job, facts)
         try:
             with named_in_errors({uri: option for option, uri in names.items()}):
                 yield dataclasses.replace(job, **names)
         except (OutputTakenError, OutputBusyError):
             # Older files belong to the job that owns this output.
+            _remove_facts(job, added)
             _remove(new, trains=trains)
             raise
         except ElasticDLError:
             if trains and not OutputFolder(str(job.output)).exists(JOB_FILE):
                 # The job has released its output, because it has no checkpoint to resume from.
+                OutputFolder(str(job.output)).delete(FACTS_FILE)
                 _remove(names.values(), trains=trains)
             raise
     _remove(names.values(), trains=trains)
@@ -205,6 +213,16 @@ def _note_batch_size(given: int | None, job: Job, reporter: Reporter) -> None:
             f"The data's own batch size ({given}) is ignored: its examples are re-batched into "
             f"batches of {used}. For batches of {given}, set minibatch_size={given}."
         )
+
+
+def _add_facts(job: Job, facts: Mapping[str, InMemoryFacts]) -> set[str]:
+    """Write facts about stored data into the output of a training; return the URIs added."""
+    return add_facts(OutputFolder(str(job.output)), facts) if job.command == "train" else set()
+
+
+def _remove_facts(job: Job, uris: Collection[str]) -> None:
+    if uris:
+        remove_facts(OutputFolder(str(job.output)), uris)
 
 
 def _remove(uris: Collection[str], *, trains: bool) -> None:

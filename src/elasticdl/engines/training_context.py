@@ -23,7 +23,11 @@ from elasticdl.definition import BatchesInput, Mode, ModelDefinition, RecordInpu
 from elasticdl.dialects.model_code import LOADER
 from elasticdl.engines import class_numbers
 from elasticdl.engines.best_metric import best_mode_of
-from elasticdl.engines.data_changes import check_unchanged, data_metadata
+from elasticdl.engines.data_changes import (
+    check_unchanged,
+    check_validation_unchanged,
+    data_metadata,
+)
 from elasticdl.engines.engine import context_of
 from elasticdl.engines.file_variables import FileVariables
 from elasticdl.engines.gradient_accumulation import Accumulator
@@ -472,8 +476,8 @@ def open_context(
             `TrainingContext.indexes`.
 
     Returns:
-        The context, and the metadata of every checkpoint: plan and data. The metadata is empty if
-        `plan` was passed.
+        The context, and the metadata of every checkpoint: plan, data and validation data. The
+        metadata is empty if `plan` was passed.
 
     Raises:
         ElasticDLError: The model or the data cannot be used, or the data is not what the
@@ -512,6 +516,8 @@ def open_context(
     if job.validation_split is not None or (own and not uri):
         uri = job.data
     validation = data.validation(uri, plan) if uri else None
+    if metadata:
+        metadata["validation"] = _validation_metadata(job, validation, checkpoint)
     file_variables = FileVariables(folder)
     context = TrainingContext(job, definition, data, plan, validation, file_variables, complete)
     context.check_global_batch_size()
@@ -554,3 +560,23 @@ def _metadata(job: Job, data: TrainingData, checkpoint: Checkpoint | None) -> di
         return {"plan": asdict(data.plan_shards(job)), **of_data}
     check_unchanged(of_data, checkpoint)
     return {"plan": checkpoint.metadata["plan"], **of_data}
+
+
+def _validation_metadata(
+    job: Job, validation: Validation | None, checkpoint: Checkpoint | None
+) -> dict[str, Any] | None:
+    """Return the description of the validation data, after comparing it with the checkpoint's.
+
+    Returns:
+        None if there is none, if it is a part of the training data, which is compared anyway, or if
+        the model's own code reads it.
+
+    Raises:
+        DataError: The validation data is not that of the checkpoint.
+    """
+    if validation is None or validation.source is None or job.validation_data is None:
+        return None
+    described = data_metadata([(file.uri, file.num_records) for file in validation.source.files])
+    if checkpoint is not None:
+        check_validation_unchanged(described, checkpoint)
+    return described
