@@ -120,8 +120,8 @@ def _reject_more_arguments(symbol: Symbol, reading: DialectReader) -> None:
         symbol,
         f"{symbol.name} is {name}, which takes {', '.join(needed)}, but a loss is called with the "
         "model's outputs and the labels.",
-        "Write a function that passes them on: def loss(outputs, labels): return "
-        f"{called}({given})",
+        "Let the model return a tuple of outputs, and write a function that passes them on: "
+        f"def loss(outputs, labels): return {called}({given})",
     )
 
 

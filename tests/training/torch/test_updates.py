@@ -197,7 +197,9 @@ def test_a_schedule_that_is_too_short_states_the_required_length():
         )
     )
 
-    with pytest.raises(UserCodeError, match=r"has 2 steps, and the training makes more updates"):
+    with pytest.raises(
+        UserCodeError, match="OneCycleLR has 2 steps, and the training makes more of"
+    ):
         for _ in range(4):
             trainer.train_steps([batch_of(8)])
 
@@ -331,6 +333,27 @@ def test_a_onecyclelr_in_another_scheduler_that_is_too_short_is_refused_before_t
     begin(5)
     with pytest.raises(DefinitionError, match=problem):
         begin(num_updates)
+
+
+def test_a_schedule_that_a_callback_may_cut_short_fails_with_the_required_length():
+    class Log:
+        def on_epoch_end(self, epoch, logs):
+            pass
+
+    trainer = trainer_of(
+        definition_of(
+            create_lr_schedulers=lambda o: {
+                "scheduler": warm_up_and_one_cycle(o),
+                "interval": "step",
+            },
+            create_callbacks=lambda: [Log()],
+        )
+    )
+    trainer.hooks.train_begin(num_epochs=1, num_steps=9, resumes=False, num_updates=9)
+
+    with pytest.raises(UserCodeError, match="which take 4 steps of it. Set total_steps=4"):
+        for _ in range(9):
+            trainer.train_steps([batch_of(8)])
 
 
 def test_a_resumed_schedule_that_is_too_short_is_that_of_the_checkpoint():

@@ -10,6 +10,7 @@ import pytest
 
 from elasticdl.data.schema import Schema
 from elasticdl.errors import SchemaError, UsageError
+from elasticdl.zoo.prebuilt import columns as module
 from elasticdl.zoo.prebuilt.columns import Columns
 
 NAN = float("nan")
@@ -54,6 +55,36 @@ def test_an_offset_keeps_the_differences_of_large_numbers() -> None:
 
     time = {"kind": "time", "column": "x", "cycles": [], "offset": 1.7e9}
     assert arrays(time, [1.7e9 + 43_200.0])["numbers"].tolist() == [[0.5]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "offset"),
+    [
+        ("number", [1.7e9, NAN, 1.7e9 + 600], "1700000300"),
+        ("number", [4.5e6 + 1, 4.5e6 - 1], "4500000"),
+        ("time", [1.7e9, 1.7e9 + 60], "1700000030"),
+        ("number", [1.7e9, 1.7e9], None),
+        ("number", [1.7e9], None),
+        ("number", [NAN, NAN], None),
+        ("number", [1.0, 2.0], None),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_values_that_float32_cannot_tell_apart_have_a_warning(
+    monkeypatch, caplog, kind, values, offset
+) -> None:
+    monkeypatch.setattr(module, "_warned", set())
+    entry = {"kind": kind, "column": "x"}
+
+    arrays(entry, values)
+    arrays(entry, values)
+
+    assert len(caplog.messages) == (0 if offset is None else 1)
+    assert offset is None or f'Add "offset": {offset} to its entry' in caplog.text
+    if offset is not None:
+        monkeypatch.setattr(module, "_warned", set())
+        arrays({**entry, "offset": float(offset)}, values)
+        assert len(caplog.messages) == 1
 
 
 def test_text_with_a_delimiter_is_split_into_an_array() -> None:

@@ -84,17 +84,6 @@ def test_params_given_by_the_user_are_kept() -> None:
     assert "classes" not in completed([0, 1, 0, 1], num_classes=5)
 
 
-@pytest.mark.parametrize("more", [{}, {"offset": 1.7e9}])
-def test_columns_of_the_user_have_a_note_if_they_need_an_offset(more) -> None:
-    columns = [{"kind": "number", "column": "c", **more}, {"kind": "number", "column": "x"}]
-    complete = classifier_completion({"label": "y", "columns": columns}, "classifier.DNN")
-    found = complete(table(c=[1.7e9, 1.7e9 + 1, 1.7e9, 1.7e9 + 1], x=X, y=[0, 1, 0, 1]))
-
-    assert found.params["columns"] == columns
-    notes = [note for note in found.notes if '"offset": 1700000000' in note]
-    assert len(notes) == (0 if more else 1)
-
-
 def test_string_classes_are_completed_despite_num_classes() -> None:
     assert completed(["a", "b", "a", "b"], num_classes=2)["classes"] == ["a", "b"]
 

@@ -115,10 +115,9 @@ class TorchHooks:
             self._schedulers.note_idle_epoch()
         if num_updates is None:
             self._schedulers.hold_at_the_end()
+        if num_updates is not None:
+            self._schedulers.check_length(num_updates, may_end_earlier=bool(self._callbacks))
         if not self._callbacks:
-            # A callback may stop training before the schedule ends.
-            if num_updates is not None:
-                self._schedulers.check_length(num_updates)
             return
         setattr(self._model, _STOPS, False)
         self._touched.begin()

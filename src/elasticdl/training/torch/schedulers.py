@@ -104,17 +104,20 @@ class Schedulers:
         ]
         self._loaded = self._holds = False
         self._num_held = 0
+        self._too_long_error = ""
         self.state()
 
     def __bool__(self) -> bool:
         """Return whether there are schedulers."""
         return bool(self._schedules)
 
-    def check_length(self, num_updates: int) -> None:
+    def check_length(self, num_updates: int, *, may_end_earlier: bool = False) -> None:
         """Reject a schedule of fixed length that ends before training does.
 
         Args:
             num_updates: Total number of updates in the run.
+            may_end_earlier: Whether a callback may stop the training before. Then it is not
+                rejected; the error of its last step has the number of updates.
 
         Raises:
             DefinitionError: A OneCycleLR has fewer steps than the run, and would raise after its
@@ -124,8 +127,12 @@ class Schedulers:
             if schedule.interval != "step":
                 continue
             for one, needed in one_cycles(schedule.scheduler, num_updates // schedule.frequency):
-                if one.total_steps < needed:
-                    raise self._too_long(one, needed, num_updates)
+                if one.total_steps >= needed:
+                    continue
+                error = self._too_long(one, needed, num_updates)
+                if not may_end_earlier:
+                    raise error
+                self._too_long_error = str(error)
 
     def hold_at_the_end(self) -> None:
         """Let a OneCycleLR keep its last learning rate if there are more updates than its steps.
@@ -271,7 +278,7 @@ class Schedulers:
         except Exception as error:
             raise UserCodeError(
                 f"{raised_at(error, self._where)}: step() of {type(scheduler).__name__} raised:\n"
-                f"{users_traceback(error)}{_too_short(scheduler)}"
+                f"{users_traceback(error)}{self._too_short(scheduler)}"
             ) from error
         if held:
             self._note_held(held[0])
@@ -307,6 +314,22 @@ class Schedulers:
             f"OneCycleLR has {one.total_steps:,} steps, and the training makes {num_updates:,} "
             f"updates{in_part}.",
             f"Set total_steps={needed}, or train for fewer epochs.",
+        )
+
+    def _too_short(self, scheduler: Any) -> str:
+        """Return advice if a scheduler of fixed length has made all its steps; else ""."""
+        ended = [one for one, _ in one_cycles(scheduler, 0) if one.last_epoch >= one.total_steps]
+        if not ended:
+            return ""
+        if self._too_long_error:
+            return f"\n  {self._too_long_error}"
+        return (
+            f"\n  OneCycleLR has {ended[0].total_steps} steps, and the training makes more of "
+            "them: the number of minibatches in an epoch, times --num_epochs. On workers, an "
+            "update uses one minibatch of each live worker, so the number of updates is fixed "
+            "only with --global_batch_size: the number of records, divided by it and rounded up, "
+            "times --num_epochs. A resumed training keeps the schedule of its checkpoint: for a "
+            "longer one, choose another --output."
         )
 
     # --- what the user's function returns -----------------------------------------------------
@@ -441,18 +464,3 @@ def _described(value: Any) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}"
     return f"an object of {type(value).__name__}"
-
-
-def _too_short(scheduler: Any) -> str:
-    """Return advice if a scheduler of fixed length has made all its steps; else an empty string."""
-    ended = [one for one, _ in one_cycles(scheduler, 0) if one.last_epoch >= one.total_steps]
-    if not ended:
-        return ""
-    return (
-        f"\n  The schedule has {ended[0].total_steps} steps, and the training makes more updates: "
-        "the number of minibatches in an epoch, times --num_epochs. On workers, an update uses one "
-        "minibatch of each live worker, so the number of updates is fixed only with "
-        "--global_batch_size: the number of records, divided by it and rounded up, times "
-        "--num_epochs. A resumed training keeps the schedule of its checkpoint: for a longer one, "
-        "choose another --output."
-    )

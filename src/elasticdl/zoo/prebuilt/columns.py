@@ -14,6 +14,7 @@ Not a model: `elasticdl zoo list` skips this file.
 
 from __future__ import annotations
 
+import logging
 import math
 import zlib
 from dataclasses import dataclass
@@ -42,6 +43,11 @@ if TYPE_CHECKING:
     Array: TypeAlias = np.ndarray[Any, Any]
 
 NUMBERS, MISSING, PLAIN, IDS = "numbers", "missing", "plain", "ids"
+_log = logging.getLogger("elasticdl")
+# Columns that were warned of.
+_warned: set[str] = set()
+# Values that are this many standard deviations away from 0 have two digits that differ.
+_NARROW = 1e5
 _DAY_S = 86_400
 _WEEK_S = 7 * _DAY_S
 # 1970-01-01 was a Thursday; weeks begin on Monday.
@@ -156,7 +162,33 @@ def _numbers(source: Number, records: Sequence[Record]) -> Array:
             "network can process (the largest is 3.4e38). Leave such rows out, or scale the "
             "column."
         )
+    _warn_of_lost_differences(source, values)
     return values
+
+
+def _warn_of_lost_differences(source: Number | Time, values: Array) -> None:
+    """Log once per process that the values of a column differ too little for float32.
+
+    Args:
+        source: The column.
+        values: Its values in a batch, float64 [batch, size].
+    """
+    # Not nanmean and nanstd, which warn about a batch without a value.
+    known = ~np.isnan(values)
+    count = np.maximum(known.sum(axis=0), 1)
+    mean = np.where(known, values, 0).sum(axis=0) / count
+    deviation = np.sqrt((np.where(known, values - mean, 0) ** 2).sum(axis=0) / count)
+    lost = (deviation > 0) & (np.abs(mean) > _NARROW * deviation)
+    if lost.any() and source.column not in _warned:
+        _warned.add(source.column)
+        by = float(mean[lost][0]) * (_DAY_S if isinstance(source, Time) else 1) + source.offset
+        _log.warning(
+            "Column %r has large values that differ little, and the network computes in float32, "
+            'which has 7 digits. Add "offset": %.10g to its entry in columns, so that they keep '
+            "their differences.",
+            source.column,
+            by,
+        )
 
 
 def _floats(source: Number, digits: Array) -> list[float]:
@@ -195,7 +227,9 @@ def _time(source: Time, records: Sequence[Record]) -> tuple[Array, Array]:
         turns[known, at] = _TURNS[cycle](seconds[known])
     angles = 2 * np.pi * turns
     cycles = np.concatenate([np.sin(angles), np.cos(angles)], axis=1) * known[:, None]
-    return ((seconds - source.offset) / _DAY_S)[:, None], cycles
+    days = ((seconds - source.offset) / _DAY_S)[:, None]
+    _warn_of_lost_differences(source, days)
+    return days, cycles
 
 
 def _turn_of_year(seconds: Array) -> Array:

@@ -25,7 +25,6 @@ it imports no framework.
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from dataclasses import dataclass
@@ -151,28 +150,6 @@ def _offset_of(column: ColumnSummary, usual: float) -> dict[str, float]:
     if mean is None or not deviation or not math.isfinite(deviation):
         return {}
     return {"offset": mean} if abs(mean - usual) > _NARROW * deviation else {}
-
-
-def notes_on_offsets(entries: Sequence[Any], columns: Sequence[ColumnSummary]) -> list[str]:
-    """Return notes on the user's numbers and times that need an `offset` and have none.
-
-    Args:
-        entries: The param `columns`, which has not been checked.
-        columns: The columns of the table.
-    """
-    usual = {"number": 0.0, "time": YEAR_2000_S}
-    notes = []
-    for entry, column in itertools.product(entries, columns):
-        is_read = isinstance(entry, dict) and entry.get("column") == column.name
-        if not is_read or entry.get("kind") not in usual or "offset" in entry:
-            continue
-        if offset := _offset_of(column, usual[entry["kind"]]):
-            notes.append(
-                f"Column {column.name!r} has large values that differ little, and float32 has 7 "
-                f'digits. Add "offset": {offset["offset"]:.10g} to its entry in columns, so that '
-                "they keep their differences."
-            )
-    return notes
 
 
 def vocabulary_of(column: ColumnSummary, size: int = MAX_VOCABULARY) -> dict[str, Any]:

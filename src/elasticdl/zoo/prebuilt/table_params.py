@@ -20,7 +20,7 @@ from elasticdl.data.type_words import in_words
 from elasticdl.data.wording import counted, did_you_mean, listed
 from elasticdl.definition import CompletedParams
 from elasticdl.errors import DataError, UsageError
-from elasticdl.zoo.prebuilt.derived import derive, notes_on_offsets
+from elasticdl.zoo.prebuilt.derived import derive
 from elasticdl.zoo.prebuilt.label_params import Advice, check_label, classes_of, scale_of
 
 if TYPE_CHECKING:
@@ -101,8 +101,6 @@ def _completed(
         params["columns"] = list(derived.columns)
     else:
         _check_columns(params["columns"], table)
-        if isinstance(params["columns"], (list, tuple)):
-            notes += notes_on_offsets(params["columns"], table)
     return CompletedParams(params, notes)
 
 
