@@ -65,7 +65,7 @@ class ExampleColumn(NamedTuple):
 
 
 class ExampleGroup(Protocol):
-    """Records of a batch with the same fields, whose values have the same kinds."""
+    """Records of a batch that have the same fields, of the same kinds, and are read as arrays."""
 
     @property
     def may_lack_fields(self) -> bool:
@@ -227,7 +227,7 @@ class _Uniform:
         return {name: feature.kind for name, feature in self.layout.items()}
 
     def same_structure(self) -> Array | None:
-        """Compare all records with the first one outside of the payloads.
+        """Compare all bytes except the payloads with those of the first record.
 
         Returns:
             bool [rows], whether the record has the layout of the first one; None if all have.

@@ -278,9 +278,10 @@ class ExpectedLayout:
         return cls(layout) if is_simple else None
 
     def payloads(self, record: bytes) -> dict[str, list[bytes]] | None:
-        """Return the payload of each field, as a list of one.
+        """Return the payload of each field of a record; each list has one item.
 
-        Returns None if the fields of the record are not those expected; `layout_of` may read it.
+        Returns None if the record does not have the expected fields in the expected order. The
+        caller then has to try `layout_of`.
         """
         payloads = {}
         try:

@@ -158,7 +158,7 @@ class ClassCodes:
         return self._codes.setdefault(key, len(self._codes))
 
     def check(self, codes: npt.NDArray[np.int64], num_parts: int) -> None:
-        """Check that the field has values that can be divided.
+        """Check that each value of the field occurs in enough records to divide them into parts.
 
         Args:
             codes: The numbers of the values of all records.

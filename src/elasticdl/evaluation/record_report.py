@@ -47,7 +47,7 @@ class RecordReport:
         source: The records.
 
     Attributes:
-        writer: The writer of the report.
+        writer: Writes the rows of the report; use it in a `with` block around `running_states`.
 
     Raises:
         UsageError: The model's framework cannot evaluate examples separately.
