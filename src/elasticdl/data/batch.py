@@ -106,7 +106,7 @@ class Batch:
 
     @property
     def names_each(self) -> bool:
-        """Whether the record of each example is known."""
+        """Whether it is known which record each example was made from, so that errors name it."""
         return (
             isinstance(self.where, RecordNames)
             and len(self.where.record_numbers) == self.num_examples

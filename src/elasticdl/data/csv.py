@@ -243,7 +243,7 @@ class CSVSource:
         return Units(np.array(sizes, np.int64), memory_bytes, remote)
 
     def read_unit(self, index: int, schema: Schema | None) -> TableUnit:
-        """Return the rows of one unit, by its number over all files; see `units.UnitSource`.
+        """Return a unit (a range of rows) by its number over all files; see `units.UnitSource`.
 
         Raises:
             SchemaError: A cell does not fit the schema.

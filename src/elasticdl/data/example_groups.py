@@ -212,7 +212,10 @@ def _not_an_example(record: bytes, where: str) -> str:
 
 
 class _Uniform:
-    """Records whose payloads have the same positions: a column is one slice of a 2-D array."""
+    """A group of records whose values are at the same byte positions.
+
+    The values of a field in all records are one slice of a 2-D array.
+    """
 
     may_lack_fields = True
     conversion_advice = "Write the data again"
@@ -277,7 +280,10 @@ class _Uniform:
 
 
 class _Ragged:
-    """Records whose payloads have different positions: a column joins one slice per record."""
+    """A group of records whose values are at different byte positions.
+
+    The values of a field are collected by joining one slice per record.
+    """
 
     may_lack_fields = True
     conversion_advice = "Write the data again"

@@ -136,7 +136,7 @@ def _write_varints(values: Array) -> bytes:
 
 
 class FeatureLayout(NamedTuple):
-    """Position of the payload of one field.
+    """Position, in a serialized record, of the payload (the bytes of the values) of one field.
 
     Attributes:
         kind: Kind of its values.

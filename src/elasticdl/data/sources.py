@@ -57,9 +57,9 @@ _FILES_AT_ONCE = 256
 
 
 class FormatPlugin(Protocol):
-    """Interface for a record format that another package adds; see `elasticdl.plugins`.
+    """Interface of a record format that another package adds; see `elasticdl.plugins`.
 
-    A module with these attributes can be a plugin.
+    The plugin may be a module that has the attribute and the function below.
 
     Attributes:
         EXTENSIONS: File name extensions of the format, in lower case: `(".jsonl", ".ndjson")`.

@@ -51,7 +51,7 @@ _GZIP = ".gz"
 
 
 class WrittenPart(NamedTuple):
-    """A part that was written.
+    """A part of a data set, as `split_files` wrote it.
 
     Attributes:
         folder: Its folder.

@@ -37,7 +37,7 @@ _NUM_TURNS = 10_000
 
 
 class SplitPart(NamedTuple):
-    """A part to divide data into.
+    """Name and share of one of the parts that a data set is divided into.
 
     Attributes:
         name: Name of its folder.

@@ -38,7 +38,7 @@ _MIN_SIDE = 8
 
 
 class RecordReport:
-    """Evaluates a model and writes a report on each record; used in a `with` statement.
+    """Evaluates a model and writes a report with the metrics of each record.
 
     Args:
         folder: Folder of the report.

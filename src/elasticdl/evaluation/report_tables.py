@@ -61,7 +61,7 @@ class ClassRow:
 
     @property
     def recall(self) -> float:
-        """Fraction of the class's examples that are predicted as the class; NaN without examples."""
+        """Fraction of the class's examples that are predicted as it; NaN if it has no examples."""
         return self.correct / self.support if self.support else math.nan
 
     @property
