@@ -117,7 +117,7 @@ def _numbers_in_a_list(parts: Sequence[Arrays]) -> str:
     """Return the end of an error message if a part is a list of single values, not an array.
 
     An example is "labels that are a list of 64 single values; make them one array or tensor, such
-    as np.array(labels) or torch.tensor(labels)". The result is empty if all parts are arrays.
+    as np.array(labels) or torch.tensor(labels)". The result is empty if no part is such a list.
     """
     for name, part in zip(("features", "labels", "weights"), parts, strict=False):
         if isinstance(part, (list, tuple)) and part and not any(a.ndim for a in leaves(part)):
@@ -138,8 +138,8 @@ def batch_of(parts: Sequence[Arrays], where: str, *, weighable: bool = True) -> 
         parts: Features; features and labels; or features, labels and sample weights, as
             `keras.Model.fit` takes them. Labels and weights may be None.
         where: The origin of the parts, as the start of an error's sentence: "input_fn() returned".
-        weighable: Whether the error about a wrong number of parts mentions sample weights. They are
-            accepted in any case.
+        weighable: Whether an error message offers sample weights as a third part. They are accepted
+            in any case.
 
     Raises:
         DefinitionError: The number of parts is wrong, something is not an array, or the arrays do

@@ -141,9 +141,9 @@ class CSVSource:
         return self._files[file_index][1].header
 
     def rows_as_stored(self, file_index: int) -> Iterator[bytes]:
-        """Yield the bytes of the header, then those of each row, to copy rows unchanged.
+        """Yield the bytes before the first row (the header), then each row, to copy them unchanged.
 
-        The header is empty if the file has none; a row includes its line end.
+        A row includes its line end.
 
         Raises:
             DataError: The file cannot be read, or has changed.

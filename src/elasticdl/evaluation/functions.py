@@ -80,7 +80,7 @@ class EvalFunctions:
 
     @property
     def notes(self) -> list[str]:
-        """Notes for the user on functions that could not be computed for blocks of rows.
+        """Notes for the user on functions whose values differ between blocks and single rows.
 
         An example is "off by: computed one by one from row 128 on: a.jpg: 0.3 when called alone,
         0.5 in a block".
