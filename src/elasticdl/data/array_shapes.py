@@ -3,7 +3,7 @@
 An image is stored as a flat list of values. Only the writer knows its shape, so the shape is stored
 with the column, in Parquet files too.
 
-Callers: `in_memory.py` writes it, `table.py` reads it.
+Callers: `in_memory.py` stores shapes, `table.py` reads them.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class ArraySource:
 
     @property
     def files(self) -> Sequence[RecordFile]:
-        """One file: all rows."""
+        """A single placeholder file with all rows, because the arrays are in memory."""
         return [RecordFile(self._name, self._num_records)]
 
     @property

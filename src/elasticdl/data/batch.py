@@ -56,7 +56,7 @@ class RecordNames:
 
 @dataclass(frozen=True, eq=False)
 class Remake:
-    """Rebuilds parts of a batch as batches of their own, to see how padding affects them.
+    """Makes smaller batches from some of a batch's records, to see how padding affects them.
 
     Attributes:
         records: The records of the batch.
@@ -106,7 +106,7 @@ class Batch:
 
     @property
     def names_each(self) -> bool:
-        """Whether the record of each example is known."""
+        """Whether it is known which record each example was made from, so that errors name it."""
         return (
             isinstance(self.where, RecordNames)
             and len(self.where.record_numbers) == self.num_examples
@@ -114,7 +114,11 @@ class Batch:
 
 
 def _numbers_in_a_list(parts: Sequence[Arrays]) -> str:
-    """Return what to do if a part is a list of single values instead of an array; else empty."""
+    """Return the end of an error message if a part is a list of single values, not an array.
+
+    An example is "labels that are a list of 64 single values; make them one array or tensor, such
+    as np.array(labels) or torch.tensor(labels)". The result is empty if no part is such a list.
+    """
     for name, part in zip(("features", "labels", "weights"), parts, strict=False):
         if isinstance(part, (list, tuple)) and part and not any(a.ndim for a in leaves(part)):
             kind = type(part).__name__
@@ -134,7 +138,8 @@ def batch_of(parts: Sequence[Arrays], where: str, *, weighable: bool = True) -> 
         parts: Features; features and labels; or features, labels and sample weights, as
             `keras.Model.fit` takes them. Labels and weights may be None.
         where: The origin of the parts, as the start of an error's sentence: "input_fn() returned".
-        weighable: Whether there may be sample weights; for errors.
+        weighable: Whether an error message offers sample weights as a third part. They are accepted
+            in any case.
 
     Raises:
         DefinitionError: The number of parts is wrong, something is not an array, or the arrays do

@@ -38,7 +38,10 @@ _PICKED_AT_ONCE = 256
 
 @dataclass(frozen=True, eq=False)
 class BytesUnit:
-    """A unit of serialized records: record i is `memory[starts[i]:stops[i]]`; see `units.Unit`."""
+    """Serialized records that are read at once, as one unit; implements `units.Unit`.
+
+    Record i is `memory[starts[i]:stops[i]]`.
+    """
 
     memory: Any
     starts: Ints

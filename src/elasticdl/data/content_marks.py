@@ -34,7 +34,9 @@ _GZIP_TIME = slice(4, 8)
 
 
 def content_marks(uris: Sequence[str]) -> list[str]:
-    """Return a mark for each file, or a single one for more than `MAX_FILES` files.
+    """Return a mark (its size and a hash) for each file, to detect later that a file has changed.
+
+    For more than `MAX_FILES` files, a single mark is returned, a hash of their sizes only.
 
     Args:
         uris: Files in reading order. One that cannot be read, or is not a file (data in memory),

@@ -141,7 +141,9 @@ class CSVSource:
         return self._files[file_index][1].header
 
     def rows_as_stored(self, file_index: int) -> Iterator[bytes]:
-        """Yield the bytes before the first row (the header), then each row with its line end.
+        """Yield the bytes before the first row (the header), then each row, to copy them unchanged.
+
+        A row includes its line end.
 
         Raises:
             DataError: The file cannot be read, or has changed.
@@ -241,7 +243,7 @@ class CSVSource:
         return Units(np.array(sizes, np.int64), memory_bytes, remote)
 
     def read_unit(self, index: int, schema: Schema | None) -> TableUnit:
-        """Return the rows of one unit, by its number over all files; see `units.UnitSource`.
+        """Return a unit (a range of rows) by its number over all files; see `units.UnitSource`.
 
         Raises:
             SchemaError: A cell does not fit the schema.
@@ -320,7 +322,7 @@ class CSVSource:
 
 
 class _ThreadCache(threading.local):
-    """Cache of the block that the current thread read last."""
+    """The block that this thread read last, so that the next range need not read it again."""
 
     def __init__(self) -> None:
         self.key: tuple[int, int, Schema | None] | None = None

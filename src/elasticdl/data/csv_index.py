@@ -49,7 +49,7 @@ _SHOWN_BYTES = 80
 
 
 class CSVIndex(NamedTuple):
-    """Positions of the blocks of rows in a file.
+    """Positions of the blocks of a CSV file: groups of consecutive rows that are parsed at once.
 
     Attributes:
         header: The names of the columns.

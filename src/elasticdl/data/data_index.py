@@ -102,7 +102,7 @@ class IndexedSource(Protocol):
     """A `RecordSource` that can return an index of its files."""
 
     def index(self) -> DataIndex:
-        """Return an index with which the same source can be opened again."""
+        """Return an index with which the same files can be opened again without reading them."""
         ...
 
 

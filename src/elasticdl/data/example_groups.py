@@ -65,7 +65,7 @@ class ExampleColumn(NamedTuple):
 
 
 class ExampleGroup(Protocol):
-    """Records of a batch with the same fields, whose values have the same kinds."""
+    """Records of a batch that have the same fields, of the same kinds, and are read as arrays."""
 
     @property
     def may_lack_fields(self) -> bool:
@@ -212,7 +212,10 @@ def _not_an_example(record: bytes, where: str) -> str:
 
 
 class _Uniform:
-    """Records whose payloads have the same positions: a column is one slice of a 2-D array."""
+    """A group of records whose values are at the same byte positions.
+
+    The values of a field in all records are one slice of a 2-D array.
+    """
 
     may_lack_fields = True
     conversion_advice = "Write the data again"
@@ -227,7 +230,7 @@ class _Uniform:
         return {name: feature.kind for name, feature in self.layout.items()}
 
     def same_structure(self) -> Array | None:
-        """Compare all records with the first one outside of the payloads.
+        """Compare all bytes except the payloads with those of the first record.
 
         Returns:
             bool [rows], whether the record has the layout of the first one; None if all have.
@@ -277,7 +280,10 @@ class _Uniform:
 
 
 class _Ragged:
-    """Records whose payloads have different positions: a column joins one slice per record."""
+    """A group of records whose values are at different byte positions.
+
+    The values of a field are collected by joining one slice per record.
+    """
 
     may_lack_fields = True
     conversion_advice = "Write the data again"

@@ -136,7 +136,7 @@ def _write_varints(values: Array) -> bytes:
 
 
 class FeatureLayout(NamedTuple):
-    """Position of the payload of one field.
+    """Position, in a serialized record, of the payload (the bytes of the values) of one field.
 
     Attributes:
         kind: Kind of its values.
@@ -278,9 +278,10 @@ class ExpectedLayout:
         return cls(layout) if is_simple else None
 
     def payloads(self, record: bytes) -> dict[str, list[bytes]] | None:
-        """Return the payload of each field, as a list of one.
+        """Return the payload of each field of a record; each list has one item.
 
-        Returns None if the fields of the record are not those expected; `layout_of` may read it.
+        Returns None if the record does not have the expected fields in the expected order. The
+        caller then has to try `layout_of`.
         """
         payloads = {}
         try:

@@ -248,7 +248,7 @@ class Field:
         return values
 
     def _with_nan(self, value: Any) -> Any:
-        """Return a value of numbers as a flat list with NaN for each None.
+        """Replace None by NaN in the value of a field of numbers; the result is then a flat list.
 
         Values without None, and all values of a string field, are returned unchanged.
         """

@@ -1,7 +1,7 @@
-"""Conversion of global record numbers to ranges of files: pure arithmetic.
+"""Conversion of global record numbers, counted over all files, to ranges of single files.
 
 Every reader numbers records over all its files, but reads file by file; this module converts from
-one to the other. It opens no file.
+one to the other. It only computes: it opens no file.
 
 Callers: the readers in this folder.
 """
@@ -92,7 +92,7 @@ class Numbering:
             )
 
     def name(self, record: int) -> str:
-        """Return `file, record n` for a global number, for an error message.
+        """Return `file, record n` for a global record number, for an error message.
 
         Raises:
             IndexError: There is no such record.
@@ -108,7 +108,7 @@ class Numbering:
         A range is named by its ends; otherwise only the first few records are named.
 
         Args:
-            records: Global numbers, at least one, in any order.
+            records: Global record numbers, at least one, in any order.
             most: Maximum number of records to name, unless they are a range.
 
         Raises:

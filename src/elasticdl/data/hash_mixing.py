@@ -1,7 +1,7 @@
 """Spreads 64-bit hashes evenly, and maps them to numbers from 0 to 1.
 
-A split of the data for validation uses it: each record has a hash, and is held out if its number
-is less than the share to hold out.
+A validation split uses it: a record is held out if its hash, mapped to a number from 0 to 1, is
+less than the share to hold out.
 
 Callers: `row_hash.py`, `split.py`.
 """

@@ -4,8 +4,9 @@
 
 The result is that of `keras.utils.image_dataset_from_directory`: bilinear interpolation without
 antialiasing (pixels are sampled at half-pixel centres), whatever the aspect ratio; pixels 0 .. 255,
-also as floating-point numbers; transparency is dropped. Like Keras and torchvision, the orientation
-in EXIF metadata is ignored, and an animation is its first frame. An integer dtype rounds.
+also as floating-point numbers; transparency is dropped. As in Keras and torchvision, the
+orientation in EXIF metadata is ignored, and of an animation only the first frame is read. For an
+integer dtype, interpolated values are rounded.
 
 Pillow is imported here only. Which files are images is decided in `formats.py`.
 
@@ -241,7 +242,7 @@ def _resized(pixels: Array, height: int, width: int) -> Array:
 
 
 def _neighbours(size: int, wanted: int) -> tuple[Array, Array, Array]:
-    """Return what linear interpolation along one axis of an image needs.
+    """Return the input pixels and the weights for linear interpolation along one axis of an image.
 
     Args:
         size: Number of input pixels on the axis.

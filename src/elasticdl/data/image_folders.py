@@ -8,7 +8,7 @@ A folder with images directly in it is flat; otherwise its folders are classes. 
 folders, folders of thumbnails, and files that are not images are skipped, as Keras and torchvision
 skip them. Images in a format that is not read are an error; otherwise they would be lost silently.
 
-How folders are listed is passed in. Files are not opened.
+The caller passes a `Place`, which lists local or remote folders. Files are not opened.
 
 Callers: `find_files.py`, `images.py`.
 """
@@ -54,7 +54,7 @@ class Place(Protocol):
 
 
 class Tree(NamedTuple):
-    """Content of the subfolders of a folder.
+    """What `images_of_folder` found in the subfolders of a folder: images, and other files.
 
     Attributes:
         images: Images, at any depth.
@@ -78,7 +78,7 @@ def is_image(path: str) -> bool:
 def images_of_folder(
     place: Place, folder: str, files: Sequence[str], folders: Sequence[str]
 ) -> tuple[list[str], Tree]:
-    """Return the images in a folder; an empty list if there are none.
+    """Return the images in a folder, and the content of its subfolders for error messages.
 
     Args:
         place: The file system.
@@ -87,7 +87,7 @@ def images_of_folder(
         folders: Folders directly in it.
 
     Returns:
-        The images, and the content of its subfolders.
+        The images, an empty list if there are none; and the content of the subfolders.
 
     Raises:
         DataError: Images are beside class folders, a class folder has no image, a folder is a

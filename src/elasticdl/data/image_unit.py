@@ -178,7 +178,7 @@ def no_class(uri: str, label: Field, option: str = "--data") -> MissingFieldErro
 
 
 def _looks_like_a_class(folder: Path) -> bool:
-    """Return whether a folder of images may be a class folder.
+    """Return whether a folder of images may be a class folder, for the advice in an error.
 
     That is so if there is another folder of images beside it, and no image.
     """

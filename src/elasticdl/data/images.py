@@ -122,7 +122,9 @@ class ImageSource:
         return next((entry.uri for entry, name in pairs if name is None), None)
 
     def numbered_by(self, classes: Sequence[str]) -> ImageSource:
-        """Return the same images, with the positions of their classes in a list as labels.
+        """Return the same images, labelled as a trained model numbers the classes.
+
+        The label of an image becomes the position of its class in `classes`.
 
         Args:
             classes: Names of the classes, in the order of their labels from 0. If the list has one
@@ -154,7 +156,7 @@ class ImageSource:
         """Return the same images without labels.
 
         Args:
-            reason: Why they have none: a message, which is kept as `why_no_label`.
+            reason: Why they have no labels; stored as `why_no_label`, for an error message.
         """
         other = self._with_classes(())
         other.why_no_label = reason

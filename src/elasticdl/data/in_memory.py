@@ -87,7 +87,7 @@ _EXPECTED = (
 
 @dataclass(frozen=True)
 class ArrowRows:
-    """Rows in order, in batches of bounded size.
+    """A user's in-memory data converted to Arrow rows, in order, in batches of bounded size.
 
     Attributes:
         schema: Names and types of the columns.
@@ -186,10 +186,10 @@ def named_in_errors(files: Mapping[str, str]) -> Iterator[None]:
 
 
 def arrow_rows(data: Any) -> ArrowRows:
-    """Convert data to rows.
+    """Convert a user's in-memory data, such as a DataFrame or arrays, to rows to be stored.
 
     Raises:
-        UsageError: Its type is not supported.
+        UsageError: The type of the data is not supported.
         UserCodeError: The code of a data set raised.
         DataError: Its columns have different lengths, or values that cannot be stored.
     """
@@ -325,7 +325,10 @@ def _column(name: str, values: np.ndarray[Any, Any]) -> pa.Array:
 
 
 def _examples_by_type(values: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """Return type name -> first object of that type, for an array of objects; None is skipped."""
+    """Return type name -> first object of that type, for an error about an array of mixed types.
+
+    The result is empty for arrays of other dtypes than `object`; None is not counted as a type.
+    """
     examples: dict[str, Any] = {}
     for value in values.flat if values.dtype == object else ():
         if value is not None:

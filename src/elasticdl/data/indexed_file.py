@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class IndexedFile(StoredFile):
-    """A file with the size and the version recorded in an index.
+    """A file with the size and the version in its index entry, to detect that it has changed.
 
     A local file is checked after each read, a remote one once per process.
     """

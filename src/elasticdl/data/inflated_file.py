@@ -54,7 +54,7 @@ class InflatedFile:
         self._begin()
 
     def _begin(self) -> None:
-        """Create the lock and the caches, which are not pickled."""
+        """Create the lock and the caches, which are not pickled; also called after unpickling."""
         self._lock = threading.Lock()
         self._last = _LastBlock()
         # The state of the decompressor before each block, as far as decompressed here.

@@ -95,9 +95,9 @@ def _install() -> None:
 
 
 def random_state() -> Any:
-    """Return this thread's Keras seed and the state of its global random number generator.
+    """Return this thread's global Keras seed, its global `SeedGenerator`, and the state of that.
 
-    `set_random_state` restores both.
+    `set_random_state` restores all three.
     """
     generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
     count = generator and keras.ops.convert_to_numpy(generator.state)

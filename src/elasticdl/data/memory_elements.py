@@ -65,7 +65,7 @@ _INFINITE = -1
 
 @dataclass(frozen=True)
 class Elements:
-    """The elements of a user's data set.
+    """Reads the elements of a user's data set, of tf.data or PyTorch, as rows.
 
     Attributes:
         read: Function () -> the elements: dicts, pairs (x, y), or x alone.

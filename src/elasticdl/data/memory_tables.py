@@ -112,8 +112,9 @@ def _row_advice(data: Any) -> str | None:
 def _of_hugging_face(data: Any) -> pa.Table | None:
     """Convert a Hugging Face `Dataset` to a table; None if its rows must be read one by one.
 
-    They must be if a transform of the data set (`set_transform`) makes the rows, or if a column has
-    a type that only the package `datasets` can decode: images, sounds, and arrays of several axes.
+    That is necessary if a transform of the data set (`set_transform`) makes the rows, or if a
+    column has a type that only the package `datasets` can decode: images, sounds, and arrays of
+    several axes.
     """
     data = _with_its_columns(data)
     if data.format["type"] == "custom":
@@ -299,7 +300,7 @@ def as_numpy(value: Any) -> np.ndarray[Any, Any]:
 
 
 def converted(convert: Callable[[], Any], *, advice: str = "") -> Any:
-    """Call a function that converts data to Arrow, and return its result.
+    """Return the result of a function that converts data to Arrow; turn its errors into DataError.
 
     Args:
         convert: Function () that converts the data.

@@ -39,7 +39,7 @@ _FORMS = {
 
 
 class OddValue(NamedTuple):
-    """The first of a text column's odd values.
+    """The first odd value of a text column, such as "n.a." where nearly all others are numbers.
 
     Attributes:
         num_odd: Number of odd values.

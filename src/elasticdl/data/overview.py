@@ -71,7 +71,7 @@ class FieldOverview:
 
 @dataclass(frozen=True)
 class Overview:
-    """Overview of some files.
+    """What `elasticdl data show` displays about some record files.
 
     Attributes:
         format: Format of all files.

@@ -97,7 +97,7 @@ def is_same(batch: Batch, parts: Sequence[Batch]) -> bool:
 
 
 def _cut(whole: Batch, rows: slice, like: Batch) -> Batch:
-    """Return rows of a batch, each array cut to the shape that it has in another batch."""
+    """Return rows of `whole` with less padding: each array is cut to its shape in `like`."""
     shapes = iter(arrays_of(like))
 
     def cut(array: Any) -> Any:

@@ -256,7 +256,7 @@ class ParquetSource:
 
 
 class _ThreadCache(threading.local):
-    """Cache of the row group that the current thread read last."""
+    """The row group that this thread read last, so that the next range need not read it again."""
 
     def __init__(self) -> None:
         self.key: tuple[str, int, tuple[str, ...]] | None = None

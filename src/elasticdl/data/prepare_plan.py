@@ -84,7 +84,7 @@ class PlanPart:
         name: Prefix of its files' names: `NAME.recordio`, or `NAME-000.recordio` and so on if there
             are several files.
         inputs: The files, in order.
-        digest: Hash of everything its bytes depend on.
+        digest: Hash of everything that the part's bytes depend on, except the user's code.
     """
 
     index: int
@@ -138,7 +138,7 @@ def plan_parts(inputs: Sequence[Input], settings: Settings) -> list[PlanPart]:
 
 
 class PlanOutput:
-    """Output folder of a preparation.
+    """The output folder of a preparation, local or remote: lists, reads, writes and removes files.
 
     Args:
         uri: A path or an fsspec URI.

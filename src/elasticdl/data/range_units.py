@@ -28,7 +28,7 @@ _ARRAY_BYTES, _RECORD_BYTES = 112, 232
 
 
 class ListUnit:
-    """A unit that is a list of records, as their source returned them.
+    """A list of records that are read at once, from a source that does not offer units itself.
 
     Args:
         given: The records, all decoded or all serialized.

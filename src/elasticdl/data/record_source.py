@@ -57,8 +57,9 @@ class RecordSource(Protocol):
     def read_bytes(self, start: int, stop: int) -> list[bytes]:
         """Return records `start` to `stop` (exclusive) as stored.
 
-        A reader of tables returns each row as a serialized `tf.Example`, so that pipelines
-        which parse examples work on tables too; a reader of images the encoded image.
+        Readers of tables and images return each record as a serialized `tf.Example`, so that
+        pipelines which parse examples work on them too. For an image, the example has the
+        content of the image file.
 
         Raises:
             CorruptDataError: The file is damaged in this range.
@@ -98,8 +99,8 @@ class HasClassNames(Protocol):
 class TableSource(Protocol):
     """A `RecordSource` whose records are rows of tables.
 
-    Unlike `read_records`, which needs a schema for missing values and leaves out types that cannot
-    be a field, it reads all columns unchanged.
+    Its own methods return all columns unchanged. `read_records`, in contrast, needs a schema for
+    missing values, and leaves out columns of types that cannot be a field.
     """
 
     def arrow_schema(self) -> pa.Schema:

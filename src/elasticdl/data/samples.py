@@ -44,7 +44,7 @@ _MARKER = ".sample.json"
 
 @dataclass(frozen=True)
 class Sample:
-    """A data set that can be written.
+    """A data set that `elasticdl data sample` can write.
 
     Attributes:
         title: Its description, in one line.
@@ -60,7 +60,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class WrittenSample:
-    """The result of writing a sample.
+    """The files that `write_sample` wrote, and the schema of their records.
 
     Attributes:
         sample: The data set.

@@ -40,7 +40,7 @@ class SelectedRecords:
 
     @property
     def files(self) -> Sequence[RecordFile]:
-        """One file: the selection."""
+        """A single placeholder file for all selected records, named after the selection."""
         first = self._source.files[0].uri
         return [RecordFile(f"{first} ({self._name})", self.num_records)]
 

@@ -47,7 +47,7 @@ class Serialized(Protocol):
 
 
 class Listed:
-    """Records in a list; see `Serialized`."""
+    """Serialized records that are in a list of `bytes`; implements `Serialized`."""
 
     def __init__(self, records: Sequence[bytes]) -> None:
         self._records = records

@@ -298,7 +298,7 @@ class TableWriter:
 
 
 class _Stream:
-    """The file interface that pyarrow needs for writing."""
+    """A file object through which pyarrow writes into an `AtomicFile`."""
 
     closed = False
 

@@ -57,7 +57,9 @@ _FILES_AT_ONCE = 256
 
 
 class FormatPlugin(Protocol):
-    """A record format of another package, often a module; see `elasticdl.plugins`.
+    """Interface of a record format that another package adds; see `elasticdl.plugins`.
+
+    The plugin may be a module that has the attribute and the function below.
 
     Attributes:
         EXTENSIONS: File name extensions of the format, in lower case: `(".jsonl", ".ndjson")`.

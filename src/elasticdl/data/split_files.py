@@ -51,7 +51,7 @@ _GZIP = ".gz"
 
 
 class WrittenPart(NamedTuple):
-    """A part that was written.
+    """A part of a data set, as `split_files` wrote it.
 
     Attributes:
         folder: Its folder.
@@ -80,7 +80,7 @@ def split_files(
     seed: int = 0,
     on_progress: Progress,
 ) -> list[WrittenPart]:
-    """Divide the records of some files into parts and write these as files.
+    """Divide the records of some files into parts, and write a folder of files for each part.
 
     Args:
         data: Names of files, folders or patterns, separated by commas.

@@ -37,7 +37,7 @@ _NUM_TURNS = 10_000
 
 
 class SplitPart(NamedTuple):
-    """A part to divide data into.
+    """Name and share of one of the parts that a data set is divided into.
 
     Attributes:
         name: Name of its folder.
@@ -158,7 +158,7 @@ class ClassCodes:
         return self._codes.setdefault(key, len(self._codes))
 
     def check(self, codes: npt.NDArray[np.int64], num_parts: int) -> None:
-        """Check that the field has values that can be divided.
+        """Check that each value of the field occurs in enough records to divide them into parts.
 
         Args:
             codes: The numbers of the values of all records.

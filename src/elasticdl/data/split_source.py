@@ -220,7 +220,7 @@ def runs_in_whole(source: RecordSource, start: int, stop: int) -> list[tuple[int
 
 
 class _Readers:
-    """Caches the readers of a source, and the number of each unit's first record, by schema."""
+    """Caches, per schema, the reader of a source and the number of each unit's first record."""
 
     def __init__(self) -> None:
         self._readers: dict[tuple[Schema | None, bool], UnitReader] = {}

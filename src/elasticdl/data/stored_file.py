@@ -159,7 +159,7 @@ def reachable(uri: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file of known size.
+    """A local or remote file of known size, from which bytes are read by position.
 
     Attributes:
         uri: URI of the file.

@@ -59,10 +59,12 @@ def is_time(arrow_type: pa.DataType) -> bool:
 
 
 def seconds(column: pa.Array) -> Array:
-    """Convert dates and times to seconds.
+    """Convert dates and timestamps to seconds since 1970-01-01 UTC, times to seconds of the day.
+
+    Durations become their length in seconds.
 
     Returns:
-        int64 where all are whole seconds, else float64; NaN for a missing value.
+        int64 if all are whole seconds, else float64; NaN for a missing value.
     """
     if column.null_count:
         known = column.is_valid().to_numpy(zero_copy_only=False)
@@ -95,7 +97,7 @@ def parsed_seconds(column: pa.Array, where: Callable[[int], str]) -> Array:
         where: Function (i) -> name of the i-th of them, for an error message.
 
     Returns:
-        int64 where all are whole seconds, else float64.
+        int64 if all are whole seconds in one form without a zone, else float64.
 
     Raises:
         SchemaError: A string is neither a date or time nor a number.

@@ -55,9 +55,9 @@ def reseed(seed: int) -> None:
 def forget_kernels() -> None:
     """Discard compiled kernels, so that eager random ops restart at their seed; takes about 70 ms.
 
-    A compiled kernel continues where it was, and `reseed` keeps kernels: an op with the seed of an
-    earlier op would continue its sequence. Ops in a `tf.data` pipeline do not need this, because
-    they are created with the pipeline.
+    `reseed` keeps compiled kernels, and a kernel continues its sequence of random numbers: without
+    this call, an op with the seed of an earlier op would continue that op's sequence. Ops in a
+    `tf.data` pipeline do not need this, because they are created with the pipeline.
     """
     context.context().clear_kernel_cache()
 

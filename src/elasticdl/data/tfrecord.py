@@ -78,7 +78,10 @@ _GZIP = zlib.MAX_WBITS | 16
 
 
 class _Bytes(Protocol):
-    """Bytes of a stored file, or of its decompressed content."""
+    """Common interface of `StoredFile` and `InflatedFile`: reads bytes by position.
+
+    For a compressed file, positions are counted after decompression.
+    """
 
     @property
     def uri(self) -> str: ...

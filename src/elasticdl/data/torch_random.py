@@ -63,12 +63,12 @@ class UseGenerator(TorchDispatchMode):  # type: ignore[no-untyped-call]
         _redirect_functions()
 
     def __enter__(self) -> Any:
-        """Begin the block."""
+        """Begin to draw from the block's generator, in the current thread."""
         _threads.generators.append(self._generator)
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *exception: object) -> None:
-        """End the block."""
+        """Draw again from the generator that was used before the block."""
         super().__exit__(*exception)  # type: ignore[no-untyped-call]
         _threads.generators.pop()
 
@@ -121,7 +121,7 @@ def _redirect_functions() -> None:
 
 
 def _outside(function: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a function so that calls of it in a `UseGenerator` block do nothing."""
+    """Wrap a function that seeds GPUs, so that it does nothing inside a `UseGenerator` block."""
 
     @functools.wraps(function)
     def called(*args: Any, **named: Any) -> None:

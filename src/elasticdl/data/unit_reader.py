@@ -1,8 +1,8 @@
 """Unit reader: reads records in any order by reading whole units, which it caches.
 
-    numbers of records --gather--> units, each read once --Gathered.records--> decoded, a few at
-                                   ^                                          a time
-                                   `-- the units used last are kept, `CACHE_BYTES` of them
+    record numbers --gather--> units, each read once --Gathered.records--> decoded, a few at a time
+                               ^
+                               `-- the units used last are kept, `CACHE_BYTES` of them
 
 A unit is a part of a source that is read at once, such as a chunk of RecordIO; see `units.py`.
 
@@ -204,7 +204,7 @@ class UnitReader:
             self._tried_to_join = True
 
     def _each_unit(self) -> Iterator[Unit]:
-        """Read all units, in order."""
+        """Yield all units of the source, in order; remote ones are read several at a time."""
         indices = range(len(self.units.sizes))
         if not self.units.remote:
             yield from map(self._read_one, indices)

@@ -54,7 +54,7 @@ class Units(NamedTuple):
     """Division of the records of a source into units, the parts that are read at once.
 
     Attributes:
-        sizes: int64 [units], records of each unit in stored order.
+        sizes: int64 [units], number of records in each unit; units are in stored order.
         memory_bytes: Estimated memory of all units together.
         remote: Whether the files are on remote storage, where most time is spent waiting for
             responses.
@@ -132,7 +132,7 @@ class Selection(NamedTuple):
 
 @runtime_checkable
 class HasDecodedSize(Protocol):
-    """A record source whose records take much more memory decoded than stored."""
+    """A record source whose records, such as images, take much more memory decoded than stored."""
 
     def decoded_bytes(self) -> int:
         """Return the estimated memory of a record that is decoded without a schema, in bytes."""

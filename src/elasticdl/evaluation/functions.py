@@ -80,12 +80,19 @@ class EvalFunctions:
 
     @property
     def notes(self) -> list[str]:
-        """Notes for the user on how the columns were computed."""
+        """Notes for the user on functions whose values differ between blocks and single rows.
+
+        An example is "off by: computed one by one from row 128 on: a.jpg: 0.3 when called alone,
+        0.5 in a block".
+        """
         return [column.note for column in self._columns if column.note]
 
     @property
     def value_types(self) -> dict[str, str]:
-        """Function name -> `float64` if it returned a type wider than float32, else `float32`."""
+        """Function name -> precision of its values, for the number of digits in CSV files.
+
+        It is `float64` if the function returned a type wider than float32, else `float32`.
+        """
         return {column.name: column.value_type for column in self._columns}
 
     def columns(
@@ -150,7 +157,7 @@ def _named(functions: Any) -> list[tuple[str, EvalFunction]]:
 
 
 def _function_of(given: Any) -> Any:
-    """Return the function itself, or the function of an object like `aimedeval.EvalFunc`."""
+    """Return a given function unchanged; for an object like `aimedeval.EvalFunc`, its function."""
     if not hasattr(given, "get_func"):
         return given
     try:

@@ -39,7 +39,7 @@ class OutcomeReading:
     Attributes:
         task: Kind of prediction, such as `binary` or `regression`.
         scores: Kind of the outputs, such as `probabilities`.
-        num_classes: Scores per example, 2 if binary; 0 if there are no classes.
+        num_classes: Number of classes: the scores per example, 2 if binary; 0 without classes.
     """
 
     task: Task

@@ -38,7 +38,7 @@ _MIN_SIDE = 8
 
 
 class RecordReport:
-    """Evaluates a model and writes a report on each record; used in a `with` statement.
+    """Evaluates a model and writes a report with the metrics of each record.
 
     Args:
         folder: Folder of the report.
@@ -47,7 +47,7 @@ class RecordReport:
         source: The records.
 
     Attributes:
-        writer: The writer of the report.
+        writer: Writes the rows of the report; use it in a `with` block around `running_states`.
 
     Raises:
         UsageError: The model's framework cannot evaluate examples separately.

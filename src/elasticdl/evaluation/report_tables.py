@@ -61,12 +61,12 @@ class ClassRow:
 
     @property
     def recall(self) -> float:
-        """Fraction of the class that was found; NaN if the class has no examples."""
+        """Fraction of the class's examples that are predicted as it; NaN if it has no examples."""
         return self.correct / self.support if self.support else math.nan
 
     @property
     def f1(self) -> float:
-        """The harmonic mean of precision and recall; NaN without labels and predictions."""
+        """Harmonic mean of precision and recall; NaN if no label or prediction is this class."""
         total = self.support + self.predicted
         return 2 * self.correct / total if total else math.nan
 
@@ -239,7 +239,7 @@ class Report:
     def classes(self) -> list[ClassRow]:
         """Return the results for each class that occurs, ordered by its number.
 
-        An example without a valid model output counts as not found.
+        An example without a valid model output has no prediction, which lowers the recall.
         """
         if self.facts["num_classes"] == 0:
             return []

@@ -46,7 +46,7 @@ class CsvFiles:
 
     Attributes:
         rows: The file with one row per example; None if there are too many.
-        summary: The file of the functions' distributions.
+        summary: The file with one row per function: count, mean, std, min, quartiles and max.
         notes: Notes for the user.
     """
 

@@ -73,7 +73,7 @@ def traced(
 
 
 def as_tensors(tree: Any) -> Any:
-    """Convert an example's arrays to tensors."""
+    """Convert an example's arrays to tensors, for functions that call `.numpy()` on them."""
     return map_arrays(tf.convert_to_tensor, tree)
 
 

@@ -46,7 +46,11 @@ def scores_shape(columns: Columns) -> tuple[int, ...] | None:
 
 
 def without_class(columns: Columns) -> Array:
-    """Return whether each example has a score that is NaN, [batch], boolean."""
+    """Return, for each example, whether it has no predicted class because a score is NaN.
+
+    Returns:
+        bool [batch].
+    """
     (array,) = columns.values()
     has_nan: Array = np.isnan(array.astype(np.float64).reshape(len(array), -1))
     return np.any(has_nan, axis=1, out=np.empty(len(array), np.bool_))

@@ -98,7 +98,9 @@ def _header_bytes(path: Path) -> int:
 
 
 def first_key(path: Path) -> bytes | None:
-    """Return the key in a file's first row; empty if rows have no key, None if there are no rows.
+    """Return the key in a file's first row, from which the caller sees whether it has predictions.
+
+    The result is empty if rows have no key, and None if there are no rows.
 
     Raises:
         DataError: The file is not a CSV file.

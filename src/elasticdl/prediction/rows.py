@@ -158,7 +158,7 @@ def plain_floats(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 class RecordKeys:
-    """Maps each prediction to its record: the file, and the number in it.
+    """Creates the keys of predictions; a key names the record's file and its number in the file.
 
     Created once per source, so that the cost of a batch does not depend on the number of files.
 

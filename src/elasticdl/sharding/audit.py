@@ -165,7 +165,7 @@ def audit(
 
 
 def unlogged_steps(steps: Ints, num_batches: Ints) -> Ints:
-    """Return, for each log event, at least how many batches are missing in it.
+    """Return, for each event in the log, the minimum number of batches that it fails to list.
 
     Each step trains on at least one batch. So if an event lists fewer batches than there were steps
     since the previous event, the difference is missing. With several workers, a step has several

@@ -1,1 +1,1 @@
-"""Checks and fakes for testing your own readers, trackers and models; needs no pytest."""
+"""Checks and fakes for testing your own readers, trackers and models; works without pytest."""

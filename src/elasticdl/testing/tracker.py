@@ -64,7 +64,10 @@ def check_tracker(new_place: Callable[[], TrackingBackend]) -> None:
 
 
 def check_attempts_are_one_run(place: TrackingBackend) -> None:
-    """Check that three attempts of a job, one killed and one failed, are one run without gaps."""
+    """Check that all attempts of a job, even killed and failed ones, are recorded as one run.
+
+    The run must have the points of all three attempts, each of them once.
+    """
     first = _started(place, 1)
     first.point(_epoch(0))
     # Killed: the tracker is not notified.
@@ -99,7 +102,11 @@ def check_repeated_points_are_stored_once(place: TrackingBackend) -> None:
 
 
 def check_metrics_stay_apart(place: TrackingBackend) -> None:
-    """Check that each metric has its own curve in all attempts, even if its name is changed."""
+    """Check that each metric has one curve of its own, which all attempts continue.
+
+    This includes metrics with names that a tracker may have to change for its service, such as
+    "dice@0.5" and "dice%0.5".
+    """
     names = ["dice@0.5", "dice_0.5", "dice%0.5", "acc (macro)", "../acc", "epoch", "é", "x" * 300]
     values = [float(10 + number) for number in range(len(names))]
     first = _started(place, 1)

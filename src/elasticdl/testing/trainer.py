@@ -99,7 +99,10 @@ def check_examples_are_those_of_the_batch(trainer: Any, batch: Batch) -> None:
 
 
 def check_contributions_add_up(create: Callable[[int], Trainer], batch: Batch) -> None:
-    """Check that an update stays the same if gradient sum and number of examples are doubled."""
+    """Check that `apply` divides the summed gradients by the number of examples.
+
+    Doubling the sum and the number must give the same update.
+    """
     once, twice = create(0), create(0)
     contribution, _ = once.gradients(batch)
     once.apply(contribution)
@@ -180,9 +183,9 @@ def check_state_restores_everything(
 
 
 def check_finish_can_be_undone(create: Callable[[int], Trainer], batches: Sequence[Batch]) -> None:
-    """Check that `finish` can be undone by loading the state from before it.
+    """Check that loading an earlier state undoes `finish`, which publishes averaged weights.
 
-    A trainer that does so must continue bit for bit like one that was never finished.
+    The trainer must then continue bit for bit like one that was never finished.
     """
     finished, other = create(0), create(0)
     for batch in batches:
@@ -199,9 +202,9 @@ def check_finish_can_be_undone(create: Callable[[int], Trainer], batches: Sequen
 
 
 def check_ranks_draw_differently(create: Callable[[int], Trainer], batch: Batch) -> None:
-    """Check that random layers draw other numbers on another rank, and the same ones if repeated.
+    """Check that random layers, such as dropout, draw different numbers on different ranks.
 
-    Requires a model with such layers.
+    On one rank, a repeated call must draw the same numbers. Requires a model with such layers.
     """
     same, other = create(0), create(1)
     mine, _ = same.gradients(batch)
