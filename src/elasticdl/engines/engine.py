@@ -1,4 +1,4 @@
-"""What every engine has in common: `Outcome` is its result, `Reporter` shows its progress.
+"""Types shared by all engines: `Outcome` (result of a job) and `Reporter` (shows progress).
 
 A plugin's engine is a function from a `run.Run` to a `TrainResult`; it needs neither.
 """

@@ -349,7 +349,10 @@ def define_trained(
 
 
 def _own_batches_error(job: Job, definition: ModelDefinition) -> UsageError:
-    """Return the error for a job that needs records when the model's own code reads batches."""
+    """Return the error for a job that needs records if the model reads batches with its own code.
+
+    For example, an evaluation on several workers needs records, to divide them into ranges.
+    """
     asked = f"elasticdl {job.command}" + (" --report" if job.report is not None else "")
     asked += " --validation_split" if job.validation_split is not None else ""
     asked += " --num_workers" if job.workers is not None else ""
@@ -455,7 +458,7 @@ def own_batches(
         mode: Evaluation or prediction.
 
     Returns:
-        The batches, and the opened pipeline that describes them.
+        The batches, and the opened pipeline, which knows their number.
 
     Raises:
         ElasticDLError: The user's code or the data cannot be used.

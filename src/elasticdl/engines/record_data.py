@@ -156,7 +156,7 @@ class RecordData:
 
     @functools.cached_property
     def reader(self) -> UnitReader:
-        """Reader of the records in shuffled order."""
+        """Reads records for training, which are requested in shuffled order."""
         how = self.definition.input
         if isinstance(how, RecordInput):
             return UnitReader(self.source, how.schema)
@@ -437,7 +437,7 @@ def batches_in_order(
 
 
 def _over_records(definition: ModelDefinition) -> DatasetInput:
-    """Return the model's input as a pipeline that takes records.
+    """Return the model's input if it is a pipeline from records to batches; otherwise raise.
 
     Raises:
         DataError: The model's input does not read records.
@@ -493,9 +493,9 @@ def _pipeline_batches(
 
 
 def _fewest(num_records: int, raises: Callable[[slice], bool]) -> slice:
-    """Narrow down, by bisection, which records make a function raise.
+    """Narrow down, by bisection, which records make a function raise an error.
 
-    The traceback does not show them, because a pipeline reads ahead.
+    The error's traceback does not show them, because a pipeline reads ahead.
 
     Args:
         num_records: Number of records; the function raises for all of them.

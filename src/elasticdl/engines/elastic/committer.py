@@ -114,7 +114,7 @@ class Layout:
 
 
 def _warm_up(trainer: Trainer, contribution: Contribution) -> None:
-    """Apply gradients and restore the state, so that the trainer compiles its update beforehand."""
+    """Apply gradients and restore the state, to compile the trainer's update before training."""
     if isinstance(trainer, SupportsWarmup):
         trainer.warm_up(contribution)
         return

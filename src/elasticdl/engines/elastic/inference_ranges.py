@@ -88,7 +88,7 @@ class RangeQueue:
 
     Args:
         ranges: All ranges, in the order of their `index`.
-        num_workers: Number of workers that share them, and thus of ranges assigned at one time.
+        num_workers: Number of workers; each is assigned one range at a time.
         give_up_after_s: Give up when no worker has made progress for this many seconds.
         now_s: The current time.
     """
@@ -127,7 +127,7 @@ class RangeQueue:
         return range_
 
     def begun(self, now_s: float) -> None:
-        """Record that some worker has loaded the model and starts on its range."""
+        """Record that a worker has loaded the model and starts on its range, as progress."""
         self._heard_s = now_s
         self._fruitless = 0
 

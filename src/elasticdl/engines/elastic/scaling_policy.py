@@ -24,7 +24,7 @@ _MAX_FRUITLESS_STARTS = 5
 
 
 class WorkerState(StrEnum):
-    """State of a worker's process."""
+    """State of a worker's process: ready means that the model is built, but no rank assigned."""
 
     STARTING = "starting"
     READY = "ready"

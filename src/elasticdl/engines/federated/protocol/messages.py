@@ -157,8 +157,8 @@ class Reply:
         num_examples: Number of its training examples.
         training_metrics: Metric states of the local training, including `loss`; states of several
             parties can be added.
-        evaluation_metrics: Metric states of the received weights, before training; can be added,
-            too.
+        evaluation_metrics: Metric states of the received weights, evaluated before training; they
+            can be added in the same way.
         metrics_stay_home: Whether the party's config does not share metrics
             (`privacy.metrics: false`); then both metrics are empty.
         architecture: Architecture of its model.

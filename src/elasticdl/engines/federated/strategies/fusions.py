@@ -67,7 +67,7 @@ class FusionParam:
 
     @property
     def expected(self) -> str:
-        """Description of the allowed values."""
+        """Allowed values as text for messages, such as `a whole number, at least 0`."""
         if self.kind == "choice":
             return f"one of {', '.join(self.choices)}"
         least = f"above {self.low:g}" if self.above_low else f"at least {self.low:g}"

@@ -94,8 +94,8 @@ def is_averaged(dtype: np.dtype[Any]) -> bool:
 def is_statistic(name: str) -> bool:
     """Whether an array is a layer's moving mean or variance of its inputs.
 
-    These are averaged, but a server optimizer does not step them: a step along an old direction
-    can make a variance negative.
+    These are averaged, but a server optimizer does not change them: its momentum could make a
+    variance negative.
 
     Example:
         >>> is_statistic("batch_normalization/moving_variance"), is_statistic("dense/kernel")
