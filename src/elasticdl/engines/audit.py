@@ -362,7 +362,7 @@ def _steps_without_rows(history: Sequence[Event]) -> Counter[int]:
 
 
 def _missing_records(history: Sequence[Event]) -> Counter[int]:
-    """Count for each epoch the records that were skipped in its batches."""
+    """Count the skipped records (`--skip_bad_records`) of each epoch, from its step events."""
     missing: Counter[int] = Counter()
     for event in history:
         if isinstance(event, StepCommitted):

@@ -81,7 +81,7 @@ batches before it."""
 
 
 class TrainingData(Protocol):
-    """Interface to training data that is divided into shards."""
+    """Interface to training data in shards: from records or from a user's pipeline of batches."""
 
     @property
     def num_records(self) -> int:

@@ -469,7 +469,7 @@ def own_batches(
 
 
 def _in_order(batches: Validation) -> Iterator[tuple[int, Batch]]:
-    """Yield each batch with the number of its first example."""
+    """Yield (number of the first example, batch) for all batches, counting examples from 0."""
     first = 0
     for shard in range(batches.num_shards):
         for batch in batches.batches(shard):
@@ -607,7 +607,7 @@ def _predicted(job: Job, trained: TrainedModel, num_records: int) -> Outcome:
 
 
 def drain(feed: Prefetch[tuple[int, Batch]]) -> Iterator[tuple[int, Batch]]:
-    """Yield all remaining batches of a feed."""
+    """Take and yield all remaining batches of a feed, until it is empty."""
     while feed.peek() is not None:
         yield feed.take()
 

@@ -216,7 +216,7 @@ class IterableData:
 
     @property
     def resume(self) -> Resume:
-        """How training resumes within an epoch; see `feed.Resume`."""
+        """How training resumes within an epoch: at the next batch, or by replaying earlier ones."""
         return "exact" if self.epochs.indexed else "replayed"
 
     def plan_shards(self, job: Job) -> ShardPlan:
@@ -236,7 +236,7 @@ class IterableData:
         return plan.minibatches_per_shard
 
     def minibatch_size(self, plan: ShardPlan) -> int:
-        """Return the size of the first batch."""
+        """Return the number of examples in the first batch, because the pipeline sets the size."""
         return self.example(plan).num_examples
 
     def shard_batches(

@@ -496,7 +496,7 @@ class Loop:
         self.trainer.hooks.batch_end(number, logs)
 
     def _enter(self, commit: Commit) -> None:
-        """Record a commit in the ledger and in the training progress."""
+        """Add a commit to the progress: its batches to the ledger, its metrics to the epoch."""
         ledger = self.progress.ledger.advance(commit.rows)
         if commit.lost:
             ledger = ledger.release(commit.lost)

@@ -151,7 +151,7 @@ class RecordData:
 
     @property
     def resume(self) -> Resume:
-        """How training resumes within a shard; see `feed.Resume`."""
+        """How training resumes within a shard: at the next batch, or by replaying earlier ones."""
         return "exact" if isinstance(self.definition.input, RecordInput) else "replayed"
 
     @functools.cached_property
@@ -351,7 +351,7 @@ def _record_batches(
 
 
 def _minibatches_at_once(minibatch_bytes: int) -> int:
-    """Return the number of minibatches of a given size to decode at once."""
+    """Return how many minibatches of this size to decode together, within a limit of memory."""
     return max(1, min(MINIBATCHES_AT_ONCE, _MAX_DECODED_BYTES // max(minibatch_bytes, 1)))
 
 

@@ -75,7 +75,7 @@ class Lighthouse:
         self.address = f"http://{host}:{port}"
 
     def close(self) -> None:
-        """Stop forming quorums."""
+        """Shut down the server; no more quorums are formed."""
         self._server.shutdown()
 
 

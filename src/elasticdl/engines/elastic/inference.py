@@ -225,7 +225,7 @@ class _Task:
 
 
 class _WorkerPool:
-    """Keeps one range assigned to each worker until all ranges are done."""
+    """Runs the workers: gives each one range of records at a time until all ranges are done."""
 
     def __init__(
         self,

@@ -73,7 +73,7 @@ _TOKEN_FILE = "RAY_AUTH_TOKEN_PATH"  # noqa: S105 - the name of a variable
 
 
 class RayLostError(Exception):
-    """Raised when Ray is gone; `ConnectedRay.why_lost` returns the reason."""
+    """Raised when Ray has died or is unreachable; `ConnectedRay.why_lost` returns the reason."""
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,7 @@ Action: TypeAlias = StartWorkers | AssignRank | KillWorker | FailJob
 
 
 def decide(cluster: ClusterState) -> list[Action]:
-    """Return the actions to take now, in order."""
+    """Decide which workers to start, assign or kill now; return these actions, in order."""
     ended = _to_end(cluster)
     actions: list[Action] = list(ended)
     gone = {kill.incarnation for kill in ended}

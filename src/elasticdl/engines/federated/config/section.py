@@ -101,7 +101,7 @@ class Section:
         self._notes.warnings.append(f"{self.where(key)}: {self._name(key)}: {_sentence(text)}")
 
     def missing(self, key: str, what: str) -> None:
-        """Record that a key is missing; `what` describes what to write."""
+        """Record as a problem that a required key is missing; `what` describes what to write."""
         self.problem(key, f"is missing; {what}")
 
     def section(self, key: str) -> Section:

@@ -306,7 +306,7 @@ class Exchange:
     # --- the ServerApp's other end --------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Keep a ServerApp running, and process its messages."""
+        """Loop of a thread: keep a ServerApp running, and exchange messages with it."""
         failures = 0
         while not self._closing.is_set():
             try:

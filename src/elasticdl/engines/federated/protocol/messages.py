@@ -427,7 +427,7 @@ def _states(arrays: Mapping[str, Array], group: str, counts: Mapping[str, int]) 
 
 
 def _native(array: Array) -> Array:
-    """Return an array in this machine's byte order; the sender's may differ."""
+    """Return a received array in this machine's byte order; the sender's may differ."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 

@@ -76,7 +76,7 @@ class FusionParam:
         return f"{_KINDS[self.kind]}, {least} and below {self.high:g}"
 
     def allows(self, value: object) -> bool:
-        """Whether a value is allowed."""
+        """Whether a value has the right type and is within the bounds or one of the choices."""
         if self.kind == "choice":
             return value in self.choices
         if isinstance(value, bool) or not isinstance(value, int | float):
