@@ -79,10 +79,9 @@ def note_what_is_kept(error: BaseException, job: Job, store: CheckpointStore) ->
 
 @contextlib.contextmanager
 def _annotated_on_cluster(log: Log, job: Job) -> Iterator[Log]:
-    """Context manager that yields a log to use in place of the job's log.
+    """Yield the log to write events to; in a Kubernetes RayJob, it also annotates the RayJob.
 
-    In a pod of a Kubernetes RayJob, this log also writes the progress into the annotations of the
-    RayJob. Elsewhere, it is the job's log itself.
+    The annotations show the progress in Kubernetes tools. Elsewhere, this is the job's log itself.
     """
     rayjob = os.environ.get(RAYJOB_VARIABLE)
     if rayjob is None or "KUBERNETES_SERVICE_HOST" not in os.environ:

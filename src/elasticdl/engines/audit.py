@@ -188,9 +188,9 @@ class AuditReport:
 
 
 def _numbering(files: Sequence[tuple[str, int]], validation_split: float | None) -> Numbering:
-    """Return the object that numbers the training records over all files.
+    """Return a look-up from the number of a training record to its file and its number there.
 
-    Records that are held out for validation get no number.
+    The numbers count from 0 over all files, without records that are held out for validation.
     """
     in_files = [RecordFile(uri, num_records) for uri, num_records in files]
     if validation_split is None:
@@ -199,9 +199,9 @@ def _numbering(files: Sequence[tuple[str, int]], validation_split: float | None)
 
 
 def _in_files(records: Ints, numbering: Numbering) -> Ints:
-    """Convert numbers of training records to record numbers over all files.
+    """Convert numbers that count only training records to numbers that count all records.
 
-    The two differ if records are held out for validation.
+    The two differ if records are held out for validation. Both count over all files.
     """
     return numbering.in_source(records) if isinstance(numbering, SplitNumbering) else records
 
@@ -362,7 +362,7 @@ def _steps_without_rows(history: Sequence[Event]) -> Counter[int]:
 
 
 def _missing_records(history: Sequence[Event]) -> Counter[int]:
-    """Count for each epoch the records that were skipped in its batches."""
+    """Count the skipped records (`--skip_bad_records`) of each epoch, from its step events."""
     missing: Counter[int] = Counter()
     for event in history:
         if isinstance(event, StepCommitted):

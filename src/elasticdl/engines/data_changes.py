@@ -1,7 +1,7 @@
 """Data changes: compares data with the data that a checkpoint or a trained model was trained on.
 
-Training resumes on the same records only, because a checkpoint's ledger counts them by number, and
-on the same validation data, because the best checkpoint is compared with earlier ones. A
+Training resumes only on the same records, because a checkpoint's ledger refers to them by number,
+and on the same validation data, because the best checkpoint is compared with earlier ones. A
 checkpoint's metadata has the number of records and a content mark (a short fingerprint) of each
 file; see `data/content_marks.py`. A trained model has a fingerprint made of these, because it may
 be used without its checkpoints.

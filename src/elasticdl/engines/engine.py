@@ -1,4 +1,4 @@
-"""What every engine has in common: `Outcome` is its result, `Reporter` shows its progress.
+"""Types shared by all engines: `Outcome` (result of a job) and `Reporter` (shows progress).
 
 A plugin's engine is a function from a `run.Run` to a `TrainResult`; it needs neither.
 """
@@ -41,7 +41,7 @@ class Outcome:
 
 
 class Reporter(Protocol):
-    """Reports the progress of a run to the user; never makes decisions."""
+    """Interface that shows the progress of a run to the user, such as a progress bar."""
 
     def started(self, title: str, total: int, unit: str, done: int = 0) -> None:
         """Report the start of a phase; `total` (0 if unknown) and `done` are amounts in `unit`."""
@@ -52,7 +52,7 @@ class Reporter(Protocol):
         ...
 
     def note(self, message: str) -> None:
-        """Report a message on a separate line."""
+        """Show a message to the user on a separate line."""
         ...
 
     def ended(self) -> None:

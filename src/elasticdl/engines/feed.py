@@ -39,7 +39,7 @@ class TrainingBatch:
         finished: Whether it is the last batch of the shard. A rank's lease may be only a part of
             the shard and end earlier (`ledger.ShardLease.stop`).
         digest: Rolling hash of the shard's batches up to and including this one, to verify that a
-            pipeline repeats them; 0 if records are found by seeking.
+            pipeline repeats them; 0 if each batch is read directly from its records' positions.
         num_left_out: Number of its records that are left out (`--skip_bad_records`).
     """
 
@@ -81,7 +81,7 @@ batches before it."""
 
 
 class TrainingData(Protocol):
-    """Interface to training data that is divided into shards."""
+    """Interface to training data in shards: from records or from a user's pipeline of batches."""
 
     @property
     def num_records(self) -> int:
@@ -90,7 +90,7 @@ class TrainingData(Protocol):
 
     @property
     def files(self) -> Sequence[tuple[str, int]]:
-        """(Name, number of records or batches) of each file; a resumed job must find the same."""
+        """(Name, number of records or batches) of each file; must be unchanged to resume a job."""
         ...
 
     @property

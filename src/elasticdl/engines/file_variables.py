@@ -44,7 +44,7 @@ _PLAIN = bool, int, float, complex, str, bytes, np.generic, itertools.count
 
 @dataclass
 class _Value:
-    """A top-level variable, and a summary of its value when it was last checked."""
+    """A top-level variable, and a summary of its value at the last check, to detect a change."""
 
     file: str
     name: str
@@ -325,7 +325,11 @@ def _of_class(class_: type) -> Iterable[Any]:
 
 
 def _is_kept(value: Any) -> bool:
-    """Return whether checkpoints, Keras or PyTorch save the state of a user's object."""
+    """Return whether checkpoints contain the state of a user's object, such as a Keras layer.
+
+    Such an object need not be checked. A PyTorch module without parameters may be a loss, whose
+    state is not saved.
+    """
     kept = {"Callback", "Optimizer", "Layer", "Metric"}
     if any(base.__name__ in kept for base in type(value).__mro__):
         return True

@@ -51,7 +51,7 @@ class InProcessCommitter:
         accumulator: Sums commits into one update; None if each batch is an update.
         rank: The rank that holds the leases of the batches.
         max_group_steps: Maximum number of batches in one commit.
-        patience_steps: Commits that the rank may miss before its lease is released.
+        patience_steps: Number of commits that the rank may miss before its lease is released.
     """
 
     trainer: Trainer

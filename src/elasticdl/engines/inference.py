@@ -349,7 +349,10 @@ def define_trained(
 
 
 def _own_batches_error(job: Job, definition: ModelDefinition) -> UsageError:
-    """Return the error for a job that needs records when the model's own code reads batches."""
+    """Return the error for a job that needs records if the model reads batches with its own code.
+
+    For example, an evaluation on several workers needs records, to divide them into ranges.
+    """
     asked = f"elasticdl {job.command}" + (" --report" if job.report is not None else "")
     asked += " --validation_split" if job.validation_split is not None else ""
     asked += " --num_workers" if job.workers is not None else ""
@@ -455,7 +458,7 @@ def own_batches(
         mode: Evaluation or prediction.
 
     Returns:
-        The batches, and the opened pipeline that describes them.
+        The batches, and the opened pipeline, which knows their number.
 
     Raises:
         ElasticDLError: The user's code or the data cannot be used.
@@ -466,7 +469,7 @@ def own_batches(
 
 
 def _in_order(batches: Validation) -> Iterator[tuple[int, Batch]]:
-    """Yield each batch with the number of its first example."""
+    """Yield (number of the first example, batch) for all batches, counting examples from 0."""
     first = 0
     for shard in range(batches.num_shards):
         for batch in batches.batches(shard):
@@ -604,7 +607,7 @@ def _predicted(job: Job, trained: TrainedModel, num_records: int) -> Outcome:
 
 
 def drain(feed: Prefetch[tuple[int, Batch]]) -> Iterator[tuple[int, Batch]]:
-    """Yield all remaining batches of a feed."""
+    """Take and yield all remaining batches of a feed, until it is empty."""
     while feed.peek() is not None:
         yield feed.take()
 

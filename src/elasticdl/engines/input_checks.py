@@ -37,7 +37,9 @@ _varying: set[str] = set()
 def check(
     where: str, records: Sequence[Record], batch: Batch, make: Callable[[Sequence[Record]], Batch]
 ) -> None:
-    """Warn if an input function gives other results when it is called on fewer records.
+    """Warn if an input function's result for a record depends on the other records.
+
+    The function is called again on parts of the minibatch, and the results are compared.
 
     Args:
         where: Location of the input function, for messages; a function is checked only once.
@@ -82,7 +84,9 @@ def check(
 
 
 def has_varying_lengths(where: str, batch: Batch) -> bool:
-    """Return whether an input function was seen to make arrays of several lengths.
+    """Return whether an input function has made batches whose examples differ in shape.
+
+    They do if each batch is padded to its longest record. `batch` is compared with earlier ones.
 
     Args:
         where: Location of the input function.

@@ -56,7 +56,7 @@ class Committer(Protocol):
 
     Attributes:
         max_group_steps: Maximum number of batches in one commit.
-        patience_steps: Commits that a rank may miss before its lease is released.
+        patience_steps: Number of commits that a rank may miss before its lease is released.
     """
 
     max_group_steps: int

@@ -95,9 +95,10 @@ class PipelineReader:
             yield kept
 
     def digest_before(self, epoch: int, number: int) -> int:
-        """Return the chained CRC of an epoch's batches before `number`.
+        """Return the CRC of all batches of an epoch before batch `number`.
 
-        It is 0 if there are none, or if the pipeline is indexed. May read the pipeline up to there.
+        It verifies that the pipeline repeats the batches that were trained on. It is 0 if there are
+        none, or if the pipeline is indexed. May read the pipeline up to there.
         """
         if self.epochs.indexed or number == 0:
             return 0
@@ -215,11 +216,11 @@ class IterableData:
 
     @property
     def resume(self) -> Resume:
-        """How training resumes within an epoch; see `feed.Resume`."""
+        """How training resumes within an epoch: at the next batch, or by replaying earlier ones."""
         return "exact" if self.epochs.indexed else "replayed"
 
     def plan_shards(self, job: Job) -> ShardPlan:
-        """Return a plan with one shard per epoch, or many short ones if the job has workers."""
+        """Return a plan with one shard per epoch, or many short shards if the job has workers."""
         num_batches = self.epochs.num_batches
         return ShardPlan(
             num_records=num_batches,
@@ -235,7 +236,7 @@ class IterableData:
         return plan.minibatches_per_shard
 
     def minibatch_size(self, plan: ShardPlan) -> int:
-        """Return the size of the first batch."""
+        """Return the number of examples in the first batch, because the pipeline sets the size."""
         return self.example(plan).num_examples
 
     def shard_batches(
@@ -321,11 +322,11 @@ def open_once(
     Args:
         pipeline: The model's input.
         data: Location of the data.
-        seed: Seed of the training job, so that an evaluation draws the same numbers each time.
+        seed: Seed of the training job, so that evaluations draw the same random numbers.
         mode: Evaluation or prediction.
 
     Returns:
-        The batches, and the opened pipeline that describes them.
+        The batches, and the opened pipeline, which knows their number.
 
     Raises:
         DataError: The pipeline has no batch.
@@ -357,7 +358,9 @@ def _named(name: str, epoch: int, number: int) -> str:
 
 
 def _each_seeded(batches: Iterator[Batch], seed: int, first: int) -> Iterator[Batch]:
-    """Yield batches; seed the random generators for each, so that it depends only on its number.
+    """Yield batches; seed the random number generators before each one.
+
+    The random numbers in a batch then depend only on `seed` and the batch's number.
 
     Args:
         batches: The pipeline's batches.

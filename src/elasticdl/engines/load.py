@@ -43,7 +43,7 @@ _NUM_EXAMPLES = 2
 
 
 def load(trained_model: str, data: Any) -> Any:
-    """Return the model with its trained weights; see `api.load`."""
+    """Return a Keras or PyTorch model with its trained weights; see `api.load`."""
     name = None if data is None else file_names(data)
     if data is None or name is not None:
         return _loaded(trained_model, name)

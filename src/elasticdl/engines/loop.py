@@ -189,13 +189,13 @@ class Loop:
 
     @property
     def is_best(self) -> bool:
-        """Whether the current model is the best one so far."""
+        """Whether the current model is the best one so far, by the job's `best_metric`."""
         return self.progress.best_step == self.trainer.step
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Resume from a checkpoint of an earlier attempt.
 
-        The shards that its workers held are released, to be assigned to the ranks of this run.
+        The shards that were assigned to earlier workers are released, for the ranks of this run.
 
         Raises:
             CheckpointMismatchError: The checkpoint is not of this model.
@@ -496,7 +496,7 @@ class Loop:
         self.trainer.hooks.batch_end(number, logs)
 
     def _enter(self, commit: Commit) -> None:
-        """Record a commit in the ledger and in the training progress."""
+        """Add a commit to the progress: its batches to the ledger, its metrics to the epoch."""
         ledger = self.progress.ledger.advance(commit.rows)
         if commit.lost:
             ledger = ledger.release(commit.lost)
@@ -721,7 +721,7 @@ class Loop:
         return best_mode_of(options.best_metric, self.trainer) or "min"
 
     def _update_training_metrics(self) -> None:
-        """Set the metrics to those of the epoch so far and of the last evaluation."""
+        """Update the training metrics to those of the epoch so far; keep the validation metrics."""
         # Training metrics first, in the order in which users read them.
         self.metrics = {
             **self.trainer.training_metrics.results(self.progress.epoch_states),
@@ -874,7 +874,7 @@ def _where(group: Sequence[TrainingBatch]) -> str:
 
 
 def _follows(before: TrainingBatch, after: TrainingBatch) -> bool:
-    """Whether `after` is the batch next to `before` and has equal shapes and dtypes.
+    """Whether `after` directly follows `before` in its shard, with equal shapes and dtypes.
 
     Only such batches can be part of one commit.
     """

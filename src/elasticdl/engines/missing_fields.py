@@ -193,5 +193,5 @@ def filled(field: Field, value: int | None) -> np.ndarray[Any, Any]:
 
 
 def _first_of(source: RecordSource) -> str:
-    """Return the name of the first record, for errors."""
+    """Return text that names the first record by file and number, for error messages."""
     return numbering_of(source).name_some(np.arange(1))

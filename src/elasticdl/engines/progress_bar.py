@@ -83,7 +83,7 @@ class Lines:
         self._written = True
 
     def started(self, title: str, total: int, unit: str, done: int = 0) -> None:
-        """Store the title, total and unit for later lines."""
+        """Store the title, total and unit for later lines; write nothing yet."""
         self._phase = Phase(title, total, unit, done)
         # The first line follows soon, so that the user sees that the job is running.
         self._last_s = time.monotonic() - _LINE_INTERVAL_S + 1
@@ -227,7 +227,7 @@ class Phase:
 
     @property
     def speed(self) -> float | None:
-        """Units per second; None if not known yet."""
+        """Speed in units per second, such as records per second; None if not known yet."""
         if len(self._reports) < 2:  # noqa: PLR2004
             return None
         (first_s, first), (last_s, last) = self._reports[0], self._reports[-1]

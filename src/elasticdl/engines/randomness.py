@@ -32,7 +32,7 @@ _drawn: set[int] = set()
 
 
 def reseed(seed: int) -> None:
-    """Seed the global random generators of Python, NumPy and TensorFlow."""
+    """Seed the global random number generators of Python, NumPy and TensorFlow."""
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 - users call np.random.*
     if "tensorflow" in sys.modules:
@@ -42,7 +42,7 @@ def reseed(seed: int) -> None:
 
 
 def forget_kernels() -> None:
-    """Discard TensorFlow's compiled kernels, so that a reused seed gives the same numbers."""
+    """Discard TensorFlow's compiled kernels, so that a reused seed gives equal random numbers."""
     if "tensorflow" in sys.modules:
         from elasticdl.data import tensorflow  # noqa: PLC0415 - already imported if needed
 
@@ -51,7 +51,7 @@ def forget_kernels() -> None:
 
 @contextlib.contextmanager
 def seeded(seed: int, *, recurs: bool = False) -> Iterator[None]:
-    """Seed the global random generators, and lock them for this thread while the block runs.
+    """Seed the global random number generators; lock them for this thread during the block.
 
     Args:
         seed: The seed.
@@ -138,7 +138,7 @@ def _keras(seed: int) -> Any:
 
 @contextlib.contextmanager
 def _drawing_from(torchs: Any, kerases: Any) -> Iterator[None]:
-    """Context manager: calls of PyTorch and Keras in this thread draw from given generators.
+    """Context manager: PyTorch and Keras use these random number generators in this thread.
 
     Args:
         torchs: A PyTorch generator; None if PyTorch is not imported.

@@ -151,12 +151,12 @@ class RecordData:
 
     @property
     def resume(self) -> Resume:
-        """How training resumes within a shard; see `feed.Resume`."""
+        """How training resumes within a shard: at the next batch, or by replaying earlier ones."""
         return "exact" if isinstance(self.definition.input, RecordInput) else "replayed"
 
     @functools.cached_property
     def reader(self) -> UnitReader:
-        """Reader of the records in shuffled order."""
+        """Reads records for training, which are requested in shuffled order."""
         how = self.definition.input
         if isinstance(how, RecordInput):
             return UnitReader(self.source, how.schema)
@@ -351,7 +351,7 @@ def _record_batches(
 
 
 def _minibatches_at_once(minibatch_bytes: int) -> int:
-    """Return the number of minibatches of a given size to decode at once."""
+    """Return how many minibatches of this size to decode together, within a limit of memory."""
     return max(1, min(MINIBATCHES_AT_ONCE, _MAX_DECODED_BYTES // max(minibatch_bytes, 1)))
 
 
@@ -437,7 +437,7 @@ def batches_in_order(
 
 
 def _over_records(definition: ModelDefinition) -> DatasetInput:
-    """Return the model's input as a pipeline that takes records.
+    """Return the model's input if it is a pipeline from records to batches; otherwise raise.
 
     Raises:
         DataError: The model's input does not read records.
@@ -493,9 +493,9 @@ def _pipeline_batches(
 
 
 def _fewest(num_records: int, raises: Callable[[slice], bool]) -> slice:
-    """Narrow down, by bisection, which records make a function raise.
+    """Narrow down, by bisection, which records make a function raise an error.
 
-    The traceback does not show them, because a pipeline reads ahead.
+    The error's traceback does not show them, because a pipeline reads ahead.
 
     Args:
         num_records: Number of records; the function raises for all of them.

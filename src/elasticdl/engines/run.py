@@ -321,7 +321,10 @@ def _best_of(run: Run, trained: TrainResult) -> TrainResult:
 
 
 def _published(job: Job, last: Checkpoint, store: CheckpointStore) -> Checkpoint:
-    """Return the checkpoint of the published model; see `_best_of`."""
+    """Return the checkpoint whose weights are published: the best one, or else `last`.
+
+    The best is used if the job has `restore_best_weights` and the file is not damaged.
+    """
     if not job.training.restore_best_weights:
         return last
     with contextlib.suppress(CorruptCheckpointError):
@@ -330,7 +333,7 @@ def _published(job: Job, last: Checkpoint, store: CheckpointStore) -> Checkpoint
 
 
 def _epochs(progress: TrainProgress) -> float:
-    """Return the number of trained epochs; an unfinished epoch counts as one half."""
+    """Return the number of trained epochs, for comparisons; an unfinished one counts as half."""
     return progress.ledger.epoch + 0.5 * bool(progress.epoch_examples)
 
 

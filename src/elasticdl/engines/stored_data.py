@@ -62,7 +62,7 @@ def is_stored(location: str) -> bool:
 
 
 def not_for_own_code() -> UsageError:
-    """Return the error for data in memory that the model's own code would not see."""
+    """Return the error for data in memory if the model reads its data with its own code."""
     return UsageError(
         "data is in memory, but this model reads its data with its own code, such as a "
         "DataLoader, and would not see it. Pass the names of files that this code reads, or "
@@ -91,7 +91,7 @@ def _check_model(job: Job) -> None:
 
 
 def _check_validation(job: Job, data: Mapping[str, Any]) -> None:
-    """Check, before data is stored, that validation would measure what it should.
+    """Check, before data is stored, that the validation metrics would be meaningful.
 
     Raises:
         UsageError: A repeated example would be both in training and in the held-out records, or the
@@ -216,7 +216,13 @@ def _note_batch_size(given: int | None, job: Job, reporter: Reporter) -> None:
 
 
 def _add_facts(job: Job, facts: Mapping[str, InMemoryFacts]) -> set[str]:
-    """Write facts about stored data into the output of a training; return the URIs added."""
+    """Record the number of rows and the columns of in-memory data in a training job's output.
+
+    An error message uses them if the job is later resumed with other data.
+
+    Returns:
+        The URIs of the data files that had no entry before, to undo this if the job is refused.
+    """
     return add_facts(OutputFolder(str(job.output)), facts) if job.command == "train" else set()
 
 

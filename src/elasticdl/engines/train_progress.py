@@ -75,7 +75,7 @@ class TrainProgress:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the progress as JSON values."""
+        """Return the progress as JSON values, for the metadata of a checkpoint."""
         return {
             "ledger": self.ledger.to_json(),
             "epoch_begun": self.epoch_begun,
@@ -117,7 +117,7 @@ class TrainProgress:
 
 
 def states_to_json(states: MetricStates) -> dict[str, Any]:
-    """Return metric states as JSON values."""
+    """Return metric states as JSON values, to save or send them; see `states_from_json`."""
     return {
         name: [np.asarray(array).tolist() for array in arrays] for name, arrays in states.items()
     }

@@ -109,7 +109,7 @@ class TrainingContext:
             self.data.check(epoch)
 
     def notes(self) -> list[str]:
-        """Return messages about the data for the user."""
+        """Return messages for the user about the data, such as the classes that were found."""
         if isinstance(self.definition.input, BatchesInput):
             return [*self._validated_on(), *self._without_effect()]
         return [*self._split_note(), *(self._class_notes() if self._has_class_folders else [])]
@@ -279,8 +279,8 @@ class TrainingContext:
     def _check_monitored(self, trainer: Trainer) -> None:
         """Check that all validation metrics monitored by schedules or callbacks will be measured.
 
-        It runs before the first epoch. A training metric is refused only if validation measures one
-        of its name and training does not. Others are not checked: a training step may log them.
+        It runs before the first epoch. A monitored training metric that training does not measure
+        is refused only if validation measures one of that name: the prefix `val_` was forgotten.
 
         Raises:
             DefinitionError: A monitored metric is not measured.
@@ -321,7 +321,7 @@ class TrainingContext:
                 )
 
     def _may_train_with(self, metric: str) -> bool:
-        """Return whether training may measure a metric: its functions do, or its steps log it."""
+        """Return whether training may measure a metric, or the `training_step` may log it."""
         return self.definition.loss_within == "training_step" or self._trains_with(metric)
 
     def _check_best_metric(self, trainer: Trainer) -> None:
@@ -357,9 +357,12 @@ class TrainingContext:
             )
 
     def _trains_with(self, metric: str) -> bool:
-        """Return whether a validation metric is also measured in training, without its `val_`.
+        """Return whether a metric is also measured in training.
 
         Returns True if that is not known before the first step.
+
+        Args:
+            metric: Name of the metric, without the prefix `val_`.
         """
         if self.definition.compiled or metric == "loss":
             return True

@@ -31,7 +31,7 @@ class _Call:
 
 
 class _Calls:
-    """The running calls of user functions in this process, by thread."""
+    """The running calls of user functions in this process: thread ID -> call."""
 
     def __init__(self) -> None:
         self.running: dict[int, _Call] = {}
@@ -44,7 +44,7 @@ _calls = _Calls()
 
 @contextlib.contextmanager
 def calling(where: object, records: Callable[[], str]) -> Iterator[None]:
-    """Record that the block calls a user function.
+    """Record that the block calls a user function, so that `overdue` can report a hanging call.
 
     Args:
         where: Location of the function, `file:line`.

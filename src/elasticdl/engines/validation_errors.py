@@ -79,7 +79,7 @@ def _is_taken(trainer: Trainer, features: Arrays) -> bool:
 
 
 def _feature_specs(batch: Batch) -> Any:
-    """Return the names, dtypes and shapes of the features of one example."""
+    """Return the names, dtypes and shapes of one example's features, to compare two batches."""
     return map_arrays(lambda array: (array.dtype.name, array.shape[1:]), batch.features)
 
 

@@ -75,7 +75,7 @@ class Lighthouse:
         self.address = f"http://{host}:{port}"
 
     def close(self) -> None:
-        """Stop forming quorums."""
+        """Shut down the server; no more quorums are formed."""
         self._server.shutdown()
 
 
@@ -192,8 +192,8 @@ class Quorum:
     def wait(self) -> None:
         """Wait for the quorum, and for a peer's state if this worker is behind.
 
-        As long as the Lighthouse is alive, other workers may still join. When it dies, the driver
-        starts another one, and the workers continue there with the state they have.
+        It waits as long as the Lighthouse is alive, because other workers may still join. If the
+        Lighthouse dies, the driver starts another one, and the workers keep their state.
 
         Raises:
             TimeoutError: There is no Lighthouse, because the driver is gone.
@@ -287,7 +287,7 @@ class Quorum:
         return False
 
     def vote(self, *, commit: bool) -> bool:
-        """End the step on this worker.
+        """End the step on this worker: report to torchft whether it is committed here.
 
         Args:
             commit: Whether this worker agrees to commit the step.
@@ -359,7 +359,7 @@ torchft.manager.ManagerServer = _server_at_one_address
 
 
 class _Transport(CheckpointTransport[Any]):  # type: ignore[misc]  # torchft has no types
-    """Carries states as bytes over `state_transfer.StateServer`.
+    """Transport that torchft uses to send a state to a joining worker, over `StateServer`.
 
     Attributes:
         manager: Address of this worker's torchft server.

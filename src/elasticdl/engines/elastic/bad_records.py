@@ -35,7 +35,7 @@ _NEVER_MORE = 0.5
 class BadRecords:
     """Tracks the batches whose records a run skips because workers died on them.
 
-    The module docstring describes how they are found and skipped.
+    If there are too many, the job ends. The module docstring describes how batches are skipped.
 
     Args:
         run: The run.

@@ -101,7 +101,7 @@ class Layout:
             at += size
 
     def read(self, buffer: np.ndarray[Any, Any]) -> MetricStates:
-        """Return the states in a buffer."""
+        """Return the metric states that a buffer contains, such as the sums over all workers."""
         states, at = {}, 0
         for name, shapes in self._shapes.items():
             arrays = []
@@ -114,7 +114,7 @@ class Layout:
 
 
 def _warm_up(trainer: Trainer, contribution: Contribution) -> None:
-    """Apply gradients and restore the state, so that the trainer compiles its update beforehand."""
+    """Apply gradients and restore the state, to compile the trainer's update before training."""
     if isinstance(trainer, SupportsWarmup):
         trainer.warm_up(contribution)
         return
@@ -224,7 +224,7 @@ class ElasticCommitter:
         self._received = data
 
     def report_lost(self, rank: int) -> None:
-        """Report a dead worker's rank to the other workers, as part of the next step."""
+        """Report a dead worker's rank in a following vote: all workers then release its lease."""
         self._lost.append(rank)
 
     def leave_out(self, batches: Iterable[BatchId]) -> None:
@@ -473,7 +473,7 @@ class ElasticCommitter:
 
 
 def _is_due(num_commits: int) -> bool:
-    """Return whether to compare weights: after 1, 2, 4, ... commits, then at fixed intervals."""
+    """Return whether to compare weights between workers: after 1, 2, 4, ..., then at intervals."""
     if num_commits < _FINGERPRINT_INTERVAL:
         return num_commits & (num_commits - 1) == 0
     return num_commits % _FINGERPRINT_INTERVAL == 0

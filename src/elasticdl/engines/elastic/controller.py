@@ -506,7 +506,7 @@ class _Controller:
         self._last_holder[rank] = process.incarnation
 
     def _end(self, process: _Process, reason: str) -> None:
-        """Kill a worker's process, and record that the worker is gone."""
+        """Kill a worker's process; if it had a rank, log the reason and tell the other workers."""
         _kill(process)
         self._forget(process, reason)
 

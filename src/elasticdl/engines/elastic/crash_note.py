@@ -51,7 +51,7 @@ class BatchInWork:
     batch: int
 
     def __str__(self) -> str:
-        """Return a description for log messages."""
+        """Describe the batch and the work on it, for log messages."""
         if self.work == "evaluating":
             return f"evaluating shard {self.shard} of the validation data"
         return f"{self.work} epoch {self.epoch + 1}, shard {self.shard}, batch {self.batch}"

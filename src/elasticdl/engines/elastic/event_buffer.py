@@ -101,7 +101,7 @@ class EventBuffer:
             self._points.append(point)
 
     def finish(self) -> None:
-        """Confirm the last commit, because no later commit will do so."""
+        """Confirm the last commit at the end of training, because no later commit will do so."""
         with self._lock:
             self._finished = True
 
@@ -150,7 +150,7 @@ class EventBuffer:
             return True, confirmed, events if num_confirmed else []
 
     def to_json(self) -> dict[str, Any]:
-        """Return the history as JSON values, for a joining worker."""
+        """Return this worker's commits and events as JSON values, for a joining worker."""
         with self._lock:
             return {
                 "points": [[p.num_commits, p.lineage] for p in self._points],

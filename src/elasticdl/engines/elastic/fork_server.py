@@ -69,7 +69,7 @@ class _ProcessEnvironment:
 
     @classmethod
     def ours(cls) -> _ProcessEnvironment:
-        """Return the environment of this process."""
+        """Return the environment of this process, to be sent to the server for a forked process."""
         return cls(dict(os.environ), str(Path.cwd()), tuple(sys.path))
 
     def enter(self) -> None:
@@ -166,7 +166,7 @@ def _start(folder: Path, modules: Sequence[str], linger_s: float) -> None:
 
 
 class _Server(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
-    """Forks a process for each connection; the handler runs in the new process."""
+    """The fork server: forks a process for each connection, in which `_Handler` then runs."""
 
     timeout = _LOOK_INTERVAL_S
     max_children = sys.maxsize

@@ -113,7 +113,10 @@ def _workers_of(job: Job) -> Workers:
 
 
 def _range_size(opened: OpenedModel) -> int:
-    """Return the number of records in a range: whole minibatches, the same as in one process."""
+    """Return the number of records per range: a multiple of the minibatch size.
+
+    The minibatches are then the same as in an evaluation or prediction in one process.
+    """
     unit = opened.job.training.minibatch_size
     if isinstance(opened.definition.input, DatasetInput):
         # A single process rebuilds a pipeline after this many records. With ranges of multiples of
@@ -222,7 +225,7 @@ class _Task:
 
 
 class _WorkerPool:
-    """Keeps one range assigned to each worker until all ranges are done."""
+    """Runs the workers: gives each one range of records at a time until all ranges are done."""
 
     def __init__(
         self,

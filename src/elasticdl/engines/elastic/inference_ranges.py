@@ -48,7 +48,7 @@ class Range:
     stop: int
 
     def __str__(self) -> str:
-        """Return a description for messages."""
+        """Return text such as `records 0 to 99` for messages."""
         return record_range(self.start, self.stop - 1)
 
 
@@ -82,13 +82,13 @@ def split_into_ranges(num_records: int, size: int) -> list[Range]:
 
 
 class RangeQueue:
-    """Queue of a job's ranges of records; see the module docstring.
+    """Queue of a job's ranges of records: assigns them to workers, and decides when to give up.
 
     All times are seconds of one clock.
 
     Args:
         ranges: All ranges, in the order of their `index`.
-        num_workers: Number of workers that share them, and thus of ranges assigned at one time.
+        num_workers: Number of workers; each is assigned one range at a time.
         give_up_after_s: Give up when no worker has made progress for this many seconds.
         now_s: The current time.
     """
@@ -127,7 +127,7 @@ class RangeQueue:
         return range_
 
     def begun(self, now_s: float) -> None:
-        """Record that some worker has loaded the model and starts on its range."""
+        """Record that a worker has loaded the model and starts on its range, as progress."""
         self._heard_s = now_s
         self._fruitless = 0
 
@@ -140,7 +140,7 @@ class RangeQueue:
             self._heard_s = now_s
 
     def finished(self, range_: Range, now_s: float) -> None:
-        """Record that a range is done."""
+        """Record that a range is done, so that its worker can take the next one."""
         del self._in_hand[range_.index]
         self._done_records += range_.stop - range_.start
         self._heard_s = now_s
@@ -174,7 +174,7 @@ class RangeQueue:
             )
 
     def why_give_up(self, now_s: float) -> str:
-        """Return the reason to give up; empty if the work continues."""
+        """Return why the job must fail, such as too many deaths in a row; empty to continue."""
         silent_s = now_s - self._heard_s
         if not self._reason and silent_s > self._give_up_after_s:
             last = f" The last failure: {self._last_loss}." if self._last_loss else ""

@@ -72,7 +72,7 @@ class PeerWatch:
             self._wait = None
 
     def close(self) -> None:
-        """Stop the thread."""
+        """Stop the thread that watches the peers."""
         self._closed.set()
 
     def _run(self) -> None:

@@ -69,7 +69,7 @@ WorkerActor: Any = ray.remote(num_cpus=1, max_restarts=0, concurrency_groups={"w
 
 
 def here() -> Any:
-    """Return the Ray scheduling strategy that places an actor on the driver's machine."""
+    """Return the Ray scheduling strategy that places an actor on this process's machine."""
     node = ray.get_runtime_context().get_node_id()
     return NodeAffinitySchedulingStrategy(node, soft=False)
 

@@ -73,7 +73,7 @@ _TOKEN_FILE = "RAY_AUTH_TOKEN_PATH"  # noqa: S105 - the name of a variable
 
 
 class RayLostError(Exception):
-    """Raised when Ray is gone; `ConnectedRay.why_lost` returns the reason."""
+    """Raised when Ray has died or is unreachable; `ConnectedRay.why_lost` returns the reason."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def local_ray(num_cpus: int) -> Iterator[ConnectedRay]:
 
 
 class _Room:
-    """Checks whether the disks for temporary files are full, which Ray would only log.
+    """Detects a full disk for temporary files, which Ray would only log.
 
     Args:
         folders: Folders in which this run writes temporary files.
@@ -215,7 +215,10 @@ def _without_processes_of_clusters() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _folder_of_ray(temporary: Path) -> Iterator[Path]:
-    """Yield the folder for Ray's temporary files."""
+    """Yield a folder for Ray's temporary files that only this user can access.
+
+    It is created in RAY_TMPDIR if that is set, otherwise where its path is short enough for Ray.
+    """
     wanted = os.environ.get("RAY_TMPDIR")
     # Ray makes its folder writable for everyone, so it must be within a folder that only this user
     # can access.

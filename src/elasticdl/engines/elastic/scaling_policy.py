@@ -24,7 +24,7 @@ _MAX_FRUITLESS_STARTS = 5
 
 
 class WorkerState(StrEnum):
-    """State of a worker's process."""
+    """State of a worker's process: ready means that the model is built, but no rank assigned."""
 
     STARTING = "starting"
     READY = "ready"
@@ -129,7 +129,7 @@ Action: TypeAlias = StartWorkers | AssignRank | KillWorker | FailJob
 
 
 def decide(cluster: ClusterState) -> list[Action]:
-    """Return the actions to take now, in order."""
+    """Decide which workers to start, assign or kill now; return these actions, in order."""
     ended = _to_end(cluster)
     actions: list[Action] = list(ended)
     gone = {kill.incarnation for kill in ended}

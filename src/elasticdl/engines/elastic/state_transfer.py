@@ -105,7 +105,7 @@ class StateServer:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def publish(self, step: int, data: bytes) -> None:
-        """Serve the state of a step instead of the previous one."""
+        """Serve the state of a step to joining workers, in place of the previous one."""
         data = encrypt(data, self._key, step)
         with self._published:
             self._state = (step, data)

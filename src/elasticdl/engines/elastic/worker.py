@@ -165,7 +165,7 @@ class WorkerFailure:
     is_trained: bool = False
 
     def to_error(self) -> ElasticDLError:
-        """Return the original error."""
+        """Recreate the error in the driver, from the class's name and the message."""
         kind = getattr(errors, self.kind, TrainingError)
         known = isinstance(kind, type) and issubclass(kind, ElasticDLError)
         error: ElasticDLError = ElasticDLError.__new__(kind if known else TrainingError)
@@ -323,7 +323,7 @@ class Worker:
         return self._final
 
     def lost(self, rank: int) -> None:
-        """Record that the worker of another rank is dead, to report it with the next commit."""
+        """Record that the worker of another rank is dead; a following commit releases its lease."""
         self._ranks_lost.append(rank)
 
     def leave_out(self, bad: Sequence[BatchId], suspects: Collection[tuple[int, int]]) -> None:
@@ -573,7 +573,7 @@ class Worker:
 
 
 def _host_towards(address: str) -> str:
-    """Return the address of this machine on the route to another address."""
+    """Return the address of this machine from which it connects to another address."""
     host, port = address.removeprefix("http://").rsplit(":", 1)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         # Sends no packet: the system only selects the local address it would use.

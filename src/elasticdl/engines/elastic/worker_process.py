@@ -153,7 +153,7 @@ class _Reachable:
 
 
 class _Manager(BaseManager):
-    """Serves calls to the worker in its process, with the standard library's `BaseManager`."""
+    """Standard library `BaseManager`: serves calls from the Ray actor in the worker's process."""
 
     worker: Callable[[], Any]
 

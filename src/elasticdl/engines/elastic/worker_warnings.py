@@ -41,7 +41,7 @@ class WarningLog(logging.Filter):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The distinct warnings so far."""
+        """The distinct warnings collected so far, for a report to the driver."""
         return tuple(self._texts)
 
     def attach(self) -> None:

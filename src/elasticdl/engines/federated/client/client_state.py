@@ -55,7 +55,7 @@ class CurrentModel:
 
 
 class ClientState(Protocol):
-    """Storage of a party's state between rounds."""
+    """Interface to the storage of a party's checkpoints between rounds, on disk or in memory."""
 
     def after(self, history: str, round_number: int) -> Checkpoint | None:
         """Return what `keep` saved for a round of a training run; None if it is not stored.

@@ -394,9 +394,9 @@ class Party:
     def _measured_before(
         self, request: RoundRequest, context: TrainingContext, trainer: Trainer
     ) -> MetricStates:
-        """Return an evaluation of the global weights; {} if it is not needed.
+        """Evaluate the global weights before training; return {} if that is not needed.
 
-        The aggregator may request it, or the party's metrics file may need it.
+        It is needed if the aggregator requests it, or for the party's own metrics file.
         """
         recorded = self.recorder is not None and self.recorder.before_training
         asked = request.options.evaluate_before and self.shares_metrics

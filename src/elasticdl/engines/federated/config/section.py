@@ -101,7 +101,7 @@ class Section:
         self._notes.warnings.append(f"{self.where(key)}: {self._name(key)}: {_sentence(text)}")
 
     def missing(self, key: str, what: str) -> None:
-        """Record that a key is missing; `what` describes what to write."""
+        """Record as a problem that a required key is missing; `what` describes what to write."""
         self.problem(key, f"is missing; {what}")
 
     def section(self, key: str) -> Section:
@@ -218,7 +218,7 @@ class Section:
         """Record a problem for each key in the section that has not been read.
 
         Args:
-            refused: Keys that other software has -> why they are not supported, and what to do.
+            refused: Key of other software, such as IBM FL -> why it is not supported, what to do.
             more: Names to suggest for unknown keys, besides the keys that were read.
         """
         for key in self._values:

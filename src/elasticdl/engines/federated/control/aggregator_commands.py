@@ -421,7 +421,8 @@ class AggregatorCommands:
 
         Args:
             reached: The round that the global model has reached.
-            until: Last round of the previous training run, which is completed first.
+            until: Last round of the previous training run. If that run is unfinished or not yet
+                published, it is completed first, unless `options` has `num_rounds`.
             options: Options of the command; `num_rounds` is a number of further rounds.
         """
         asked = options.get("num_rounds")

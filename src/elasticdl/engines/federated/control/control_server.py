@@ -113,7 +113,7 @@ class Command:
 
 
 class CommandQueue(Protocol):
-    """The queue of commands that have not been executed yet."""
+    """Interface to the queue of commands that a process has received and not yet executed."""
 
     def take(self, timeout_s: float = 0.0) -> Command | None:
         """Return the next command, waiting up to `timeout_s` for it; None if there is none."""

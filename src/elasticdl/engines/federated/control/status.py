@@ -189,7 +189,7 @@ class TrainedRounds:
 
 
 def facts_of(value: Any) -> dict[str, Any]:
-    """Convert a status or the result of a command to JSON values by name."""
+    """Convert a status or the result of a command to a dict of JSON values, to send or print."""
     return {name: _plain(item) for name, item in dataclasses.asdict(value).items()}
 
 
@@ -252,7 +252,7 @@ def kept_party(name: str, state: Path, aggregator: str) -> PartyStatus:
 
 
 def model_of(which: PartyModel | None) -> dict[str, Any]:
-    """Return the two fields of a `PartyStatus` that describe the party's model."""
+    """Return the fields `model` and `model_round` of a `PartyStatus`, as a dict."""
     if which is None:
         return {"model": "", "model_round": 0}
     return {"model": which.kind, "model_round": which.round}

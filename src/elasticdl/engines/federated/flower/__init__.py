@@ -17,7 +17,7 @@ exchange.py    sends them as arrays and JSON values; keeps a ServerApp running
 membership.py  which Flower node belongs to which party                            (pure)
 superlink.py   Flower's processes at the aggregator
 tls_proxy.py   the only port that is reachable from outside
-same_user.py   without keys: refuses other users
+same_user.py   if there are no keys: refuses processes of other users
 unix_socket.py       Flower's commands on unix sockets, which other users cannot reach
 supernode.py   Flower's processes at a party, and why the aggregator refuses it
 certificate_check.py   whether the aggregator can be reached, and its TLS certificate

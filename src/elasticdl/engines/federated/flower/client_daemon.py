@@ -155,7 +155,9 @@ class ClientDaemon:
 
 
 def answering(name: str, answer: Callable[[RoundRequest], Reply | Refusal]) -> Answer:
-    """Wrap a function on requests for `ClientDaemon`: decode each request, encode the answer.
+    """Adapt a function on requests to `ClientDaemon`, which passes and expects encoded messages.
+
+    Each request is decoded, and its answer encoded. An invalid request gets a refusal.
 
     Args:
         name: The party's name.

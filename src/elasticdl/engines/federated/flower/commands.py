@@ -202,7 +202,7 @@ def ask_flwr(arguments: Sequence[str], variables: Mapping[str, str]) -> dict[str
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that is currently free."""
+    """Return a currently free port of 127.0.0.1; another process may still take it."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]

@@ -68,7 +68,7 @@ class _PendingMessage:
 
     Attributes:
         party: Name of the party; for a new node without a name, the number of the node.
-        kind: TASK; or JOIN, to ask a new node for its name.
+        kind: TASK for a request of the aggregator, JOIN to ask a new node for its name.
         arrays: The arrays of the message.
         facts: The JSON values of the message.
         deadline_s: When to stop waiting for the answer, by the monotonic clock.
@@ -306,7 +306,7 @@ class Exchange:
     # --- the ServerApp's other end --------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Keep a ServerApp running, and process its messages."""
+        """Loop of a thread: keep a ServerApp running, and exchange messages with it."""
         failures = 0
         while not self._closing.is_set():
             try:
@@ -348,7 +348,7 @@ class Exchange:
         return None
 
     def _listen(self, stream: socket.socket) -> None:
-        """Process the ServerApp's frames until its connection is closed."""
+        """Exchange messages with the ServerApp until its connection is closed."""
         outbox: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
         writer = threading.Thread(
             target=_write, args=(stream, outbox), name="to Flower", daemon=True

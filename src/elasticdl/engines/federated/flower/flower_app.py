@@ -40,7 +40,7 @@ _MAX_FILE_BYTES = 2**16
 
 
 def write(folder: Path) -> Path:
-    """Write the app's folder, for `flwr run`, and return it."""
+    """Write the folder of the app, which `flwr run` starts, and return its path."""
     app = folder / NAME
     app.mkdir(parents=True, exist_ok=True)
     (app / _PYPROJECT).write_text(_DESCRIPTION)

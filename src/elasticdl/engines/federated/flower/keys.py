@@ -153,7 +153,7 @@ class PartyKeys:
 
 
 def _named(path: Path | None, key: str) -> Path:
-    """Return the file that a key of `tls_config` names, such as `ca_certificate`."""
+    """Return the file of an entry of `tls_config`, such as `ca_certificate`, if it exists."""
     if path is None:
         raise UsageError(
             f"connection.info.tls_config.{key} is missing; it is required for encryption. Set it "

@@ -63,6 +63,6 @@ class Membership:
 
     @property
     def refused(self) -> dict[int, str]:
-        """Node that gave a name which another node already has -> that name."""
+        """Nodes refused because another online node has their name: node -> that name."""
         holders = self.nodes
         return {node: name for node, name in self.given.items() if holders[name] != node}

@@ -25,9 +25,10 @@ _POLL_S = 0.05
 
 
 def with_token(arguments: list[str]) -> list[str]:
-    """Replace the placeholder among the arguments by Flower's token.
+    """Replace the placeholder among the arguments by Flower's token, from the environment.
 
-    The token is removed from this process's environment.
+    Other users can read a command line, so the token is passed in the environment; it is removed
+    from this process's environment.
     """
     token = os.environ.pop(TOKEN, PLACEHOLDER)
     return [token if one == PLACEHOLDER else one for one in arguments]

@@ -76,7 +76,7 @@ def _become(stream: socket.socket, command: Callable[[], object]) -> None:
 
 
 def main() -> None:
-    """Restrict apps and sockets, import Flower's command and our app, and serve."""
+    """Allow only our app, import what it needs, and fork for each message from then on."""
     app_allow_list.lock()
     unix_socket.patch_flower(COMMAND)
     listener = wire.listen(Path(sys.argv[1]))

@@ -1,6 +1,6 @@
-"""Restricts a local port without keys to processes of this user.
+"""Restricts an aggregator's port to processes of its own user, if the federation has no keys.
 
-Only on Linux (`peer_user.py`); elsewhere all users of the machine are served.
+This works only on Linux (`peer_user.py`); elsewhere all users of the machine are served.
 
 Callers: `tls_proxy.py`, if there are no keys.
 """

@@ -141,7 +141,7 @@ class Superlink:
         self._watcher.start()
 
     def close(self) -> None:
-        """End all processes."""
+        """End the superlink, the TLS proxy and the processes that they started."""
         self._closing.set()
         if self._watcher is not None:
             self._watcher.join()

@@ -135,7 +135,7 @@ def _array_bytes(dtype: Any, shape: Any) -> float:
 
 
 def or_none(rule: Callable[[object], bool]) -> Callable[[object], bool]:
-    """Return a rule that also allows None."""
+    """Return a check that accepts None and everything that `rule` accepts."""
     return lambda value: value is None or rule(value)
 
 

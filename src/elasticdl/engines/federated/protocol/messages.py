@@ -157,8 +157,8 @@ class Reply:
         num_examples: Number of its training examples.
         training_metrics: Metric states of the local training, including `loss`; states of several
             parties can be added.
-        evaluation_metrics: Metric states of the received weights, before training; can be added,
-            too.
+        evaluation_metrics: Metric states of the received weights, evaluated before training; they
+            can be added in the same way.
         metrics_stay_home: Whether the party's config does not share metrics
             (`privacy.metrics: false`); then both metrics are empty.
         architecture: Architecture of its model.
@@ -427,7 +427,7 @@ def _states(arrays: Mapping[str, Array], group: str, counts: Mapping[str, int]) 
 
 
 def _native(array: Array) -> Array:
-    """Return an array in this machine's byte order; the sender's may differ."""
+    """Return a received array in this machine's byte order; the sender's may differ."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 

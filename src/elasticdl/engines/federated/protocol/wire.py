@@ -47,7 +47,7 @@ class Frame:
     """One message on a stream.
 
     Attributes:
-        kind: Type of the message; the receiver chooses by it what to do.
+        kind: Type of the message, which tells the receiver how to handle it.
         facts: JSON values.
         arrays: Name -> array. `send` does not modify or copy them, so other threads must not modify
             them while it runs.

@@ -111,7 +111,7 @@ def train(
 
 
 class _Definitions:
-    """Cache of the parties' model definitions."""
+    """Cache of model definitions, so that parties with the same model share one definition."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -165,7 +165,7 @@ class _Trainers:
 
 
 class InMemoryClientState:
-    """Client state in memory, of a party's last two rounds; see `client_state.ClientState`."""
+    """Client state of a simulated party in memory, with its last two rounds; see `ClientState`."""
 
     def __init__(self) -> None:
         self.kept: dict[int, Checkpoint] = {}

@@ -67,7 +67,7 @@ class FusionParam:
 
     @property
     def expected(self) -> str:
-        """Description of the allowed values."""
+        """Allowed values as text for messages, such as `a whole number, at least 0`."""
         if self.kind == "choice":
             return f"one of {', '.join(self.choices)}"
         least = f"above {self.low:g}" if self.above_low else f"at least {self.low:g}"
@@ -76,7 +76,7 @@ class FusionParam:
         return f"{_KINDS[self.kind]}, {least} and below {self.high:g}"
 
     def allows(self, value: object) -> bool:
-        """Whether a value is allowed."""
+        """Whether a value has the right type and is within the bounds or one of the choices."""
         if self.kind == "choice":
             return value in self.choices
         if isinstance(value, bool) or not isinstance(value, int | float):

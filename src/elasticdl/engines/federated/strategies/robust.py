@@ -184,12 +184,12 @@ def geometric_median(
     smoothing: float,
     byzantine_threshold: int = 0,
 ) -> Fused:
-    """Return the geometric median: the weights with the least mean distance to the parties'.
+    """Return the geometric median: the weights with the least mean distance to the parties' own.
 
     RFA (Pillutla et al., 2022, algorithms 1 and 2, https://arxiv.org/abs/1912.13445): smoothed
-    Weiszfeld, each party counted by its number of examples. Parties with together fewer than half
-    of the examples may lie. But a party can also lie about its number of examples, which the other
-    robust fusions do not use.
+    Weiszfeld, each party counted by its number of examples. The result is robust if the lying
+    parties have fewer than half of all examples. But a party can also lie about its number of
+    examples, which the other robust fusions do not use.
 
     Args:
         global_weights: The weights that the parties started from.
@@ -218,7 +218,7 @@ def geometric_median(
 
 
 def weiszfeld_shares(squared: Floats, counted: Floats, smoothing: float) -> Floats:
-    """Compute the weights with which the mean of some points is their geometric median.
+    """Compute a weight for each point, so that the weighted mean is the geometric median.
 
     This is Weiszfeld's algorithm on distances between the points instead of their coordinates, so
     that the cost of an iteration does not depend on the number of dimensions.

@@ -51,7 +51,7 @@ def krum(
         global_weights: The weights that the parties started from.
         updates: One per party, in any order; at least 2f + 3.
         state: Returned unchanged: this fusion has no state.
-        byzantine_threshold: f.
+        byzantine_threshold: f, the number of parties that may lie.
 
     Returns:
         The weights of one party, the only one in `chosen`.
@@ -140,7 +140,7 @@ def zeno(
         state: Returned unchanged: this fusion has no state.
         score: Function (weights) -> loss on the aggregator's data; called once per party, in the
             order of their names. A party whose loss is not finite is ranked last.
-        byzantine_threshold: f.
+        byzantine_threshold: f, the number of parties that may lie.
         rho: Penalty on the squared norm of a change.
 
     Returns:

@@ -252,7 +252,7 @@ def _remembered(state: FusionState, what: str, name: str, like: Floats, first: f
 
     Args:
         state: The fusion's state; empty in the first round.
-        what: Name of the quantity, such as `m` or `v`.
+        what: Name of the quantity, such as `momentum`.
         name: Name of the parameter.
         like: An array of the parameter's shape.
         first: Value of every element in the first round.

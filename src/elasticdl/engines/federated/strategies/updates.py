@@ -94,8 +94,8 @@ def is_averaged(dtype: np.dtype[Any]) -> bool:
 def is_statistic(name: str) -> bool:
     """Whether an array is a layer's moving mean or variance of its inputs.
 
-    These are averaged, but a server optimizer does not step them: a step along an old direction
-    can make a variance negative.
+    These are averaged, but a server optimizer does not change them: its momentum could make a
+    variance negative.
 
     Example:
         >>> is_statistic("batch_normalization/moving_variance"), is_statistic("dense/kernel")
@@ -174,7 +174,7 @@ def _check_finite(update: PartyUpdate) -> None:
 
 
 def num_not_finite(array: Array) -> int:
-    """Return how many numbers of an array are NaN or infinite."""
+    """Count the NaN and infinite values in an array."""
     if not is_averaged(array.dtype):
         return 0
     # A sum needs no second array. If it is finite, all numbers are. If it is not, it may only have
@@ -301,7 +301,7 @@ def equal_shares(ordered: Sequence[PartyUpdate]) -> Floats:
 
 
 def names_of(ordered: Sequence[PartyUpdate]) -> tuple[str, ...]:
-    """Return the parties' names, for `Fused.chosen`."""
+    """Return the names of the parties that sent the updates, for `Fused.chosen`."""
     return tuple(update.party for update in ordered)
 
 
