@@ -27,7 +27,7 @@ _SETTLE_S = 1.0
 
 
 class Content(NamedTuple):
-    """The content of a file, with the version it had when it was read."""
+    """The content of a file and its version, to be passed to `write` as `replaces`."""
 
     data: bytes
     version: str

@@ -515,7 +515,7 @@ def _mean_speed(history: JobHistory) -> float | None:
 
 
 def _compared(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten a job's settings, except its output, to dotted names, for comparing jobs."""
+    """Flatten a job's settings (dotted name -> value), except its output, for comparing jobs."""
     leaves: dict[str, Any] = {}
 
     def walk(value: Any, name: str) -> None:
