@@ -98,7 +98,7 @@ class RemoteStorage:
             self._put(self._path(name), data)
 
     def _check(self) -> None:
-        """Raise `OutputLostError` if this process no longer holds the folder."""
+        """Raise `OutputLostError` if this process has lost its lock on the folder."""
         if self.fence is not None:
             self.fence.check()
 

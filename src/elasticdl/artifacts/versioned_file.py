@@ -132,7 +132,10 @@ class S3File:
         return str(answer["ETag"])
 
     def without_conditions(self) -> PlainFile:
-        """Return an object for the same file that checks the version itself before it writes."""
+        """Return an object for the same file that checks the version itself before each write.
+
+        It is for stores that ignore the conditions of a write.
+        """
         return PlainFile(self._fs, self._path, settle_s=_SETTLE_S)
 
     def delete(self) -> None:

@@ -1,4 +1,4 @@
-"""Findings of a cluster check: one line per subject, with advice.
+"""Findings of a cluster check: judges the server's responses, with advice, one line per subject.
 
 Pure: server responses in, findings out. `exit_code` derives from the findings whether a job could
 be submitted.

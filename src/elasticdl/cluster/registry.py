@@ -63,7 +63,7 @@ class ImageReference:
 
     @property
     def is_pinned(self) -> bool:
-        """Whether it always refers to the same image."""
+        """Whether the reference has a digest, so that it always refers to the same image."""
         return ":" in self.reference
 
 

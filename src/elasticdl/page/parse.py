@@ -42,7 +42,10 @@ _END_OF_TIME_S = 253_402_300_800.0
 
 
 class _Line(msgspec.Struct, gc=False):
-    """The fields of a log line that a `StepCommitted` event needs."""
+    """A decoded line of the log; fields that its event lacks have defaults.
+
+    It has the fields of a `StepCommitted` event.
+    """
 
     event: str
     time: float

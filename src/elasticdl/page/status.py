@@ -33,7 +33,7 @@ _TIMES_USUAL = 5.0
 
 
 class JobState(StrEnum):
-    """State of a job."""
+    """State of a job; it is `KILLED` if its process is gone but the log does not record an end."""
 
     STARTING = "starting"
     RUNNING = "running"

@@ -484,7 +484,7 @@ def _stalls_of(
 
 
 def _longest(stalls: Sequence[Stall]) -> list[Stall]:
-    """Return the longest stalls, at most `_MAX_STALLS`, oldest first."""
+    """Select the longest stalls, at most `_MAX_STALLS`, to be drawn; return them oldest first."""
     chosen = sorted(stalls, key=lambda stall: -stall.seconds)[:_MAX_STALLS]
     return sorted(chosen, key=lambda stall: stall.start)
 

@@ -78,7 +78,7 @@ class PredictRequest:
 
     @property
     def columns(self) -> list[str]:
-        """The columns to write."""
+        """Columns to write: for the predictions and, if requested, for their probability."""
         return [self.column, *([self.probability] if self.probability else [])]
 
 

@@ -117,7 +117,7 @@ class Server:
         self._server.wait_for_termination()
 
     def stop(self) -> None:
-        """Reject new calls and cancel all executions; submitters save their progress."""
+        """Reject new calls, cancel all executions, and wait until their progress is saved."""
         with self._lock:
             running = list(self._running)
         for execution in running:
