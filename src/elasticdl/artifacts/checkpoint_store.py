@@ -67,7 +67,7 @@ class SavedCheckpoint:
 
 @dataclass(frozen=True, eq=False)
 class Restored:
-    """The newest intact checkpoint, and the damaged ones that were skipped to find it.
+    """The newest intact checkpoint, loaded, and descriptions of the damaged newer ones.
 
     Attributes:
         checkpoint: The newest intact checkpoint.

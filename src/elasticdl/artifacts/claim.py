@@ -170,7 +170,7 @@ def _differences(there: Any, asked: Any, folder: OutputFolder, name: str = "") -
     Args:
         there: JSON value of the job in the folder.
         asked: JSON value of the requested job.
-        folder: The output, which has facts about data in memory.
+        folder: The output, which records the rows and columns of data passed in memory.
         name: Dotted name of the two values; empty for the whole jobs.
     """
     if isinstance(there, dict) and isinstance(asked, dict):

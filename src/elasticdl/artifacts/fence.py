@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Fence(Protocol):
-    """A check that this process still holds the lock and may write.
+    """The lock that a process holds on an output, as seen by the code that writes to the output.
 
     Attributes:
         checks_conditions: Whether the store itself rejects a conditional write of a file that has
@@ -22,7 +22,7 @@ class Fence(Protocol):
         ...
 
     def check(self) -> None:
-        """Check that this process may still write.
+        """Check that this process still holds the lock and so may write.
 
         Raises:
             OutputLostError: Another process now holds the lock.

@@ -17,7 +17,7 @@ from typing import Any
 
 
 def this_process() -> dict[str, Any]:
-    """Return what identifies this process (id, host, start time, ...), for the file of a lock."""
+    """Return the facts that identify this process (id, host, ...), to be written to a lock file."""
     return {
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -37,7 +37,7 @@ def _machine() -> str:
 
 
 def start_of(pid: int) -> str | None:
-    """Return the start time of a process on this machine, in kernel clock ticks.
+    """Return the start time of a process on this machine, in clock ticks since the machine booted.
 
     Returns None if the process has ended or the system does not report it. A zombie counts as
     ended.

@@ -1,8 +1,9 @@
-"""Facts about data in memory: rows and columns, to say how other data differs from a job's.
+"""Facts about data passed in memory, such as a DataFrame: the number of rows, and the columns.
 
-The stored data is removed when a job is finished, and its name is only a hash. These facts stay in
-the output, in one small file: name of the stored file -> its facts. They serve messages only, so a
-missing or damaged file is the same as an empty one.
+If a job is started again with other data, the error message can then say how the data differ. The
+data are stored in a file, which is removed when the job is finished; its name is only a hash. The
+facts stay in the output, in one small file: name of the stored file -> the facts about it. They
+serve messages only, so a missing or damaged file is treated as empty.
 
 Callers: `engines/stored_data.py` writes them, `claim.py` compares them.
 """
@@ -28,7 +29,7 @@ _MAX_NAMED = 3
 
 @dataclass(frozen=True)
 class InMemoryFacts:
-    """Size and columns of data in memory.
+    """Number of rows and columns of data passed in memory, such as a DataFrame.
 
     Attributes:
         num_rows: Number of rows.
@@ -40,11 +41,13 @@ class InMemoryFacts:
 
 
 def add_facts(folder: OutputFolder, new: Mapping[str, InMemoryFacts]) -> set[str]:
-    """Write facts about stored files into an output, beside those of other files.
+    """Record the rows and columns of data passed in memory in a job's output, for later messages.
+
+    Facts that the output already has about other data are kept.
 
     Args:
         folder: The output.
-        new: URI of a stored file -> its facts.
+        new: URI of a file in which such data are stored -> the facts about them.
 
     Returns:
         The URIs whose facts were not there before.
@@ -60,7 +63,7 @@ def add_facts(folder: OutputFolder, new: Mapping[str, InMemoryFacts]) -> set[str
 
 
 def remove_facts(folder: OutputFolder, uris: Collection[str]) -> None:
-    """Remove the facts about some stored files from an output, and the file if none is left.
+    """Remove what `add_facts` recorded about some stored data, and the file if it is then empty.
 
     Raises:
         OutputError: The file cannot be written or removed.
@@ -74,10 +77,10 @@ def remove_facts(folder: OutputFolder, uris: Collection[str]) -> None:
 
 
 def difference_of(folder: OutputFolder, before: str, now: str) -> str:
-    """Return how the columns or the number of rows of two stored files differ.
+    """Describe how the columns or the number of rows differ between two data sets of a job.
 
     Args:
-        folder: The output, which has the facts about both.
+        folder: The output of the job, which has the facts about both.
         before: URI of the stored data of the job in the folder.
         now: URI of the stored data that was passed instead.
 
@@ -92,7 +95,7 @@ def difference_of(folder: OutputFolder, before: str, now: str) -> str:
 
 
 def difference(before: InMemoryFacts, now: InMemoryFacts) -> str:
-    """Return how columns or the number of rows differ; see `difference_of`.
+    """Describe how columns or the number of rows differ, as phrases for an error message.
 
     Example:
         >>> difference(

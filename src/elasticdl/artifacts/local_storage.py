@@ -313,7 +313,7 @@ class LocalStorage:
         return str(self.path(name))
 
     def path(self, name: str) -> Path:
-        """Return the path of a name."""
+        """Return the local path of a file or folder, given its name in the folder."""
         return self.root / name if name else self.root
 
     def read_bytes(self, name: str) -> bytes:

@@ -98,7 +98,7 @@ class RemoteStorage:
             self._put(self._path(name), data)
 
     def _check(self) -> None:
-        """Raise `OutputLostError` if this process no longer holds the folder."""
+        """Raise `OutputLostError` if this process has lost its lock on the folder."""
         if self.fence is not None:
             self.fence.check()
 
@@ -201,7 +201,7 @@ class RemoteStorage:
             self._fs.mv(self._path(name), self._path(to))
 
     def remove_stale(self, of: str | None) -> None:
-        """Remove the temporary files from which dead processes would have made the file `of`.
+        """Remove the temporary files of dead processes that were writing the file `of`.
 
         Does nothing if `of` is None, which means the whole output folder of a job: a folder whose
         upload was interrupted has no manifest, counts as absent, and is replaced later.

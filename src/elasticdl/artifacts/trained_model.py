@@ -312,7 +312,7 @@ def _prepare(
 
 
 def _exports_of(folder: OutputFolder) -> Sequence[str]:
-    """Return the names of the exports of the existing model, which is about to be replaced."""
+    """Return the exports of the old model, to remove those that the new model does not have."""
     try:
         data = folder.read_bytes(MODEL_FILE)
         names = _decode(data, folder.where(MODEL_FILE)).exports
@@ -348,7 +348,10 @@ def _metric_value(value: Any) -> Any:
 
 
 def _seal(body: bytes) -> bytes:
-    """Return the hash of a serialized description, encoded as a field to append to it."""
+    """Return the hash of a serialized description, as a field to append to it.
+
+    With this hash, `load_trained_model` detects a damaged description.
+    """
     sha256 = hashlib.sha256(body).digest()
     return bytes(trained_model_pb2.TrainedModel(sha256=sha256).SerializeToString())
 

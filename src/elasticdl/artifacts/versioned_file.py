@@ -27,7 +27,7 @@ _SETTLE_S = 1.0
 
 
 class Content(NamedTuple):
-    """The content of a file, with the version it had when it was read."""
+    """The content of a file and its version, to be passed to `write` as `replaces`."""
 
     data: bytes
     version: str
@@ -132,7 +132,10 @@ class S3File:
         return str(answer["ETag"])
 
     def without_conditions(self) -> PlainFile:
-        """Return an object for the same file that checks the version itself before it writes."""
+        """Return an object for the same file that checks the version itself before each write.
+
+        It is for stores that ignore the conditions of a write.
+        """
         return PlainFile(self._fs, self._path, settle_s=_SETTLE_S)
 
     def delete(self) -> None:

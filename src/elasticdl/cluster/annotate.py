@@ -165,13 +165,13 @@ class ProgressLog:
 
 
 class _RayJob:
-    """A RayJob whose annotations this pod sets, with the credentials of its service account."""
+    """Sends annotations of the job's RayJob to the API server, with the pod's service account."""
 
     def __init__(self, name: str, account: Path) -> None:
         self._name, self._account = name, account
 
     def annotate(self, annotations: _Texts) -> int:
-        """Patch annotations into the RayJob; return the HTTP status of the response.
+        """Set annotations of the RayJob; return the HTTP status, such as 403 if that is forbidden.
 
         Raises:
             OSError: There is no account, or the server does not answer.

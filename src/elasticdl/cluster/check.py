@@ -50,7 +50,7 @@ class ClusterReport:
 
     @property
     def exit_code(self) -> int:
-        """Exit code: 0 if a job could be submitted."""
+        """Exit code of the command: 0 if a job could be submitted, else that of a finding."""
         return findings.exit_code(self.findings)
 
 

@@ -1,4 +1,4 @@
-"""Findings of a cluster check: one line per subject, with advice.
+"""Findings of a cluster check: judges the server's responses, with advice, one line per subject.
 
 Pure: server responses in, findings out. `exit_code` derives from the findings whether a job could
 be submitted.
@@ -256,7 +256,7 @@ def missing_object(flag: str, kind: str, name: str) -> ClusterFinding:
 
 
 def _container(deployment: Object) -> Object | None:
-    """Return the container of KubeRay's operator in a deployment; None if there is none."""
+    """Return the container that runs KubeRay's operator in a deployment; None if none does."""
     containers = deployment["spec"].get("template", {}).get("spec", {}).get("containers") or ()
     for each in containers:
         image = str(each.get("image", ""))
@@ -269,7 +269,7 @@ def _container(deployment: Object) -> Object | None:
 
 
 def _watched(deployment: Object) -> list[str]:
-    """Return the namespaces that an operator watches; empty means all of them."""
+    """Return the namespaces in which KubeRay's operator runs jobs; empty means all of them."""
     arguments = [str(each) for each in (_container(deployment) or {}).get("args") or ()]
     for number, each in enumerate(arguments):
         name, equals, value = each.lstrip("-").partition("=")

@@ -387,7 +387,10 @@ def _message_of(error: ApiException) -> str:
 
 
 def _of_handshake(error: ApiException) -> Exception:
-    """Convert the error of a failed WebSocket upgrade to one that has the HTTP status."""
+    """Convert the error of a refused port-forward connection to one with the HTTP status.
+
+    The client library reports a failed WebSocket handshake without it.
+    """
     # The client keeps only the message; the status is in the original error.
     refusal: Any = error.__context__
     status = getattr(refusal, "status_code", None)
@@ -401,7 +404,7 @@ def _of_handshake(error: ApiException) -> Exception:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the innermost reason of an error as one line."""
+    """Return the innermost reason of an error, such as "connection refused", as one line."""
     while (inner := getattr(error, "reason", None)) is not None and isinstance(inner, Exception):
         error = inner
     return str(error).splitlines()[0] if str(error) else type(error).__name__

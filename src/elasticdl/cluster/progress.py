@@ -56,8 +56,8 @@ class JobProgress:
         loss: Loss of the last steps; NaN if there were none.
         recent_s: Exponentially weighted sum of the seconds that steps took: the weight of a step
             falls with its age. The speed is `recent_records` or `recent_steps` per `recent_s`.
-        recent_records: The same sum of the records that were trained on.
-        recent_steps: The same sum of the steps.
+        recent_records: The records trained on in these steps, summed with the same weights.
+        recent_steps: The number of these steps, summed with the same weights.
         ranks: Ranks of the current workers.
         is_finished: Whether everything that was requested is done.
     """
@@ -223,7 +223,7 @@ def last_line(lines: Iterable[str]) -> dict[str, str]:
 
 
 def short(annotations: Annotations) -> str:
-    """Return only the annotation `progress`, for a column of a table; empty if it is missing.
+    """Return only the annotation `progress`, for the table of `job list`; empty if missing.
 
     Example:
         >>> short({"elasticdl.org/progress": "epoch 1/2, 25 %", "elasticdl.org/loss": "0.5"})

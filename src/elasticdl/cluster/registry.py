@@ -63,7 +63,7 @@ class ImageReference:
 
     @property
     def is_pinned(self) -> bool:
-        """Whether it always refers to the same image."""
+        """Whether the reference has a digest, so that it always refers to the same image."""
         return ":" in self.reference
 
 
@@ -160,7 +160,7 @@ def _judged(wanted: ImageReference, status: int, digest: str) -> ClusterFinding:
 
 
 def _head(wanted: ImageReference) -> tuple[int, str]:
-    """Request the headers of an image's manifest; return the HTTP status and the image's digest."""
+    """Ask a registry whether it has an image; return the HTTP status and the image's digest."""
     host = _ITS_API if wanted.registry == _DEFAULT_REGISTRY else wanted.registry
     # As container engines do: a registry on this machine needs no certificate.
     scheme = "http" if _LOCAL.fullmatch(host) else "https"

@@ -66,7 +66,7 @@ class RayJobState:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the state is final."""
+        """Whether the state is final: the job succeeded, failed or was stopped."""
         return self.phase in {JobPhase.SUCCEEDED, JobPhase.FAILED, JobPhase.STOPPED}
 
 

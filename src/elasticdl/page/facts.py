@@ -1,4 +1,4 @@
-"""Facts: what the job page shows that is not in the event log, such as settings and reports.
+"""Facts about a job that the page shows but the event log lacks, such as settings and reports.
 
 Callers: `outputs.py` reads them; `status.py` and `view.py` show them.
 """

@@ -317,7 +317,7 @@ def _stalls(stalls: Sequence[Stall]) -> list[PageFinding]:
 
 
 def _behind(history: JobHistory, activity: Activity) -> list[PageFinding]:
-    """Report the longest periods in which a worker committed no batch while others did."""
+    """Build findings about workers that committed no batch for long while others did."""
     late = [
         (last - first, first, tenure.rank)
         for tenure in history.tenures

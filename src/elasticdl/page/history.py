@@ -59,7 +59,7 @@ _STEP_COLUMNS = {
 
 @dataclass(frozen=True)
 class _Block:
-    """Committed batches of consecutive steps, kept in case a later attempt rolls some back.
+    """Committed batches of consecutive steps, kept to recount them if some are rolled back.
 
     Attributes:
         first: Index of its first step in `JobHistory.steps`.
@@ -90,7 +90,7 @@ class JobHistory:
         parties: Name -> its latest `PartyJoined`.
         epoch: The epoch of the latest batches, from 0.
         shard_batches: Committed batches of that epoch, by shard.
-        shard_of: Rank -> the shard of that epoch whose batch it committed last.
+        shard_of: Rank -> the shard to which its last committed batch of that epoch belongs.
         tenures: Every period in which a worker held a rank.
         end: `JobFinished` or `JobFailed` of the last attempt; None while it is running.
         recent_events: The latest events other than steps, oldest first.
@@ -191,9 +191,9 @@ class JobHistory:
 
     @property
     def tenures_so_far(self) -> list[RankTenure]:
-        """`tenures`, including gaps that have not ended.
+        """`tenures`, with the current gap of each worker that has committed no batch for a while.
 
-        A worker that has committed nothing for a while gets a gap up to the last logged step.
+        Such a gap has not ended; it is listed as if it ended at the last logged step.
         """
         now = float(self.steps["time"][-1]) if len(self.steps) else 0.0
         return [

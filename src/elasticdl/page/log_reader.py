@@ -41,7 +41,7 @@ class LogPiece:
     Attributes:
         data: The lines, each with its line feed.
         offset: Offset of the first line in the log, in bytes.
-        is_new_log: The log was rewritten: the lines read before are no longer in it.
+        is_new_log: Whether the log was rewritten, so that it no longer has the lines read before.
     """
 
     data: bytes

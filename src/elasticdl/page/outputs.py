@@ -271,7 +271,7 @@ def _walk(root: OutputFolder, name: str, found: dict[str, OutputFolder], left: l
         root: The folder that the user named.
         name: Folder in `root` to search.
         found: Receives each output by its name in `root`.
-        left: One element: how many more entries may be checked; reduced here.
+        left: A list with one number, how many more entries may be checked; updated here.
     """
     depth = len(PurePosixPath(name).parts)
     for child in root.list(name):

@@ -42,7 +42,10 @@ _END_OF_TIME_S = 253_402_300_800.0
 
 
 class _Line(msgspec.Struct, gc=False):
-    """The fields of a log line that a `StepCommitted` event needs."""
+    """A decoded line of the log; fields that its event lacks have defaults.
+
+    It has the fields of a `StepCommitted` event.
+    """
 
     event: str
     time: float
@@ -300,10 +303,11 @@ def _of_lines(steps: Sequence[_Line]) -> StepColumns | None:
 
 
 def _rows(texts: Sequence[msgspec.Raw]) -> tuple[Ints, Ints] | None:
-    """Parse JSON strings of batch rows; return all rows and their cumulative number per string.
+    """Parse the batch rows of several steps, one JSON string per step.
 
     Returns:
-        None if a string is not a list of rows of five integers.
+        All rows, and for each step the index one past its last row. None if a string is not a list
+        of rows of five integers.
     """
     text = b";".join(texts)
     brackets = text.translate(None, b"0123456789,- ")

@@ -1,6 +1,6 @@
 """Removes secrets from page contents: passwords in addresses, values whose names suggest a secret.
 
-Control characters, which would be acted on instead of displayed, are escaped.
+Control characters, which could change what is displayed, are escaped.
 
 Outputs are shared, and screens can be seen by others. Environment variables are never read. Pure.
 Callers: `view.py`.

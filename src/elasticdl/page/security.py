@@ -41,7 +41,7 @@ def new_token() -> str:
 
 
 def is_token(given: str | None, token: str) -> bool:
-    """Compare a string with the token, in constant time."""
+    """Return whether a string is the token; takes constant time, to resist timing attacks."""
     return given is not None and secrets.compare_digest(
         given.encode(errors="replace"), token.encode()
     )

@@ -39,7 +39,7 @@ class Stall:
         start: Estimated start, in seconds since 1970-01-01 UTC.
         stop: When the first step after it was logged.
         seconds: Duration without progress.
-        cause: What happened then, in words.
+        cause: The likely cause: what the log reports for this period, in words.
         is_planned: Whether an evaluation or a checkpoint is the cause.
     """
 

@@ -33,7 +33,7 @@ _TIMES_USUAL = 5.0
 
 
 class JobState(StrEnum):
-    """State of a job."""
+    """State of a job; it is `KILLED` if its process is gone but the log does not record an end."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -268,7 +268,9 @@ def _waiting(history: JobHistory, job: Job | None, now: float) -> str:
 
 
 def _absent(history: JobHistory, now: float, least_s: float) -> str:
-    """Return a phrase that names workers without a recent batch; empty if there are none.
+    """Return a phrase about workers without a recent batch, to append to the job's status.
+
+    It is such as "; 2 workers without a batch (3, 7), for up to 40 s"; empty if there are none.
 
     Args:
         history: History of the job.

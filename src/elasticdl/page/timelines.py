@@ -68,7 +68,7 @@ class RankTenure:
 
 @dataclass(frozen=True)
 class Segment:
-    """Period of a lane (the timeline of one rank) with one state.
+    """Part of a lane, the timeline of one rank, during which its state does not change.
 
     Attributes:
         start: Start of the period, in seconds since 1970-01-01 UTC.
@@ -165,7 +165,7 @@ def _segments(tenures: Sequence[RankTenure], activity: Activity, end: float) -> 
 
 
 class Activity:
-    """Knows when a job trained and when it paused, to find workers that fell behind the others.
+    """The times when a job trained, to tell workers that fell behind from pauses of the whole job.
 
     Args:
         logged: When steps were logged, ascending, in seconds since 1970-01-01 UTC.
@@ -180,7 +180,10 @@ class Activity:
         self._trained = np.append(0.0, np.cumsum(trained))
 
     def behind(self, tenure: RankTenure) -> list[tuple[float, float]]:
-        """Return the periods (start, stop) in which only other workers committed batches."""
+        """Return the periods (start, stop) in which the worker of a tenure fell behind.
+
+        In these periods, the worker committed no batch, but other workers did.
+        """
         if not tenure.gaps:
             return []
         first, last = np.searchsorted(self._logged, np.array(tenure.gaps)).T

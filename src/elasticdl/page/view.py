@@ -484,7 +484,7 @@ def _stalls_of(
 
 
 def _longest(stalls: Sequence[Stall]) -> list[Stall]:
-    """Return the longest stalls, at most `_MAX_STALLS`, oldest first."""
+    """Select the longest stalls, at most `_MAX_STALLS`, to be drawn; return them oldest first."""
     chosen = sorted(stalls, key=lambda stall: -stall.seconds)[:_MAX_STALLS]
     return sorted(chosen, key=lambda stall: stall.start)
 
@@ -515,7 +515,7 @@ def _mean_speed(history: JobHistory) -> float | None:
 
 
 def _compared(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten a job's settings, except its output, to dotted names, for comparing jobs."""
+    """Flatten a job's settings (dotted name -> value), except its output, for comparing jobs."""
     leaves: dict[str, Any] = {}
 
     def walk(value: Any, name: str) -> None:

@@ -133,7 +133,7 @@ def _cookie_name(request: Request) -> str:
 
 
 class _Site:
-    """Request handlers for the URLs that the module docstring lists.
+    """Request handlers of the job page, one for each URL such as `/jobs.json` and `/events`.
 
     Args:
         find: Function () -> outputs to show, by name; called repeatedly to find new ones.

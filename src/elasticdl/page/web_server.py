@@ -203,7 +203,7 @@ def _bound(host: str, port: int, listen: str) -> socket.socket:
 
 @dataclass(frozen=True)
 class InPod:
-    """Address of a job's page inside a pod on a cluster.
+    """Port and token of a job's page in a pod on a cluster, from the pod's environment variables.
 
     Attributes:
         port: Port on the pod's loopback.

@@ -1,4 +1,4 @@
-"""Training and prediction from SQL: statements, databases, models by name.
+"""SQL front end: statements such as `SELECT ... TO TRAIN ...` train models and predict with them.
 
 In a notebook, `%load_ext elasticdl.sql` adds the magics of `notebook.py`.
 """

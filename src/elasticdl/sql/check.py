@@ -380,7 +380,10 @@ def _check_values(statement: Train, program: str, zoo: Path | None) -> None:
 
 
 def _unlike_classes(name: str, given: Mapping[str, Any]) -> str:
-    """Describe the mistake in the model parameter `classes` or `class_counts`; empty if none.
+    """Check the model parameter `classes` or `class_counts`; return "" if it is valid.
+
+    Otherwise, return a phrase that completes an error message, such as "expected the number of rows
+    of each of the 3 classes".
 
     Args:
         name: The parameter to check.
@@ -398,14 +401,15 @@ def _unlike_classes(name: str, given: Mapping[str, Any]) -> str:
 
 
 def _unlike(value: Any, default: str | None) -> str:
-    """Describe the type that a parameter expects if a value has another type; else return "".
+    """Check that a parameter's value has the type of its default; return "" if it has.
 
     Args:
         value: The value in the statement.
         default: The parameter's default, as Python source; None if it has no default.
 
     Returns:
-        A phrase such as "expected a value of the same type as the default, 0.1".
+        Otherwise, a phrase that completes an error message, such as "expected a value of the same
+        type as the default, 0.1".
     """
     try:
         like = literal_eval(default or "None")

@@ -65,7 +65,13 @@ _MAX_LETTERS = 100
 
 
 class _Clauses(NamedTuple):
-    """The parsed clauses of a statement: WITH, COLUMN, and keyword -> name for the others."""
+    """The parsed clauses of a statement.
+
+    Attributes:
+        attributes: The WITH clause.
+        columns: The COLUMN clause.
+        words: Keyword of any other clause, such as LABEL or INTO -> the name after it.
+    """
 
     attributes: Attributes
     columns: Sequence[Argument]
@@ -198,11 +204,12 @@ def _hint(found: str, verb: str, seen: Sequence[str]) -> str:
 
 
 def _take_label_and_advise(tokens: _Tokens, begin: int) -> str:
-    """Consume the words after LABEL; return advice for the error that there is more than one.
+    """Skip the words of a LABEL clause that has more than one, and return advice for the error.
 
     Returns:
-        Text that completes the error message: advice to put the words in double quotes, or just a
-        full stop if they are not a name with blanks.
+        Text that completes the error message: advice to put the words in double quotes, such as
+        '. A name with blanks needs to be in double quotes: LABEL "net price"'; or just "." if they
+        cannot be a name with blanks.
     """
     while not tokens.is_done and tokens.peek().text.upper() not in CLAUSES:
         tokens.take()
@@ -321,7 +328,7 @@ def _check_model_name(program: str, name: Word) -> None:
 
 
 class _Tokenizer(Tokenizer):
-    """Tokenizer that accepts names in double quotes, and in the backticks of MySQL."""
+    """Tokenizer for the clauses; accepts names in double quotes and in backticks, as in MySQL."""
 
     IDENTIFIERS: ClassVar = ['"', "`"]
 
@@ -387,7 +394,7 @@ class _Tokens:
         return self.take()
 
     def back(self) -> None:
-        """Step back by one token."""
+        """Undo the last `take`: the next token is again the one that was read last."""
         self._next -= 1
 
     def accept(self, kind: TokenType) -> bool:

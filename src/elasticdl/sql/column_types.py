@@ -121,5 +121,5 @@ it to DOUBLE PRECISION, or choose another column.'
 
 
 def why_generated(column: str) -> str:
-    """Explain that a generated column cannot be written."""
+    """Explain in an error message that the database computes a column, so it cannot be written."""
     return f"the column {column} is generated: the database computes it. Choose another column."

@@ -81,7 +81,7 @@ class _Reader:
         self._names, self._program, self._label = names, program, label
 
     def feature(self, argument: Argument) -> dict[str, Any]:
-        """Convert one argument of the clause to a feature."""
+        """Convert one entry of the clause, such as `age` or `EMBEDDING(role, 8)`, to a feature."""
         if isinstance(argument, Word):
             return {"derive": {}, "column": self._column(argument)}
         if isinstance(argument, Value) and isinstance(argument.value, str):

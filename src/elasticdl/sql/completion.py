@@ -74,13 +74,13 @@ class CompletionNames:
         return self._columns[table]
 
     def zoo(self) -> Sequence[str]:
-        """Return the names of the models of the zoo."""
+        """Return the names of the zoo's models, which can follow TO TRAIN."""
         if self._zoo is None:
             self._zoo = [entry.name for entry in entries(self._zoo_folder or PREBUILT)]
         return self._zoo
 
     def trained(self) -> Sequence[str]:
-        """Return the names of the trained models."""
+        """Return the names of the trained models, which can follow USING, for example."""
         return self._models.names()
 
 
@@ -96,7 +96,7 @@ def word_before(text: str) -> str:
 
 
 def words_for(before: str, text: str, names: CompletionNames) -> list[str]:
-    """Return the completions of the word before the cursor.
+    """Return words that start with the word before the cursor and can replace it.
 
     Args:
         before: The text before the cursor.

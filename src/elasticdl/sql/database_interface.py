@@ -119,7 +119,7 @@ class Database(Protocol):
     is_in_memory: bool
 
     def quote(self, name: Name) -> str:
-        """Return the name of a table as SQL; see `names.py`."""
+        """Quote the name of a table by the rules of the database, for use in a statement."""
         ...
 
     def read(self, select: str) -> AbstractContextManager[RowSource]:
@@ -177,8 +177,8 @@ class Database(Protocol):
         Args:
             table: Name of the table.
             key: Columns of the table that identify a row, as `TableInfo.key`.
-            rows: First the values of the key, in its order and under any names; then the new
-                values, under the names of their target columns.
+            rows: The first columns are the values of `key`, in its order and under any names. The
+                other columns are the new values, named like their target columns.
 
         Returns:
             The number of rows that matched.

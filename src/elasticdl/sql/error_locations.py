@@ -45,7 +45,10 @@ _REPEATED = re.compile(r"\s*^LINE \d+:.*", re.MULTILINE | re.DOTALL)
 
 
 class MistakeError(DatabaseError, UsageError):
-    """A name is unknown to the database, or the statement has a syntax error."""
+    """A `DatabaseError` that the user caused: a name is unknown, or the syntax is wrong.
+
+    It has the exit code of a usage error, like mistakes that are found without the database.
+    """
 
     # Same code as for names that are checked here, such as those of LABEL.
     exit_code = UsageError.exit_code

@@ -53,7 +53,8 @@ class EvaluateRequest:
     Attributes:
         select: The query.
         model: Name of the trained model.
-        label: The column with the true values. None: the column that the model was trained on.
+        label: The column with the true values. None: the column that the model was trained to
+            predict.
         into: The table for the metrics. None: only display them.
         options: Options of `job_options.evaluation_job`.
         statement: The statement's text, for errors.
@@ -138,8 +139,8 @@ def store_result(
     """Append a result, with the model's version and the time, to the INTO table, if there is one.
 
     Args:
-        result: The rows.
-        into: The table for the metrics. None: store nothing.
+        result: The rows: metrics, or the importances of an EXPLAIN statement.
+        into: The table to append to. None: store nothing.
         kept: Columns to write, from `check_into`.
         version: The model version that was used.
         database: Database of the table.
@@ -232,7 +233,7 @@ def read_rows(  # noqa: PLR0917 - a query, and how to store its rows
 
 
 def _first(batches: Iterable[pa.RecordBatch], most: int | None) -> Iterator[pa.RecordBatch]:
-    """Yield the first `most` rows; None means all."""
+    """Yield the first `most` rows of batches, or all of them if it is None."""
     left = most
     for batch in batches:
         yield batch if left is None else batch.slice(0, left)

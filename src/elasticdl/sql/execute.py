@@ -57,7 +57,10 @@ RunSubmitter = Callable[[Path, "dict[str, str]"], int]
 
 
 class SubmitterError(ElasticDLError):
-    """A submitter (see `submitter.py`) failed and printed why; this error has its exit code."""
+    """A submitter, the process that runs one statement, failed after printing the reason.
+
+    The error has the exit code of the process.
+    """
 
     def __init__(self, exit_code: int) -> None:
         # A process killed by signal N has the exit code -N; shells report 128 + N.
@@ -74,8 +77,8 @@ class SqlSession:
         database: URL of the database. None: that of the environment, else one in memory.
         models: Folder of the trained models.
         zoo: Folder of model files; None is the prebuilt zoo.
-        run_submitter: Function (file of a submitter, its environment) -> exit code of the
-            submitter, which it runs; see `submitter.py`.
+        run_submitter: Function (path, environment) that runs a submitter, the generated program for
+            one statement (`submitter.py`), as a process and returns its exit code.
     """
 
     database: str | None = None
@@ -91,8 +94,8 @@ class Result:
     Attributes:
         statement: The statement.
         rows: Its rows, which must be read before the next result is requested; None if it has none.
-        program: Source of the submitter (see `submitter.py`), if `execute` was called with
-            `explain`; else None.
+        program: Source of the program that would run the statement (see `submitter.py`), if
+            `execute` was called with `explain`; else None.
     """
 
     statement: Statement

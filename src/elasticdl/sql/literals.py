@@ -122,8 +122,8 @@ def _standing(program: str, found: list[re.Match[str]], dialect: str) -> list[st
         dialect: Name of the database's dialect in sqlglot.
 
     Returns:
-        For each variable "alone" (where a literal may be), "within" (in quotes or a longer token)
-        or "comment".
+        For each variable "alone" (where a literal may be), "within" (in quotes or part of a longer
+        token, where it is rejected) or "comment" (where it is left as it is).
     """
     parts, stop = [], 0
     places = [_PLACE.format(number) for number in range(len(found))]

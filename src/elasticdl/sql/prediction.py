@@ -78,7 +78,7 @@ class PredictRequest:
 
     @property
     def columns(self) -> list[str]:
-        """The columns to write."""
+        """Columns to write: for the predictions and, if requested, for their probability."""
         return [self.column, *([self.probability] if self.probability else [])]
 
 
@@ -344,7 +344,7 @@ def _checked_columns(request: PredictRequest, table: TableInfo, record: ModelRec
 def _predicted_kind(request: PredictRequest, record: ModelRecord | None) -> str:
     """Return the kind of the predicted values, such as "number" or "text"; empty if unknown.
 
-    See `column_types.kind_of_values`.
+    The kind decides whether the target column can hold the predictions.
     """
     if request.output not in {None, _PREDICTION}:
         return ""

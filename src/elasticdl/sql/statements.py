@@ -150,7 +150,8 @@ class Evaluate:
         select: The query whose rows are evaluated on.
         model: Name of the trained model.
         attributes: The WITH clause.
-        label: The column with the true values; None means the column the model was trained on.
+        label: The column with the true values; None means the column that the model was trained to
+            predict.
         into: The table for the metrics. None: only display them.
         text: The whole statement.
         span: Position in the program.

@@ -155,7 +155,7 @@ def _end(
 
 
 def end_with_stdin() -> None:
-    """Make this submitter process exit when its parent process has ended."""
+    """Watch standard input in a thread, and stop this submitter once its parent has ended."""
     if os.environ.get(WATCHED):
         threading.Thread(target=_watch, daemon=True).start()
 

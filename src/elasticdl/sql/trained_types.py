@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def feature_columns(record: ModelRecord) -> list[str]:
-    """Return the columns that a model computes its features from, with their names in training."""
+    """Return the columns from which a model computes its features, as named in training."""
     return list(_columns_of(record.details.get("params", {}).get("columns", [])))
 
 
@@ -32,6 +32,9 @@ def unlike_trained(
     name: str, type_: pa.DataType, trained: str, record: ModelRecord, model: str
 ) -> str:
     """Describe how a column's type differs from the training data; empty if it does not.
+
+    The text is an error message, such as "The column 'age' holds text, but m was trained on
+    numbers. Convert it: ...".
 
     Args:
         name: The column, as the SELECT names it.

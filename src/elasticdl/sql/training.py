@@ -282,7 +282,7 @@ def _derives_scale(request: TrainRequest) -> bool:
 
 
 def _no_row(request: TrainRequest, error: NoRowError) -> DataError:
-    """Build the error for a query without a row to train on."""
+    """Build the error for a query without a row to train on, such as if all are held out."""
     if error.num_held_out and request.validation_select is None:
         return DataError(
             f"All {counted(error.num_held_out, 'row')} are held out for validation "
@@ -361,7 +361,10 @@ def _params(request: TrainRequest, snapshot: FileSnapshot, reporter: Reporter) -
 
 
 def _check_counts(params: Mapping[str, Any], request: TrainRequest) -> None:
-    """Raise a `UsageError` with its position if class_counts does not fit the label's values."""
+    """Raise a `UsageError` if `class_counts` does not have one number per value of the label.
+
+    The message points at `class_counts` in the statement.
+    """
     classes, counts = params["classes"], params.get("class_counts")
     if counts is None or len(counts) == len(classes):
         return
@@ -376,7 +379,7 @@ def _check_counts(params: Mapping[str, Any], request: TrainRequest) -> None:
 
 
 def _rounded_columns(features: Sequence[Mapping[str, Any]], snapshot: FileSnapshot) -> list[str]:
-    """Return the columns of numeric features whose integers exceed 2^53 and so will be rounded."""
+    """Return the numeric feature columns with integers above 2^53, which lose digits as floats."""
     sources = [each.get("of", each) if each["kind"] == "bucket" else each for each in features]
     names = [source["column"] for source in sources if source["kind"] == "number"]
     return [column.name for column in snapshot.columns if column.name in names and column.is_wide]
@@ -425,7 +428,7 @@ def _note_rare(
 
 
 def _options(request: TrainRequest, snapshot: FileSnapshot) -> dict[str, Any]:
-    """Complete the request's training options with defaults for a table of this size."""
+    """Return the request's training options, with defaults that suit the number of rows."""
     options = dict(request.options)
     rows = snapshot.num_training
     size, least_epochs = next((size, epochs) for most, size, epochs in _SIZES if rows <= most)

@@ -1,1 +1,1 @@
-"""Trackers that show training runs in other tools: MLflow, TensorBoard. See `tracker.py`."""
+"""Trackers, which show training runs in other tools: MLflow, TensorBoard."""

@@ -50,7 +50,7 @@ class Log(Protocol):
         ...
 
     def publish(self) -> None:
-        """Make the events written so far durable."""
+        """Make the events written so far survive a crash: flush or upload the log."""
         ...
 
 
@@ -205,7 +205,7 @@ class FollowedLog:
                         rested_s[number] = time.monotonic() + self._retry_s
 
     def _try(self, tracker: Tracker, waiting: deque[_Update]) -> None:
-        """Send a tracker its queued items in order; stop at the first that it cannot accept now."""
+        """Send queued updates to a tracker in order, until it cannot accept one now."""
         while waiting:
             try:
                 waiting[0](tracker)

@@ -40,7 +40,10 @@ class MetricNames:
         self._taken = {*self.renamed, *kept}
 
     def of(self, originals: Iterable[str]) -> dict[str, str]:
-        """Return each metric's name -> its name in the tracker; valid names are assigned first."""
+        """Return each metric's name -> its name in the tracker, assigning new names where needed.
+
+        Valid names are assigned first, so that they stay unchanged.
+        """
         originals = list(originals)
         for original in sorted(originals, key=lambda name: allowed(name) != name):
             if original not in self._names:

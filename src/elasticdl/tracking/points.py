@@ -34,7 +34,7 @@ _VALIDATION = "val_"
 
 
 class Points:
-    """Converts events to points, in order.
+    """Converts the events of a job, in order, to the points that trackers record.
 
     Args:
         interval_s: Steps whose events lie within this number of seconds become one point.

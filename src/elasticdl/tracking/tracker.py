@@ -31,7 +31,7 @@ class RunStatus(enum.Enum):
 
 
 class Kind(enum.Enum):
-    """Reason why a `MetricPoint` was recorded."""
+    """What led to a `MetricPoint`: the end of an epoch, an evaluation, some steps, or a report."""
 
     EPOCH = "epoch"
     EVALUATION = "evaluation"
@@ -41,7 +41,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class MetricPoint:
-    """Metrics at one moment.
+    """Metrics at one moment of training, which a tracker records together.
 
     Attributes:
         kind: Reason for the point: an epoch ended, the validation data were evaluated, some

@@ -228,7 +228,7 @@ class _Steps:
 
 
 class _Layers:
-    """Progress of pushing an image, from the messages of the engine about its layers."""
+    """Sums up the progress of pushing an image, from the engine's messages about its layers."""
 
     def __init__(self) -> None:
         self._layers: dict[str, tuple[int, int]] = {}

@@ -128,11 +128,11 @@ def _closure(
 
 
 def _needs(package: Distribution, extra: str, environment: dict[str, str]) -> Iterator[Requirement]:
-    """Yield the requirements that an extra of a package adds; for "", those of the bare package.
+    """Yield the packages that an extra of a package requires in addition to the package itself.
 
     Args:
         package: The distribution that declares them.
-        extra: Name of the extra.
+        extra: Name of the extra. Empty: yield the requirements without any extra.
         environment: Environment markers (PEP 508) of the image's platform.
     """
     for each in _requirements(package):

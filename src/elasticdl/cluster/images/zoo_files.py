@@ -129,8 +129,8 @@ def _rules(file: Path, *, anchored: bool = False) -> pathspec.GitIgnoreSpec | No
 
     Args:
         file: .gitignore or .dockerignore.
-        anchored: Names are relative to the root, as in a .dockerignore; otherwise they match in
-            any folder below.
+        anchored: Whether names are relative to the root, as in a .dockerignore; otherwise they
+            match in any folder below.
     """
     if not file.is_file():
         return None

@@ -1,4 +1,4 @@
-"""Exists only for old imports: `from elasticdl.python.common.constants import Mode`."""
+"""Lets model files keep an old import, `elasticdl.python.common.constants.Mode`."""
 
 from __future__ import annotations
 

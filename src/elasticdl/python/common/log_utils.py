@@ -1,4 +1,4 @@
-"""Exists only for old imports: `from elasticdl.python.common.log_utils import default_logger`."""
+"""Lets model files keep an old import, `elasticdl.python.common.log_utils.default_logger`."""
 
 from __future__ import annotations
 

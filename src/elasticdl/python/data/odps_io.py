@@ -1,4 +1,4 @@
-"""Exists only for old imports: some model files import `ODPSWriter` from here.
+"""Lets model files keep an old import: some import `ODPSWriter` from here.
 
 They create a writer only if environment variables name a MaxCompute table. ElasticDL does not write
 to such tables.

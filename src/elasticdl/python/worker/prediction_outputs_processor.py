@@ -1,4 +1,4 @@
-"""Exists only for old imports: the base class of a model's `PredictionOutputsProcessor`."""
+"""Lets old model files import the base class of their `PredictionOutputsProcessor` from here."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 with rows by row number (`rowid`). These numbers stay the same from the SELECT to the UPDATE,
 because no other process can write to the file while it is open here.
 
-Used by `database.open_database`.
+Used by `database_interface.open_database`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _OURS = re.compile(
 
 
 class DuckDB(BaseDatabase):
-    """A DuckDB database; see `database.Database`.
+    """A DuckDB database; see `database_interface.Database`.
 
     Args:
         path: File of the database. None: create the database in memory.

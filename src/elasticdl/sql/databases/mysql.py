@@ -14,7 +14,7 @@ everything else has been checked and loaded, just before the rows are changed, a
 again if the change fails. If the process is killed in between, the column stays, with NULL in every
 row. Tables of storage engines without transactions (MyISAM, Aria) are rejected.
 
-Used by `database.open_database`.
+Used by `database_interface.open_database`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _DAY = dt.timedelta(days=1)
 
 
 class MySQL(SQLAlchemyConnection):
-    """A MySQL or MariaDB database; see `database.Database`.
+    """A MySQL or MariaDB database; see `database_interface.Database`.
 
     Args:
         url: `mysql://USER:PASSWORD@HOST:PORT/NAME`; `?unix_socket=PATH` and other options are
@@ -107,7 +107,7 @@ class MySQL(SQLAlchemyConnection):
         )
 
     def quote(self, name: Name) -> str:
-        """Return the name of a table as SQL."""
+        """Quote the name of a table with backticks, for use in a statement."""
         return quoted(name, self.mark)
 
     def _abandon(self, connection: sa.Connection, result: sa.CursorResult[Any]) -> None:
@@ -290,7 +290,10 @@ class MySQL(SQLAlchemyConnection):
         )
 
     def _key(self, key: str, type_: str | None) -> str:  # noqa: ARG002 - for other databases
-        """Return a key column of the temporary table as SQL; it already has the target's type."""
+        """Return a key column of the temporary table as SQL, without a cast.
+
+        The temporary table was created with the type of the target's column.
+        """
         return f"given.{key}"
 
     def _create(
@@ -349,7 +352,7 @@ class _Transaction(Transaction):
 
 
 def _code(error: Exception) -> int | None:
-    """Return the server's error number."""
+    """Return MySQL's number of an error, such as 1060 for a duplicate column; None if unknown."""
     reason = getattr(error, "orig", error)
     return reason.args[0] if reason.args else None
 

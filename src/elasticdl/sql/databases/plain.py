@@ -55,7 +55,7 @@ def plain_rows(
     name: str,
     plain: Callable[[pa.Field], Plain] | None = None,
 ) -> RowSource:
-    """Convert a driver's rows to the plain types that the module docstring lists.
+    """Convert a driver's rows to plain types, the few Arrow types used for all databases.
 
     Args:
         schema: The driver's schema.
@@ -94,7 +94,7 @@ def _converted(
 
 
 def plain_type(found: pa.DataType) -> Plain:
-    """Map an Arrow type to its plain type and a function that converts its columns.
+    """Map a driver's Arrow type to its plain type and a function that converts its columns.
 
     Raises:
         UnreadableTypeError: There is no plain type for it.

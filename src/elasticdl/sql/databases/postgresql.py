@@ -10,7 +10,7 @@ Types are converted as in `plain.py`, and:
 * A name is first looked up as written, then in lower case, as PostgreSQL does for names without
   quotes.
 
-Used by `database.open_database`.
+Used by `database_interface.open_database`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _INTERNAL = ("pg_catalog", "information_schema")
 
 
 class PostgreSQL(BaseDatabase):
-    """A PostgreSQL database; see `database.Database`.
+    """A PostgreSQL database; see `database_interface.Database`.
 
     Args:
         url: `postgresql://USER:PASSWORD@HOST:PORT/NAME?OPTIONS`, in the syntax of libpq.
@@ -187,7 +187,7 @@ class PostgreSQL(BaseDatabase):
             yield batch
 
     def _plain(self, field: pa.Field) -> Plain:
-        """Map a column of the driver to its plain type; see `plain.plain_type`."""
+        """Map a column of the driver to its plain type and a function that converts the column."""
         return self._plain_of(field.type, field.metadata or {})
 
     def _plain_of(self, found: pa.DataType, metadata: Mapping[bytes, bytes]) -> Plain:
@@ -214,7 +214,10 @@ class PostgreSQL(BaseDatabase):
         return plain_type(found)
 
     def _is_text(self, type_name: str) -> bool:
-        """Return whether a type's binary form equals its text form: enumerations, and citext."""
+        """Return whether values of a type, which the driver reads as bytes, can be used as text.
+
+        This holds for enumerations and citext: PostgreSQL sends their text.
+        """
         unnamed = re.fullmatch(r"unnamed<oid:(\d+)>", type_name)
         which = f"oid = {unnamed[1]}" if unnamed else f"typname = {literal(type_name)}"
         found = self._fetch(f"SELECT typtype::text, typname::text FROM pg_type WHERE {which}")
@@ -349,7 +352,10 @@ class _Transaction(Transaction):
 
 
 def _numeric(typmod: bytes) -> Plain:
-    """Map a NUMERIC's type modifier (-1: no precision) to its plain type and conversion."""
+    """Map a NUMERIC column to its plain type and conversion, by its type modifier.
+
+    The modifier contains precision and scale; it is -1 if the column has none.
+    """
     modifier = int(typmod) - _OPAQUE_SIZE
     if modifier < 0:
         return pa.float64(), lambda array: array.cast(pa.float64())

@@ -97,7 +97,7 @@ class DatabaseQuery:
         self.abandoned: _Call[Any] | None = None
 
     def cancel(self) -> None:
-        """Cancel the current call."""
+        """Cancel the driver call that is running, if there is one, from another thread."""
         with self._lock:
             if not self._is_over:
                 self.is_cancelled = True
@@ -171,7 +171,7 @@ class _Call(Generic[Found]):
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Start the call."""
+        """Start the driver call in a background thread; return at once."""
         threading.Thread(target=self._run, name="query", daemon=True).start()
 
     def _run(self) -> None:

@@ -7,7 +7,7 @@ transaction, because temporary tables differ too much between databases; it is s
 rows. Where ALTER TABLE or CREATE TABLE commits implicitly (Oracle, for example), a failure may
 leave an empty column or table behind.
 
-Used by `database.open_database`; `mysql.py` extends it for its database.
+Used by `database_interface.open_database`; `mysql.py` extends it for its database.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class SQLAlchemyConnection(BaseDatabase):
             pass
 
     def quote(self, name: Name) -> str:
-        """Return the name of a table as SQL."""
+        """Quote the name of a table by the rules of the database, for use in a statement."""
         marks = self._engine.dialect.identifier_preparer
         return ".".join(
             f"{marks.initial_quote}{part.replace(marks.final_quote, marks.final_quote * 2)}"
@@ -266,7 +266,7 @@ class SQLAlchemyConnection(BaseDatabase):
 
 
 class SQLAlchemyDatabase(SQLAlchemyConnection):
-    """Any database with a SQLAlchemy driver but no module of its own; see `database.Database`."""
+    """Any database with a SQLAlchemy driver but no module of its own in this folder."""
 
     words: ClassVar[Mapping[str, str]] = {}
 
@@ -360,12 +360,12 @@ class SQLAlchemyDatabase(SQLAlchemyConnection):
 
 
 class _Reading:
-    """Reader that fetches a result batch by batch.
+    """Fetches the rows of a query's result batch by batch, with calls that can be cancelled.
 
     Args:
         result: The result.
         errors: Function () -> context manager that converts the driver's errors to ours.
-        query: Makes the driver's calls, so that they can be cancelled.
+        query: The query, through which the driver's calls are made so that they can be cancelled.
     """
 
     def __init__(
@@ -390,14 +390,14 @@ class _Reading:
         return rows
 
     def peek(self) -> Sequence[Any]:
-        """Return the rows that the next `fetch` will return."""
+        """Return the rows that the next `fetch` will return, to derive the columns' types first."""
         rows = self.fetch()
         if rows:
             self._ahead.append(rows)
         return rows
 
     def read_all(self) -> None:
-        """Fetch all rows now."""
+        """Fetch all rows into memory, so that `run` can commit before they are used."""
         if not self.is_at_end:
             with self._errors():
                 rows = self._query.wait_for(self._result.fetchall)

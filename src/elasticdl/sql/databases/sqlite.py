@@ -12,7 +12,7 @@ find the types of its values, then to read them. Types are converted as in `plai
 * Row numbers are the key if there is no other. A VACUUM by another program between the SELECT and
   the UPDATE can change them; a PRIMARY KEY prevents that.
 
-Used by `database.open_database`.
+Used by `database_interface.open_database`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _CLASSES = ("integer", "real", "text", "blob")
 
 
 class SQLite(BaseDatabase):
-    """A SQLite database; see `database.Database`.
+    """A SQLite database; see `database_interface.Database`.
 
     Args:
         path: File of the database. None: create the database in memory.
@@ -293,7 +293,7 @@ class SQLite(BaseDatabase):
             return [*_column_of(connection, "PRAGMA database_list", 1), "temp"]
 
     def _key(self, key: str, type_: str | None) -> str:  # noqa: ARG002 - for other databases
-        """Return a key column of the temporary table as SQL; SQLite needs no cast."""
+        """Return a key column of the temporary table as SQL; comparisons in SQLite need no cast."""
         return f"given.{key}"
 
     @contextlib.contextmanager
@@ -316,7 +316,10 @@ class SQLite(BaseDatabase):
 
 
 def _short(cursor: sqlite3.Cursor, rows: Sequence[Sequence[Any]]) -> RowSource:
-    """Convert the rows of a short result to Arrow, each column typed by all of its values."""
+    """Convert the result of a statement that is not a query, such as a PRAGMA, to Arrow.
+
+    The type of each column is derived from all of its values.
+    """
     names = [column[0] for column in cursor.description]
     values = list(zip(*rows, strict=True)) if rows else [() for _ in names]
     try:

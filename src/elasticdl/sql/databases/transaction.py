@@ -86,7 +86,8 @@ class BaseDatabase(ABC):
 
     Attributes:
         mark: Quotation mark for names.
-        words: Names of the database's types for Arrow types; see `plain.written_type`.
+        words: Arrow type -> the database's type, such as `int64` -> `BIGINT`; see
+            `plain.written_type`.
         ddl_commits: Whether ALTER TABLE commits the transaction.
     """
 
@@ -122,7 +123,7 @@ class BaseDatabase(ABC):
 
     @contextlib.contextmanager
     def _filling(self, info: TableInfo, names: Sequence[str]) -> Iterator[None]:
-        """Context manager that adds the names of the columns being filled to database errors."""
+        """Context manager that names the columns being filled in each database error."""
         try:
             with self._errors():
                 yield
@@ -138,12 +139,12 @@ class BaseDatabase(ABC):
 
     @contextlib.contextmanager
     def _cancellable(self) -> Iterator[Transaction]:
-        """Begin a transaction with cancellable statements; see `queries.py`."""
+        """Begin a transaction whose statements `interrupt` can cancel; otherwise like `_begin`."""
         with self._begin() as transaction, self._queries.registered(transaction.cancel) as query:
             yield _Cancellable(transaction, query)
 
     def quote(self, name: Name) -> str:
-        """Return the name of a table as SQL."""
+        """Quote the name of a table with `mark`, for use in a statement."""
         return quoted(name, self.mark)
 
     @contextlib.contextmanager
@@ -219,7 +220,7 @@ class BaseDatabase(ABC):
             return transaction.run(_insert(where, quoted_names, values))
 
     def _appended(self, info: TableInfo, rows: RowSource) -> list[str]:
-        """Find the table's column of the same name for each column of the rows to append.
+        """Map each column of the rows to append to the table's column of the same name.
 
         Raises:
             DatabaseError: The table has no such column, or the values do not fit it.
@@ -344,7 +345,7 @@ class BaseDatabase(ABC):
             info: The table.
             keys: Column of the temporary table -> column of the key.
             values: Column of the table -> column of the temporary table.
-            part: The source of the values; see `Transaction.given_parts`.
+            part: Part of the temporary table, as SQL, from `Transaction.given_parts`.
         """
         changes = ", ".join(
             f"{column_name(name, self.mark)} = given.{value}" for name, value in values.items()
@@ -488,7 +489,12 @@ def _insert(table: str, columns: Sequence[str], values: Sequence[str]) -> str:
 
 
 def renamed(rows: RowSource, names: Sequence[str]) -> RowSource:
-    """Return the rows with new column names, given in the order of the columns."""
+    """Rename the columns of rows, for example to those of the temporary table.
+
+    Args:
+        rows: The rows.
+        names: New name of each column, in order.
+    """
     schema = pa.schema(
         pa.field(name, field.type) for name, field in zip(names, rows.schema, strict=True)
     )

@@ -1,4 +1,4 @@
-"""Conversion between Arrow batches and Python tuples, for drivers that work with tuples.
+"""Conversion between Arrow batches and tuples, for drivers that return and accept rows as tuples.
 
 Used by `sqlite.py`, `mysql.py` and `sqlalchemy.py`.
 """

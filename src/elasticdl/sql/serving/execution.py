@@ -254,7 +254,7 @@ class Execution:
             )
 
     def _reason(self, error: SubmitterError) -> str:
-        """Return the error message that a failed submitter has printed."""
+        """Return the error message that a failed submitter printed, or else a general one."""
         lines = list(self._lines)
         for at in range(len(lines) - 1, -1, -1):
             if _ERROR.match(lines[at]):

@@ -50,7 +50,7 @@ class JobOutput:
                 self._first += 1
 
     def end(self, failure: BaseException | None = None) -> None:
-        """Mark the output as complete."""
+        """Record that the job has ended, with the error if it failed; no response follows."""
         with self._lock:
             self.failure, self._ended_s = failure, time.monotonic()
 

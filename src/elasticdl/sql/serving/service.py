@@ -117,7 +117,7 @@ class Server:
         self._server.wait_for_termination()
 
     def stop(self) -> None:
-        """Reject new calls and cancel all executions; submitters save their progress."""
+        """Reject new calls, cancel all executions, and wait until their progress is saved."""
         with self._lock:
             running = list(self._running)
         for execution in running:
@@ -259,7 +259,10 @@ class Server:
 
 
 class _Outbox:
-    """Queue of responses from an execution to its call, in bounded memory."""
+    """Passes responses from the thread that runs a program to the gRPC call that sends them.
+
+    Its queue is bounded, so a program waits for a client that reads slowly.
+    """
 
     def __init__(self) -> None:
         self.stop = threading.Event()
@@ -297,7 +300,10 @@ class _Outbox:
 
 
 class _Unreadable:
-    """Placeholder for a request that cannot be parsed; gRPC treats None as an internal error."""
+    """Stands for a request that cannot be parsed, so that the client gets a clear error.
+
+    If the parser returned None or raised, gRPC would report an internal error.
+    """
 
 
 def _reader(message: Any) -> Callable[[bytes], Any]:

@@ -80,7 +80,7 @@ def _message(value: Any) -> Any:  # noqa: C901, PLR0911 - one for each type
 
 
 def unpacked(message: any_pb2.Any) -> Any:
-    """Decode a value encoded by `packed`; some types stay strings, see the module docstring.
+    """Decode a value encoded by `packed`; dates, decimals and lists, for example, stay strings.
 
     Raises:
         ValueError: The value's type is not part of this protocol.

@@ -1,4 +1,4 @@
-"""Exists only for old imports: `AbstractDataReader`, the base class of users' data readers."""
+"""Lets old code import `AbstractDataReader`, the base class of users' data readers, from here."""
 
 from __future__ import annotations
 
