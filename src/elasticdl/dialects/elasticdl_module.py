@@ -315,7 +315,10 @@ def _framework_there(model_code: ModelCode) -> Framework | None:
 
 
 def _may_compute_loss(model_code: ModelCode) -> bool:
-    """Return whether the model may compute its own loss; the trainer checks later that it does."""
+    """Return whether a file without a `loss` is allowed, because its model may compute the loss.
+
+    The trainer checks later that it does.
+    """
     if _framework_there(model_code) == "torch":
         # As models of Hugging Face do in `forward`.
         return True

@@ -71,7 +71,10 @@ def load(
 
 
 def held_bytes(file: ModelFile, weights: ModelFile | None) -> int:
-    """Return the size in bytes of the files that hold a model's weights; see `bounds.py`."""
+    """Return the size of the file with a model's weights, which limits what loading may allocate.
+
+    Without such a file, returns `bounds.MAX_BYTES`.
+    """
     if file.kind == "architecture":
         return bounds.MAX_BYTES if weights is None else weights.num_bytes
     return file.num_bytes

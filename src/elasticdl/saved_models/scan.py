@@ -415,7 +415,7 @@ def _exported(name: str, content: Any) -> list[str]:
 
 
 def _evaluated(key: str, value: str) -> str | None:
-    """Describe the code that PyTorch would run from a string; None if it only computes.
+    """Describe the code that PyTorch would run from a string; None if the string is harmless.
 
     Args:
         key: Key of the string in an exported program's JSON, which determines its meaning.

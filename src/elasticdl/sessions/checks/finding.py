@@ -22,7 +22,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True)
 class CheckFinding:
-    """A single finding.
+    """What a session check has found in one place: a problem, or information.
 
     Attributes:
         severity: An error ends the session sooner or later; a warning lets it run, though probably
@@ -85,7 +85,7 @@ class CheckGroup:
         title: Title of the group.
         looked_at: One-line summary of what was checked, or why it was skipped.
         findings: In the order they were found.
-        seconds: Duration.
+        seconds: Duration, in seconds.
         skipped: Whether the group was skipped.
     """
 
@@ -123,7 +123,7 @@ class CheckReport:
 
     @property
     def seconds(self) -> float:
-        """Duration of the check."""
+        """Duration of the check, in seconds."""
         return sum(group.seconds for group in self.groups)
 
     def to_dict(self) -> dict[str, Any]:

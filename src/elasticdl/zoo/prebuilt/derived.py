@@ -127,7 +127,7 @@ def derive(columns: Sequence[ColumnSummary], label: str, ignore: Collection[str]
 
 
 def feature_of(column: ColumnSummary) -> dict[str, Any]:
-    """Return the default feature of one column."""
+    """Return the default feature of one column, as an entry of the param `columns`."""
     nullable = {"nullable": True} if column.num_missing else {}
     if column.kind == "time":
         cycles = next((c for start, c in _CYCLES.items() if column.type.startswith(start)), None)
