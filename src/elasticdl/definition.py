@@ -375,7 +375,7 @@ class ModelDefinition:
 
     @property
     def has_default_input(self) -> bool:
-        """Whether the model file has no input function, so that ElasticDL shapes the labels."""
+        """Whether the model file has no input function, so ElasticDL chooses the labels' shape."""
         return isinstance(self.input, RecordInput) and self.input.is_default
 
     def where(self, part: str) -> Origin:

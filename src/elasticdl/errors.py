@@ -359,7 +359,7 @@ class AggregationError(TrainingError):
 
 
 class MessageError(TrainingError):
-    """A message between a party and its aggregator is unknown to this version."""
+    """A message between a party and its aggregator is malformed, or unknown to this version."""
 
 
 class ClusterJobError(TrainingError):

@@ -157,7 +157,7 @@ def _is_same(now: Any, before: Any) -> bool:
 
 
 def _contents(value: Any) -> Any:
-    """Return a comparable form of a number, a string, an array or a tensor."""
+    """Return what to compare of a number, a string, an array or a tensor; None for others."""
     torch = sys.modules["torch"]
     if isinstance(value, (*_PLAIN, itertools.count)):
         # A NaN does not equal itself.

@@ -114,7 +114,7 @@ def load_weights(model: Any, file: ModelFile, weights: ModelFile) -> None:
 
 
 def weights_of(model: keras.Model) -> Iterator[Weight]:
-    """Yield the weights of a loaded model, one by one."""
+    """Yield the weights of a loaded model one by one, to be checked for NaN and infinity."""
     # The innermost layer that has a weight comes last.
     owners = {id(v): layer for layer in model._flatten_layers() for v in layer.weights}  # noqa: SLF001 - as Keras itself goes through them
     for variable in model.weights:

@@ -218,7 +218,7 @@ def _undeclared(file: ModelFile, place: str, value: Mapping[str, Any]) -> str:
 
 
 def _check_sizes(file: ModelFile, place: str, value: Mapping[str, Any]) -> None:
-    """Reject unrealistic sizes, and layers larger than the weights in the file."""
+    """Reject a layer of a Keras config with unrealistic sizes, or larger than all saved weights."""
     config = value.get("config")
     if not isinstance(config, Mapping):
         return

@@ -48,7 +48,7 @@ class Zoo:
 
     @property
     def is_prebuilt(self) -> bool:
-        """Whether this is the zoo in this package."""
+        """Whether this is the zoo of prebuilt models, which is part of this package."""
         return self.folder == PREBUILT
 
 

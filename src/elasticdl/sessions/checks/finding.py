@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Severity(StrEnum):
-    """How serious a finding is."""
+    """How serious a finding of a session check is; only an error makes the check fail."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -96,7 +96,7 @@ class CheckGroup:
     skipped: bool = False
 
     def of(self, severity: Severity) -> list[CheckFinding]:
-        """Return the findings of a severity."""
+        """Return the group's findings of one severity."""
         return [finding for finding in self.findings if finding.severity is severity]
 
 
@@ -113,7 +113,7 @@ class CheckReport:
     groups: Sequence[CheckGroup]
 
     def of(self, severity: Severity) -> list[CheckFinding]:
-        """Return all findings of a severity, in order."""
+        """Return the findings of one severity from all groups, in order."""
         return [finding for group in self.groups for finding in group.of(severity)]
 
     @property

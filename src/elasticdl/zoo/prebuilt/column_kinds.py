@@ -120,7 +120,7 @@ class _Ids:
 
 @dataclass(frozen=True)
 class Category(_Ids):
-    """A column of categorical values."""
+    """A column of categorical values, which are converted to ids."""
 
     kind: ClassVar[str] = "category"
 

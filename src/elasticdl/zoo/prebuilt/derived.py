@@ -92,7 +92,7 @@ class Derived:
     doubtful: dict[str, str]
 
     def notes(self) -> list[str]:
-        """Return messages about the columns for the user."""
+        """Return messages for the user: which columns are left out or doubtful, and why."""
         return [
             *(f"Column {name!r} is left out: {reason}." for name, reason in self.left_out.items()),
             *(f"Column {name!r} is a category: {why}." for name, why in self.doubtful.items()),
