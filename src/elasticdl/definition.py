@@ -242,7 +242,7 @@ def no_metrics(mode: Mode) -> MetricFunctions:
 
 @runtime_checkable
 class WeighableLoss(Protocol):
-    """A loss, such as a Keras loss object, that applies sample weights and masks itself."""
+    """A loss that itself applies sample weights and masks, as a Keras loss object does."""
 
     @property
     def loss(self) -> Any:
@@ -266,7 +266,7 @@ class WeighableLoss(Protocol):
 
 @runtime_checkable
 class LateLoss(Protocol):
-    """A loss that a user's function creates when it is first needed, not when it is defined."""
+    """A loss that is created at its first use, by a user's function that returns a loss."""
 
     def __call__(self, outputs: Any, labels: Any) -> Any:
         """Return the loss of a batch."""
@@ -375,7 +375,7 @@ class ModelDefinition:
 
     @property
     def has_default_input(self) -> bool:
-        """Whether the model file has no input function, so ElasticDL chooses the shapes."""
+        """Whether the model file has no input function, so ElasticDL chooses the labels' shape."""
         return isinstance(self.input, RecordInput) and self.input.is_default
 
     def where(self, part: str) -> Origin:

@@ -88,9 +88,10 @@ class ElasticDLError(Exception):
 
 
 def for_scripts(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Decorator: check the arguments of a public function, and shorten its errors.
+    """Decorator: check the arguments of a public function, and shorten its tracebacks.
 
-    See `ends_at_caller`; a call without a required argument has a clearer message than Python's.
+    For a call without a required argument, the message is clearer than Python's. `ends_at_caller`
+    describes how tracebacks are shortened.
     """
 
     @functools.wraps(function)
@@ -358,7 +359,7 @@ class AggregationError(TrainingError):
 
 
 class MessageError(TrainingError):
-    """A message between a party and its aggregator is unknown to this version."""
+    """A message between a party and its aggregator is malformed, or unknown to this version."""
 
 
 class ClusterJobError(TrainingError):

@@ -168,8 +168,8 @@ class Evaluated(_Event):
         step: Number of updates that the evaluated model has received.
         epoch: The epoch being trained at that time, from 0.
         metrics: The results, including the loss; their names have no `val_` prefix.
-        party_metrics: Name of a party -> the results on its validation data alone; empty where
-            metrics stay with the parties, and without parties.
+        party_metrics: Name of a party -> the results on its validation data alone; empty if the
+            parties keep their metrics private, or if there are no parties.
     """
 
     event: ClassVar[str] = "evaluated"

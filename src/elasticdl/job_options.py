@@ -407,7 +407,7 @@ _LEAST = {"num_epochs": 1, "minibatch_size": 1, "keep_checkpoint_max": 2}
 
 
 def _no_option(name: str) -> UsageError:
-    """Build the error for a keyword argument that `train` does not have."""
+    """Build the error for an option that `train` does not have, with a hint at the right one."""
     # Only for an error.
     from elasticdl.option_hints import hint  # noqa: PLC0415
     from elasticdl.option_types import TrainOptions  # noqa: PLC0415

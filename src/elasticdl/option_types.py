@@ -21,7 +21,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class SharedOptions(TypedDict, total=False):
-    """Options of all three functions."""
+    """Options that `train`, `evaluate` and `predict` share."""
 
     minibatch_size: int | str
     batch_size: int | str

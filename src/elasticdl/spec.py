@@ -1,4 +1,4 @@
-"""Base class of users' specs: `from elasticdl import ElasticDLSpec`.
+"""Base class for users' classes that define a model: `from elasticdl import ElasticDLSpec`.
 
 `dialects/elasticdl_spec.py` reads such a class; this module has only the part that users see.
 """

@@ -53,7 +53,7 @@ class ClusterRequest:
 
 
 class _ClusterOption(click.Option):
-    """An option that requires --cluster."""
+    """An option that requires --cluster; a command's help lists these options separately."""
 
 
 class CommandOfClusters(click.Command):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Dialect(Protocol):
-    """One way to describe a model.
+    """Interface of a dialect: recognises models written in one style, and converts them.
 
     Attributes:
         NAME: Name of the dialect on the command line, as in `--dialect=NAME`.

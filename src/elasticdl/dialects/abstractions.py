@@ -3,9 +3,10 @@
     data_loader --> augmentor --> preprocessor --> endless batches, and their number in an epoch
                                   model_builder --> a compiled model
 
-A session is passed as a `ModelCode`: its `symbol` is the class of the model builder, its
-`overrides` are the classes of the other components, and its `params` are the complete config of the
-session. The classes need only have the methods; they need not derive from ElasticDL's base classes.
+A session is a training run described by component classes and a config. It is passed as a
+`ModelCode`: its `symbol` is the class of the model builder, its `overrides` are the classes of the
+other components, and its `params` are the complete config of the session. The classes need only
+have the methods; they need not derive from ElasticDL's base classes.
 
 All objects that read data are rebuilt for each epoch, including the components (they may shuffle
 their own lists), so that an epoch depends only on its number. Each epoch begins at the first
@@ -164,7 +165,10 @@ class Components:
         )
 
     def create_model(self) -> Any:
-        """Call the user's model builder, return its compiled model and set `newest_model` to it."""
+        """Call the user's model builder, and return its compiled model.
+
+        The model is also kept in `newest_model`, because its optimizer is read from there.
+        """
         self.newest_model = _call(self.model_builder, "get_compiled_model")
         return self.newest_model
 

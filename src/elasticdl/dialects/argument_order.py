@@ -55,7 +55,10 @@ OutputsAndLabels = Callable[[Any, Any], Any]
 
 
 def takes_outputs_and_labels(symbol: Symbol) -> bool:
-    """Return whether a function has an argument whose name denotes outputs or labels."""
+    """Return whether a function takes outputs or labels, by the names of its arguments.
+
+    A loss or metric does; a function without such arguments may be one that creates them.
+    """
     return any(map(role_of, signature_of(symbol).parameters))
 
 

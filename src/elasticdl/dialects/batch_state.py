@@ -60,7 +60,10 @@ _CONTAINERS = (
 
 
 class BatchState:
-    """Checks whether the batches of a loader depend on state; see the module docstring.
+    """Checks that a loader's batches do not depend on state of its dataset or `collate_fn`.
+
+    Such state, for example a counter that decides how a batch is made, is not in checkpoints, so a
+    resumed training would get other batches.
 
     Args:
         loader: A DataLoader.
@@ -116,7 +119,8 @@ class BatchState:
     def preserved(self) -> Iterator[None]:
         """Context manager: on exit, restore the counters that reading batches in the block changed.
 
-        Counters are the values that, according to `check`, change without affecting the batches.
+        So an example batch can be read before training. Counters are the values that, according to
+        `check`, change without affecting the batches.
         """
         before = self._snapshot()
         try:
@@ -266,7 +270,9 @@ class _Snapshot:
 
 
 def _all_begin(readings: Sequence[Sequence[str]], results: Sequence[str]) -> bool:
-    """Return whether each reading gave the same batches as the longest one, as far as it went.
+    """Return whether repeated readings gave the same batches.
+
+    Each reading is compared with the beginning of the longest one.
 
     Args:
         readings: For each reading, the digests of its batches, from the first batch on.
@@ -276,9 +282,10 @@ def _all_begin(readings: Sequence[Sequence[str]], results: Sequence[str]) -> boo
 
 
 def _token(value: Any) -> Any:
-    """Return a value's own state in a comparable form; None if it has no known state.
+    """Return what to compare to find out whether a value has changed, such as an array's hash.
 
-    The state of values within it is not included: a list is represented by its length only.
+    Values within it are compared separately: for a list, this is its length. None for values of
+    other types.
     """
     if isinstance(value, _PLAIN):
         return repr(value)
@@ -297,7 +304,7 @@ def _token(value: Any) -> Any:
 
 
 def _content(value: Any) -> Any:
-    """Return a copy of a value that code can change in place, such as a list or an array.
+    """Return a copy of a list, an array or the like, to undo later changes in place.
 
     Returns None for large values and for those of other types.
     """

@@ -1,4 +1,4 @@
-"""Converts a model file's `callbacks`, a list or function, to a function that creates new ones.
+"""Converts a model file's `callbacks`, a list or function, to a function that returns a list.
 
 The result becomes `create_callbacks` of the `ModelDefinition`.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def callbacks_beside(owner: Symbol | None, reading: DialectReader) -> Symbol | None:
-    """Return the callbacks of a class, or those that its file defines beside it as `callbacks`.
+    """Return the callbacks that a model class defines, else those named `callbacks` in its file.
 
     Args:
         owner: Callbacks that the class defines; None if it has none.
@@ -42,7 +42,10 @@ def callbacks_beside(owner: Symbol | None, reading: DialectReader) -> Symbol | N
 
 
 def as_callbacks(symbol: Symbol | None, reading: DialectReader) -> Callable[[], Sequence[Any]]:
-    """Return a function that creates new callbacks at each call, as the model file defines them.
+    """Return a function that returns the callbacks that a model file defines.
+
+    Each call runs the user's function, or copies the user's list of PyTorch callbacks, because
+    callbacks have state. Keras callbacks in a list are returned as they are.
 
     Args:
         symbol: The user function, or a list of callbacks; None if there are none.

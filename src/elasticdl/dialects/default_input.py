@@ -39,7 +39,7 @@ def default_input(file: str) -> RecordInput:
 
 
 def note(file: str) -> str:
-    """Return the notice that a model file has no input function."""
+    """Return a notice about which fields become label and features without an input function."""
     return (
         f"{file} has no input_fn(records): the field called {_NAMES} is the label, and "
         "all other fields are the features."
@@ -47,7 +47,7 @@ def note(file: str) -> str:
 
 
 class _DefaultInput:
-    """Default input function, called as `input_fn(records, mode)`."""
+    """Input function `(records, mode)` that finds the label by its name, and returns a batch."""
 
     def __init__(self, file: str) -> None:
         self._file = file

@@ -107,7 +107,10 @@ def matches(model_code: ModelCode) -> bool:
 
 
 def _trains_itself(model_code: ModelCode, value: Any) -> bool:
-    """Return whether a class is a LightningModule in a file without `loss` and `optimizer`."""
+    """Return whether a class is a LightningModule in a file without `loss` and `optimizer`.
+
+    The LightningModule dialect reads such a class.
+    """
     return is_lightning(value, "LightningModule") and not any(map(model_code.find, _REQUIRED))
 
 
@@ -230,7 +233,7 @@ class _LatestImport:
         self._is_late = is_late
 
     def reload(self) -> ModelCode:
-        """Import the zoo's files again, and return the new code."""
+        """Import the zoo's files again, for later calls of `find`; return the new code."""
         self._model_code = self._model_code.reload()
         return self._model_code
 
@@ -315,7 +318,10 @@ def _framework_there(model_code: ModelCode) -> Framework | None:
 
 
 def _may_compute_loss(model_code: ModelCode) -> bool:
-    """Return whether the model may compute its own loss; the trainer checks later that it does."""
+    """Return whether a file without a `loss` is allowed, because its model may compute the loss.
+
+    The trainer checks later that it does.
+    """
     if _framework_there(model_code) == "torch":
         # As models of Hugging Face do in `forward`.
         return True

@@ -135,7 +135,7 @@ def define(model_code: ModelCode) -> ModelDefinition:
 
 
 class _Maker:
-    """Creates objects of the user's class.
+    """Creates objects of the user's spec class, and keeps the newest.
 
     Args:
         spec: The user's class.

@@ -201,7 +201,7 @@ class _SavedKeras(_Saved):
         )
 
     def _notes(self) -> Sequence[str]:
-        """Return notes on optimizer and loss, and on the form of the labels."""
+        """Return notes for the user on the optimizer, the loss and the form of the labels."""
         options = self._options
         found = [f"Trained with {options.description}{self._own_rate}."]
         if options.hardly_learns and self._learning_rate is None:

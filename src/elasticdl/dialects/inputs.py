@@ -29,7 +29,7 @@ Kind: TypeAlias = Literal["records", "dataset"]
 
 @dataclass(frozen=True, eq=False)
 class _Role:
-    """What an argument of an input function is for.
+    """An argument of an input function, and what ElasticDL passes for it.
 
     Attributes:
         parameter: The argument.

@@ -200,7 +200,10 @@ class _Objects:
         return self._newest
 
     def prepare(self) -> None:
-        """Create the object that is not trained, if `default` has found a property or a method."""
+        """Create the object that is not trained, to read properties and call methods of it.
+
+        It is not needed, and not created, if `default` has found no property and no method.
+        """
         if self._asked and self._untrained is None:
             with without_counting_layers():
                 self._untrained = self._made()

@@ -1,6 +1,7 @@
-"""Keras objects by name: `"adam"`, `"mse"`, `"accuracy"`. The dialects' only access to Keras.
+"""Creates Keras losses, optimizers and metrics from names: `"adam"`, `"mse"`, `"accuracy"`.
 
-Keras is imported only when a name is looked up, because the import is slow.
+The dialects use Keras only through this module. It imports Keras only when a name is looked up,
+because the import is slow.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def direction(metric: Any) -> Literal["min", "max"] | None:
 
 
 def copied(value: Any, where: object) -> Any:
-    """Create a metric or optimizer with the settings of an existing one.
+    """Create a metric or optimizer with the settings of an existing one, but with new state.
 
     Args:
         value: The existing metric or optimizer.

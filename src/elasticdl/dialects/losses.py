@@ -92,7 +92,7 @@ def _torch_loss(symbol: Symbol, reading: DialectReader) -> OutputsAndLabels:
 
 
 def _reject_more_arguments(symbol: Symbol, reading: DialectReader) -> None:
-    """Reject a PyTorch loss of more than outputs and labels, such as MarginRankingLoss."""
+    """Reject a PyTorch loss that takes more than outputs and labels: MarginRankingLoss."""
     is_module = framework_of_model(symbol.value) == "torch"
     try:
         signature = inspect.signature(symbol.value.forward if is_module else symbol.value)
@@ -126,7 +126,7 @@ def _reject_more_arguments(symbol: Symbol, reading: DialectReader) -> None:
 
 
 def _without_options(loss: Any) -> Any:
-    """Return the function in a `functools.partial` that only sets options; else the loss itself."""
+    """Unwrap a `functools.partial` that only sets options of a loss; return others unchanged."""
     sets_options = (
         isinstance(loss, functools.partial)
         and not loss.args
@@ -151,7 +151,7 @@ class KerasLoss:
         return self.weighted(outputs, labels, None)
 
     def weighted(self, outputs: Any, labels: Any, weights: Any) -> Any:
-        """Return the loss of a batch; `weights` may be None."""
+        """Return the loss of a batch, with a weight for each example unless `weights` is None."""
         return self.loss(labels, outputs, sample_weight=weights)
 
     @property

@@ -120,7 +120,7 @@ def _place_of(symbol: Symbol) -> str:
 def _named(
     symbol: Symbol, value: Any, reading: DialectReader, *, shared: bool
 ) -> tuple[NamedMetric, ...]:
-    """Return a user's metrics with names.
+    """Return the user's metrics, each with the name that it is reported under.
 
     Args:
         symbol: The user's source of the metrics.

@@ -136,7 +136,7 @@ class ModelCode:
         ]
 
     def with_symbol(self, symbol: Symbol) -> ModelCode:
-        """Return a copy with another `symbol` of the same files."""
+        """Return a copy for another object of the same files, such as the model class in them."""
         return dataclasses.replace(self, symbol=symbol)
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class _Setting:
-    """A setting of a trainer.
+    """A setting of another library's trainer, and what ElasticDL has in its place.
 
     Attributes:
         name: Its name.

@@ -101,7 +101,7 @@ class Params:
         self._declared: list[Declared] = []
 
     def has(self, name: str) -> bool:
-        """Return whether there is a value of this name."""
+        """Return whether the job has a value for the param of this name."""
         return name in self._values
 
     def declare(
@@ -240,7 +240,10 @@ def _call_of(declared: Declared, name: str) -> str:
 
 
 def _not_called(symbol: Symbol, contract: Collection[str], missing: Sequence[str]) -> UsageError:
-    """Return the error for a class in the place of a function: `lr_scheduler = StepLR`."""
+    """Return the error for a class where a function should create its object.
+
+    For example, `lr_scheduler = StepLR`, where `StepLR` needs arguments that have no value.
+    """
     options = ", ".join(f"{name}=..." for name in missing)
     passed = ", ".join(sorted(contract))
     arguments = ", ".join(filter(None, [passed, options]))
@@ -253,7 +256,7 @@ def _not_called(symbol: Symbol, contract: Collection[str], missing: Sequence[str
 
 
 def _misfit(value: Any, parameter: inspect.Parameter, function: Symbol) -> str:
-    """Return a message with the expected type if a value does not fit, else an empty string."""
+    """Return an error message if a param's value has the wrong type, else an empty string."""
     if parameter.annotation is not parameter.empty:
         hint = _hint(parameter, function)
         if fits(value, hint):
@@ -275,7 +278,10 @@ def _misfit(value: Any, parameter: inspect.Parameter, function: Symbol) -> str:
 
 
 def _hint(parameter: inspect.Parameter, function: Symbol) -> Any:
-    """Return an annotation as a type; Any if its names cannot be resolved."""
+    """Return the type that an annotation names, also if the annotation is a string.
+
+    Returns `Any` if its names cannot be resolved.
+    """
     if not isinstance(parameter.annotation, str):
         return parameter.annotation
     owner = function.value.__init__ if inspect.isclass(function.value) else function.value

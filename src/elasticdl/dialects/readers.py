@@ -49,7 +49,7 @@ class Metadata:
 
 
 class AbstractDataReader(ABC):
-    """Interface of a data reader that a user may implement."""
+    """Interface of a user's own data reader, for data that ElasticDL cannot read by itself."""
 
     def __init__(self, **kwargs: Any) -> None:
         del kwargs
@@ -81,7 +81,7 @@ class _Shard:
 
 
 class ReaderSource:
-    """The records of a user's reader by number; see `RecordSource`.
+    """A `RecordSource` over a user's reader, with its records numbered over all shards.
 
     One thread reads at a time, because a user's reader may not be thread-safe.
 
@@ -110,7 +110,7 @@ class ReaderSource:
 
     @property
     def files(self) -> Sequence[RecordFile]:
-        """The shards, as files."""
+        """One `RecordFile` per shard: its name and its number of records."""
         return [RecordFile(shard.name, shard.count) for shard in self._shards]
 
     @functools.cached_property
@@ -227,7 +227,7 @@ class ReaderOpener:
         self._metadata: Any = Metadata()
 
     def __call__(self, data: str) -> RecordSource:
-        """Return the records of some data.
+        """Create the user's reader for some data, and return the records that it reads.
 
         Args:
             data: The value of `--data`; the reader interprets it.

@@ -88,7 +88,7 @@ class SamplerChanges:
 
 
 def _names(name: str, now: Any, before: Any, depth: int, seen: set[int]) -> Iterator[str]:
-    """Yield the names of differing values: of `now` itself and of the values within it.
+    """Yield the names of values that differ from their copies: `now`, or values within it.
 
     Args:
         name: Name of the value.
@@ -137,9 +137,9 @@ def _named(attribute: str, owner: Any) -> str:
 
 
 def _is_same(now: Any, before: Any) -> bool:
-    """Return whether two values of the same type are equal, apart from objects within them.
+    """Return whether two values of the same type are equal, ignoring objects within them.
 
-    Only numbers, strings and the like are compared within containers.
+    Of the items of containers, only numbers, strings and the like are compared.
     """
     if is_generator(now):
         # Other code draws from the global generators; they are seeded for each epoch.
@@ -157,7 +157,7 @@ def _is_same(now: Any, before: Any) -> bool:
 
 
 def _contents(value: Any) -> Any:
-    """Return a comparable form of a number, a string, an array or a tensor."""
+    """Return what to compare of a number, a string, an array or a tensor; None for others."""
     torch = sys.modules["torch"]
     if isinstance(value, (*_PLAIN, itertools.count)):
         # A NaN does not equal itself.
@@ -179,5 +179,8 @@ def _plain_in(values: Iterable[Any]) -> list[Any]:
 
 
 def _is_data(value: Any) -> bool:
-    """Return whether a value is a dataset: it may fill caches, and is not part of a sampler."""
+    """Return whether a value looks like a dataset (supports indexing).
+
+    A dataset in a sampler is not compared, because it may change legitimately, by filling caches.
+    """
     return not isinstance(value, (dict, *_SEQUENCES)) and hasattr(value, "__getitem__")

@@ -152,7 +152,7 @@ def is_generator(value: Any) -> bool:
 def is_of_process(value: Any) -> bool:
     """Return whether a value is a global random number generator of PyTorch, NumPy or Python.
 
-    ElasticDL seeds these for each batch, so they need no checks.
+    ElasticDL seeds these itself, so they need no checks.
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Generator):
@@ -210,7 +210,7 @@ def state_of(generator: Any) -> Any:
 
 
 def _datasets(dataset: Any) -> Iterator[Any]:
-    """Yield a dataset and the datasets within it (`Subset`, `ConcatDataset`)."""
+    """Yield a dataset and the datasets within it (`Subset`, `ConcatDataset`), not to be copied."""
     yield dataset
     inner = getattr(dataset, "dataset", None)
     more = getattr(dataset, "datasets", None)

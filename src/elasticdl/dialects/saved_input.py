@@ -30,7 +30,7 @@ LABELS = ("label", "labels", "y", "y_train", "target", "class")
 
 @dataclass(frozen=True)
 class InputSignature:
-    """One input of a model.
+    """Name, shape and dtype of one input of a model.
 
     Attributes:
         name: Name of the input.

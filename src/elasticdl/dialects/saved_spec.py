@@ -93,7 +93,7 @@ class CustomObject:
 
 @dataclass(frozen=True, eq=False)
 class SavedSpec:
-    """A spec: the section `model` of a YAML file, with the keys of IBM FL.
+    """Description of a saved model: the section `model` of a YAML file, with IBM FL's keys.
 
     Attributes:
         library: Library of the model.
@@ -134,7 +134,7 @@ class SavedSpec:
         return options.to_dict() if isinstance(options, ConfigStruct) else None
 
     def values_with(self, files: Mapping[str, str]) -> dict[str, Any]:
-        """Return a copy of the spec, as a dict `{"model": ...}`, with other paths of its files.
+        """Return the spec as a dict `{"model": ...}`, with the paths of its files replaced.
 
         Args:
             files: Key, as in the attribute `files` -> path that replaces the original one.
@@ -144,7 +144,7 @@ class SavedSpec:
 
 
 def read_spec(path: Path, shown: str) -> SavedSpec:
-    """Read the spec in a YAML file.
+    """Read the description of a saved model (its spec) from a YAML file.
 
     Args:
         path: The YAML file; other paths are relative to its folder.

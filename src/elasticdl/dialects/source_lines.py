@@ -81,7 +81,7 @@ def names_imported(file: Path) -> frozenset[str]:
 
 
 def file_names_in_texts(file: Path) -> frozenset[str]:
-    """Return possible file names in a file's code: each of its strings, or its part after `/`."""
+    """Return all strings in a file's code, because any may name a file; only the part after `/`."""
     tree = _parsed(file)
     return frozenset(
         node.value.rpartition("/")[2]

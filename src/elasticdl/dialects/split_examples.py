@@ -176,6 +176,8 @@ def _iterated_rows(generator: Any, way: SplitMethod, name: str, num_examples: in
 class _Counted(Iterator[Any]):
     """Iterator over a generator that counts the items taken and keeps the last ones.
 
+    So examples that `batchify` drops at the end can be passed to it again.
+
     Args:
         generator: Any iterable.
 
@@ -213,7 +215,7 @@ class _Counted(Iterator[Any]):
 
 
 def _without_ids(generator: Any, name: str) -> tuple[Any, Iterator[Any]]:
-    """Replace the ids of a generator's examples by sample weights of 1.
+    """Replace the ids of examples by sample weights of 1, for user code that takes only weights.
 
     Args:
         generator: Yields `(x, y, id)`.

@@ -42,7 +42,9 @@ _CLIPPINGS = (
 def as_function_of(
     what: Literal["optimizer", "model"], symbol: Symbol | None, reading: DialectReader
 ) -> Callable[[Any], Any] | None:
-    """Return a user's function of one argument, the optimizer or the model; None if there is none.
+    """Return a user's function such as `lr_scheduler(optimizer)`; None if there is none.
+
+    The returned function takes only the optimizer or the model; the params are bound.
 
     Args:
         what: The argument, for errors.

@@ -99,7 +99,7 @@ def unread_settings(
 
 
 def _unread(name: str, model_code: ModelCode) -> Symbol | None:
-    """Return the object of this name in the model's files; None if there is none or it is used."""
+    """Return the object of this name in the model's files if nothing uses it; otherwise None."""
     if any(model_code.find(model) and not is_used(model, model_code) for model in _MODELS):
         # The functions belong to that model.
         return None

@@ -178,7 +178,7 @@ def globals_of(pickled: bytes, path: Path) -> tuple[str, ...]:
 
 
 def starts_with_a_dict(pickled: bytes) -> bool:
-    """Return whether the pickled object is a plain dict."""
+    """Return whether the pickled object is a plain dict, as a checkpoint with a state_dict is."""
     for opcode, _, _ in pickletools.genops(io.BytesIO(pickled)):
         if opcode.name not in {"PROTO", "FRAME"}:
             return opcode.name in {"EMPTY_DICT", "DICT", "MARK"}

@@ -394,7 +394,7 @@ def _one_loss(declared: Any, objects: Mapping[str, Any], where: object) -> tuple
     """Return the loss function `(labels, outputs)` that a config describes, and its name.
 
     Args:
-        declared: The description of the loss; see the module docstring.
+        declared: A name, or a dict with the name and the arguments; see the module docstring.
         objects: The user's functions and classes, by name.
         where: Location of the options, for errors.
 
@@ -466,7 +466,10 @@ class _Aligned:
 
 
 def _of_one_rank(labels: Any, outputs: Any) -> tuple[Any, Any]:
-    """Return labels and outputs as tensors of equal rank, if only a last axis of 1 differs."""
+    """Return labels and outputs as tensors, after adding or removing a last axis of the labels.
+
+    For example, labels [n] become [n, 1] for outputs [n, 1]. Other shapes are not changed.
+    """
     labels, outputs = keras.ops.convert_to_tensor(labels), keras.ops.convert_to_tensor(outputs)
     difference = len(outputs.shape) - len(labels.shape)
     if difference == 1 and outputs.shape[-1] == 1:

@@ -200,7 +200,7 @@ def _json_attribute(file: Any, name: str, path: Path) -> dict[str, Any] | None:
 
 
 def _text(value: Any) -> str:
-    """Return an attribute as a string: Keras 2.2.4 wrote bytes, later versions bytes or strings."""
+    """Return an h5 file's attribute, which may be bytes or a string, as a string."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 

@@ -40,7 +40,7 @@ class Weight:
 
 
 def check_finite(path: Path, weights: Iterable[Weight]) -> None:
-    """Reject NaN and infinity.
+    """Reject a model whose weights hold NaN, or infinity where it is not allowed.
 
     Args:
         path: The file that the weights came from, for the error.

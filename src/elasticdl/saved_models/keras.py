@@ -71,7 +71,10 @@ def load(
 
 
 def held_bytes(file: ModelFile, weights: ModelFile | None) -> int:
-    """Return the size in bytes of the files that hold a model's weights; see `bounds.py`."""
+    """Return the size of the file with a model's weights, which limits what loading may allocate.
+
+    Without such a file, returns `bounds.MAX_BYTES`.
+    """
     if file.kind == "architecture":
         return bounds.MAX_BYTES if weights is None else weights.num_bytes
     return file.num_bytes
@@ -111,7 +114,7 @@ def load_weights(model: Any, file: ModelFile, weights: ModelFile) -> None:
 
 
 def weights_of(model: keras.Model) -> Iterator[Weight]:
-    """Yield the weights of a loaded model, one by one."""
+    """Yield the weights of a loaded model one by one, to be checked for NaN and infinity."""
     # The innermost layer that has a weight comes last.
     owners = {id(v): layer for layer in model._flatten_layers() for v in layer.weights}  # noqa: SLF001 - as Keras itself goes through them
     for variable in model.weights:

@@ -48,7 +48,7 @@ def _load(
     custom_objects: Mapping[str, Any] | None,
     trust: Trust,
 ) -> tuple[Any, Iterable[Weight]]:
-    """Return the model and its weights."""
+    """Load a model with the loader for its library; return it and its weights, to be checked."""
     library = file.library or (weights and weights.library) or "keras"
     if library == "torch":
         with framework_needed(f"Loading {file.path}"):

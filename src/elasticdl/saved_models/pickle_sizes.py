@@ -184,7 +184,7 @@ class _Machine:
             self._generic(opcode)
 
     def _generic(self, opcode: pickletools.OpcodeInfo) -> None:
-        """Simulate any other opcode by its numbers of popped and pushed values in `pickletools`."""
+        """Simulate an opcode without a method here: pop and push as `pickletools` lists."""
         taken = list(opcode.stack_before)
         if pickletools.markobject in taken:
             self._to_mark()
@@ -289,7 +289,7 @@ class _Machine:
         )
 
     def _place(self) -> str:
-        """Return the newest string on the stack, usually the name of a value; empty if none."""
+        """Return the newest string on the stack, usually the tensor's name; empty if none."""
         return next((each for each in reversed(self._stack) if isinstance(each, str)), "")
 
     def _persistent(self, given: Any) -> Any:

@@ -33,7 +33,7 @@ _CONSTANT_ITEM_BYTES = 8
 
 @dataclass
 class Function:
-    """A function of the graph, or the graph itself.
+    """What a TensorFlow function of the folder's graph contains, or the graph itself.
 
     Attributes:
         name: Empty for the graph itself.
@@ -160,7 +160,10 @@ def _add_node(function: Function, node: memoryview) -> None:
 
 
 def _add_calls(function: Function, attribute: memoryview) -> None:
-    """Record the functions and tensor sizes in an attribute, an AttrValue or a list of values."""
+    """Add the called functions and constants in a node's attribute to what a function contains.
+
+    The attribute is an AttrValue message: one value or a list of values.
+    """
     for number, value in _fields(attribute):
         if number == 8:  # noqa: PLR2004 - AttrValue.tensor
             function.constant_bytes += _tensor_bytes(value)

@@ -218,7 +218,7 @@ def _undeclared(file: ModelFile, place: str, value: Mapping[str, Any]) -> str:
 
 
 def _check_sizes(file: ModelFile, place: str, value: Mapping[str, Any]) -> None:
-    """Reject unrealistic sizes, and layers larger than the weights in the file."""
+    """Reject a layer of a Keras config with unrealistic sizes, or larger than all saved weights."""
     config = value.get("config")
     if not isinstance(config, Mapping):
         return
@@ -415,7 +415,7 @@ def _exported(name: str, content: Any) -> list[str]:
 
 
 def _evaluated(key: str, value: str) -> str | None:
-    """Describe the code that PyTorch would run from a string; None if it only computes.
+    """Describe the code that PyTorch would run from a string; None if the string is harmless.
 
     Args:
         key: Key of the string in an exported program's JSON, which determines its meaning.

@@ -243,7 +243,7 @@ def _step(inner: Any, inputs: Any) -> list[Any]:
 
 
 def _cast(inputs: Any, specs: Any) -> Any:
-    """Return inputs in the dtypes of specs; unchanged if there are none."""
+    """Cast a model's inputs to the dtypes of their tensor specs; unchanged if `specs` is None."""
     if specs is None:
         return inputs
     return tf.nest.map_structure(lambda each, spec: tf.cast(each, spec.dtype), inputs, specs)

@@ -60,7 +60,7 @@ class Program(nn.Module):
         return self.program(*args, **kwargs)
 
     def train(self, mode: bool = True) -> Program:
-        """Set the training mode of the program, if it has one."""
+        """Set training or evaluation mode of a TorchScript program; others have only one mode."""
         if isinstance(self.program, torch.jit.ScriptModule):
             return super().train(mode)
         self.training = mode

@@ -174,7 +174,7 @@ def _check_described(described: Any, path: Path, held_bytes: int, claimed_bytes:
 
 
 def _ints(sizes: Any) -> list[int]:
-    """Return the plain numbers in a list of sizes; computed sizes count as 1."""
+    """Return a shape's sizes from JSON as integers; 1 for a size that is computed when it runs."""
     found: list[int] = []
     for each in sizes if isinstance(sizes, list) else ():
         plain = each.get("as_int") if isinstance(each, Mapping) else each

@@ -211,7 +211,7 @@ def batches(
 
 
 def _examples(split: Split, name: str) -> Iterator[tuple[Any, Any, Any]]:
-    """Yield a split's examples one by one, as tuples of three."""
+    """Yield a split's examples one by one: `(x, y, id)`, or `(x, y, sample weight or None)`."""
     for example in split.preprocessed():
         # As in training, each example without a weight counts once.
         has_none = name == "validation" and len(example) == _PARTS - 1

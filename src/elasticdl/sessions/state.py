@@ -33,7 +33,7 @@ _IGNORED = ("training/", "exported/", "reports/", STATE_FILE, _LOCK_FILE, ".giti
 
 
 class SessionState(StrEnum):
-    """State that a session has reached."""
+    """Phase or outcome that a session has reached; the module's picture shows the transitions."""
 
     NEW = "new"
     QUEUED = "queued"

@@ -57,7 +57,7 @@ class Submission:
         python: The interpreter that submitted it and runs it.
         submitted: When it was submitted, in seconds since 1970-01-01 UTC; the queue's order.
         state: The state it has reached.
-        since: When it reached the state.
+        since: When it reached the state, in seconds since 1970-01-01 UTC.
         starts: Number of starts since it was submitted.
         deaths: Number of these starts whose process was killed by a signal.
         host: The machine it was started on.

@@ -87,7 +87,7 @@ class SessionTrackers:
                 tracker.artifact(reports, "reports")
 
     def end(self, status: RunStatus, error: str = "") -> None:
-        """Log how the session ended."""
+        """End the session's run in each tracker, and record there how the session ended."""
         for tracker in self._trackers:
             with self._noted():
                 tracker.end(status, error)

@@ -153,7 +153,7 @@ TFKerasTrainer = Trainer
 
 
 class _LiveBatches:
-    """Batches of a live generator, which cannot be restarted or created again."""
+    """Input from a caller's generator of batches, which cannot be created again."""
 
     def __init__(self, generator: Any, num_batches: int, name: str, weights: Any) -> None:
         self._generator, self._num_batches, self._name = generator, num_batches, name

@@ -40,7 +40,7 @@ class CatalogueParam:
 
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """A model of the zoo.
+    """A prebuilt model, as `elasticdl zoo` describes it.
 
     Attributes:
         name: Its name for `--model_def`.

@@ -48,7 +48,7 @@ class Zoo:
 
     @property
     def is_prebuilt(self) -> bool:
-        """Whether this is the zoo in this package."""
+        """Whether this is the zoo of prebuilt models, which is part of this package."""
         return self.folder == PREBUILT
 
 
@@ -142,7 +142,7 @@ def find(zoo: Zoo, dotted: str, flag: str = "--model_def") -> ZooLocation:
 
 
 def may_hold_code(folder: Path) -> bool:
-    """Return whether a folder may have user code; not a cache, an environment or a job's output."""
+    """Return whether a folder may have user code: not a cache, an environment or a job's output."""
     return (
         folder.name not in _NO_CODE
         and not folder.name.endswith(".egg-info")
@@ -175,7 +175,7 @@ def public_names(file: Path | None) -> list[str]:
 
 
 def _places(root: Path, parts: list[str]) -> Iterator[ZooLocation]:
-    """Yield every location that a dotted name could refer to; see the module docstring.
+    """Yield every location that a dotted name could refer to: a file, or a symbol in a file.
 
     Args:
         root: Folder of the zoo.
@@ -258,7 +258,7 @@ def _not_found(zoo: Zoo, parts: list[str], flag: str) -> str:
 
 
 def prebuilt_hint(zoo: Zoo, dotted: str) -> str:
-    """Return a sentence for an error about a name that is a prebuilt model's; empty for others."""
+    """Return the advice to leave out --model_zoo if a name is a prebuilt model's; else ""."""
     # Only for an error; and the catalogue imports this module.
     from elasticdl.zoo.catalogue import entries  # noqa: PLC0415
 

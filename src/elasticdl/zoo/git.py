@@ -172,7 +172,9 @@ class GitError(Exception):
 
 
 def resolve(url: GitUrl) -> str:
-    """Return the full commit of the ref; queries the repository unless the ref is a full commit.
+    """Return the full hash of the commit that a URL's ref (branch, tag or commit) names.
+
+    Queries the repository, unless the ref is a full hash.
 
     Raises:
         UsageError: git is missing, cannot reach the repository or does not know the ref.

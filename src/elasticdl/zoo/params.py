@@ -149,9 +149,9 @@ def _literal(text: str, start: int, stop: int, name: str) -> Any:
 
 
 def _bare_word(source: str) -> tuple[int, str] | None:
-    """Return position and text of the first word without quotes, in `relu` or `[relu, 3]`.
+    """Return the position and text of a word that lacks quotes, as `relu` in `[relu, 3]`.
 
-    Returns None if quotes around words would not make the source a literal.
+    The error then suggests to quote it. None if quotes would not make the source a literal.
     """
     try:
         nodes = list(ast.walk(parse_expression(source)))

@@ -77,7 +77,7 @@ def refuse_special(path: Path, spec: str) -> None:
 
 
 def open_spec(zoo: Zoo, model_def: str) -> SavedSpec:
-    """Read a spec of a zoo.
+    """Read the spec that `model_def` names in a zoo, and check its keys.
 
     Raises:
         UsageError: There is no such file, or it is outside of the zoo.
@@ -88,7 +88,7 @@ def open_spec(zoo: Zoo, model_def: str) -> SavedSpec:
 
 
 def spec_path(zoo: Zoo, model_def: str) -> Path:
-    """Return the path of a spec.
+    """Return the path of the spec that `model_def` names in a zoo.
 
     Raises:
         UsageError: There is no such file, or it is outside of the zoo.

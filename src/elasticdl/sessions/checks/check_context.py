@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 
 def made(value: T | None) -> T:
-    """Return the result of an earlier group of checks, after asserting that it is not None.
+    """Return a result of an earlier group of checks, and assert that it is not None.
 
-    It exists, because a group runs only after the groups whose results it needs.
+    A group is skipped if an earlier group did not create the results that it needs.
     """
     assert value is not None  # noqa: S101 - as above
     return value
@@ -77,7 +77,7 @@ class CheckContext:
 
     @property
     def seconds(self) -> float:
-        """Duration of the check so far."""
+        """Duration of the check so far, in seconds."""
         return time.monotonic() - self.started
 
     def place(self, key: str, *methods: str) -> str:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Severity(StrEnum):
-    """How serious a finding is."""
+    """How serious a finding of a session check is; only an error makes the check fail."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -22,7 +22,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True)
 class CheckFinding:
-    """A single finding.
+    """What a session check has found in one place: a problem, or information.
 
     Attributes:
         severity: An error ends the session sooner or later; a warning lets it run, though probably
@@ -85,7 +85,7 @@ class CheckGroup:
         title: Title of the group.
         looked_at: One-line summary of what was checked, or why it was skipped.
         findings: In the order they were found.
-        seconds: Duration.
+        seconds: Duration, in seconds.
         skipped: Whether the group was skipped.
     """
 
@@ -96,7 +96,7 @@ class CheckGroup:
     skipped: bool = False
 
     def of(self, severity: Severity) -> list[CheckFinding]:
-        """Return the findings of a severity."""
+        """Return the group's findings of one severity."""
         return [finding for finding in self.findings if finding.severity is severity]
 
 
@@ -113,7 +113,7 @@ class CheckReport:
     groups: Sequence[CheckGroup]
 
     def of(self, severity: Severity) -> list[CheckFinding]:
-        """Return all findings of a severity, in order."""
+        """Return the findings of one severity from all groups, in order."""
         return [finding for group in self.groups for finding in group.of(severity)]
 
     @property
@@ -123,7 +123,7 @@ class CheckReport:
 
     @property
     def seconds(self) -> float:
-        """Duration of the check."""
+        """Duration of the check, in seconds."""
         return sum(group.seconds for group in self.groups)
 
     def to_dict(self) -> dict[str, Any]:

@@ -175,7 +175,7 @@ def _reached(source: Path, modules: Mapping[Path, Module], wanted: Collection[Pa
 
 
 def can_be_imported(name: str, source: Path) -> bool:
-    """Return whether the first part of a dotted name is a file of a folder, or installed."""
+    """Return whether a dotted name begins with a module of a folder, or an installed package."""
     top = name.partition(".")[0]
     if (source / top).is_dir() or (source / f"{top}.py").is_file() or top in sys.modules:
         return True

@@ -161,7 +161,7 @@ def first_examples(split: Split, name: str, ids: Sequence[Any] | None) -> report
 
 
 def digest(batches: Iterable[Batch]) -> int:
-    """Return a hash of batches, in their order."""
+    """Return a hash of batches and their order, to compare two readings of a split."""
     found = 0
     for batch in batches:
         found = chained_digest(batch, found)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Weights:
-    """Class weights, in an object that Keras does not track as a part of the model."""
+    """Holds the class weights: Keras would track a plain dict as a part of the model."""
 
     weights: Mapping[int, float]
 

@@ -81,7 +81,7 @@ def read_columns(entries: Any, label: str) -> tuple[Feature, ...]:
 
 
 def _held(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema entry for comparison: equal for two entries that read a column alike.
+    """Normalise a schema entry, to reject features that read the same column in different ways.
 
     An entry that reads numbers as float64 and one that reads them as strings of digits (`wide`)
     become equal, because the column can be read once for both.

@@ -46,7 +46,7 @@ class Number:
     offset: float = 0.0
 
     def schema(self) -> dict[str, Any]:
-        """Return the entry of `data_schema()`."""
+        """Return the entry of `data_schema()` with which the column is read."""
         if self.delimiter is not None:
             return _entry(self.column, "string")
         shape = [] if self.size == 1 else [self.size]
@@ -74,13 +74,13 @@ class Time:
     size: ClassVar[int] = 1
 
     def schema(self) -> dict[str, Any]:
-        """Return the entry of `data_schema()`."""
+        """Return the entry of `data_schema()` with which the column is read."""
         return {**_entry(self.column, "float64"), "time": True}
 
 
 @dataclass(frozen=True)
 class _Ids:
-    """Values of a column as ids.
+    """Base of features that convert the values of a column to ids: `Category`, `IdSequence`.
 
     Attributes:
         column: Name of the column.
@@ -112,7 +112,7 @@ class _Ids:
         return self.missing_id + 1
 
     def schema(self) -> dict[str, Any]:
-        """Return the entry of `data_schema()`."""
+        """Return the entry of `data_schema()` with which the column is read."""
         if self.is_whole:
             return {**_entry(self.column, "string"), "wide": True}
         return _entry(self.column, "string" if self.is_text else "float64")
@@ -120,7 +120,7 @@ class _Ids:
 
 @dataclass(frozen=True)
 class Category(_Ids):
-    """A column of categorical values."""
+    """A column of categorical values, which are converted to ids."""
 
     kind: ClassVar[str] = "category"
 
@@ -147,7 +147,7 @@ class IdSequence(_Ids):
         return f"sequence_{self.column}"
 
     def schema(self) -> dict[str, Any]:
-        """Return the entry of `data_schema()`."""
+        """Return the entry of `data_schema()` with which the column is read."""
         if self.delimiter is not None:
             return _entry(self.column, "string")
         return {**super().schema(), "shape": [None]}
@@ -155,7 +155,7 @@ class IdSequence(_Ids):
 
 @dataclass(frozen=True)
 class Sparse:
-    """A column of vectors, written as indexes and values.
+    """A column of sparse vectors, written as indexes and values: `0:1.2 3:4`.
 
     Attributes:
         column: Name of the column.
@@ -169,7 +169,7 @@ class Sparse:
     delimiter: str | None = None
 
     def schema(self) -> dict[str, Any]:
-        """Return the entry of `data_schema()`."""
+        """Return the entry of `data_schema()` with which the column is read."""
         return _entry(self.column, "string")
 
 
@@ -194,7 +194,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Cross:
-    """Combinations of ids, hashed.
+    """Combinations of ids of several features, such as role and city, hashed to new ids.
 
     Attributes:
         of: At least two categories or buckets, whose ids are combined.
@@ -213,7 +213,7 @@ class Cross:
 
 @dataclass(frozen=True)
 class Indicator:
-    """Ids as inputs of the network, one input per id.
+    """Ids as inputs of the network, one input per id (one-hot).
 
     Attributes:
         of: The feature that the ids come from.
@@ -246,9 +246,9 @@ Feature: TypeAlias = Source | Bucket | Cross | Indicator | Embedding
 
 
 def sources_of(features: Iterable[Feature]) -> tuple[Source, ...]:
-    """Return the features that read a column, among the given ones and those they derive from.
+    """Return the features that read a column: of the given ones, and of those they derive from.
 
-    Each is returned once, in order.
+    Each is returned once, in order. For example, a bucket derives from a number.
     """
     found: dict[Any, None] = {}
     for feature in features:

@@ -282,10 +282,10 @@ class ColumnWide(keras.layers.Layer):
 
 
 def _with_vectors(feature: Any, embedding_size: int) -> Indicator | Embedding:
-    """Return how a feature with ids enters the network, if the user has not decided it.
+    """Return the indicator or embedding through which a feature with ids enters the network.
 
-    With at most `embedding_size` ids it becomes an indicator; otherwise, and for a sequence, an
-    embedding with vectors of that length.
+    The user may have given it. Otherwise, a feature with at most `embedding_size` ids becomes an
+    indicator; others, and sequences, become an embedding with vectors of that length.
     """
     if isinstance(feature, (Indicator, Embedding)):
         return feature

@@ -1,4 +1,4 @@
-"""Features of a table: the param `columns` as checked values, and records as arrays.
+"""Converts rows of a table to arrays, by the features that the param `columns` describes.
 
     columns=[{"kind": "number", "column": "age"},
              {"kind": "category", "column": "role", "vocabulary": ["clerk", "boss"]}]
@@ -68,7 +68,7 @@ class Columns:
 
     @staticmethod
     def of(entries: Sequence[Mapping[str, Any]], label: str) -> Columns:
-        """Return the features in the param `columns`.
+        """Build the features from the entries of the param `columns`.
 
         Args:
             entries: Plain JSON; see `docs/guides/model-files.md`.
@@ -91,7 +91,7 @@ class Columns:
         return [*entries.values()]
 
     def arrays(self, records: Sequence[Record]) -> dict[str, Array]:
-        """Return the features of a batch.
+        """Convert a batch of records to arrays of features.
 
         Returns:
             Name -> array. `numbers`, float32 [batch, numbers], is 0 for a missing value; `missing`,

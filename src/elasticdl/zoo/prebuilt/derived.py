@@ -91,7 +91,7 @@ class Derived:
     doubtful: dict[str, str]
 
     def notes(self) -> list[str]:
-        """Return messages about the columns for the user."""
+        """Return messages for the user: which columns are left out or doubtful, and why."""
         return [
             *(f"Column {name!r} is left out: {reason}." for name, reason in self.left_out.items()),
             *(f"Column {name!r} is a category: {why}." for name, why in self.doubtful.items()),
@@ -126,7 +126,7 @@ def derive(columns: Sequence[ColumnSummary], label: str, ignore: Collection[str]
 
 
 def feature_of(column: ColumnSummary) -> dict[str, Any]:
-    """Return the default feature of one column."""
+    """Return the default feature of one column, as an entry of the param `columns`."""
     nullable = {"nullable": True} if column.num_missing else {}
     if column.kind == "time":
         cycles = next((c for start, c in _CYCLES.items() if column.type.startswith(start)), None)

@@ -74,7 +74,7 @@ class Classes:
         return classes
 
     def ids(self, labels: Array, label: str) -> Array:
-        """Return the class of each label, int64, of the labels' shape.
+        """Return the class number of each label, as an int64 array of the labels' shape.
 
         Args:
             labels: Strings or numbers, as the label's column has them.
@@ -142,7 +142,7 @@ class Classes:
         )
 
     def _names_advice(self, value: str, label: str) -> str:
-        """Return advice if a value is a number, and all classes are words; else ""."""
+        """Return advice for an error if a label is a number but all classes are words; else ""."""
         if not self.are_text or not _is_number(value) or any(map(_is_number, self.values)):
             return ""
         return (
