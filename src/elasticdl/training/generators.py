@@ -99,9 +99,10 @@ class Generators:
         return self._python
 
     def take(self, address: int) -> None:
-        """Copy the state of the process' NumPy generator into this object.
+        """Save the state of the process' NumPy generator in this object.
 
-        The caller must hold the generator's lock.
+        It is this trainer's state after its draws: `put` has set it before. The caller must hold
+        the generator's lock.
 
         Args:
             address: Address of the generator's state in memory.

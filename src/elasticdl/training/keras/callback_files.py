@@ -242,7 +242,7 @@ class LoggedRows:
         self._num_written = len(self._rows)
 
     def close(self) -> None:
-        """Write the remaining rows."""
+        """Write the rows that are not yet in the file, and mark it as closed."""
         if not self.closed:
             self.flush()
             self.closed = True
@@ -323,7 +323,7 @@ class TensorBoardFiles:
             _remove(before)
 
     def flush(self) -> None:
-        """Write buffered events."""
+        """Write buffered TensorBoard events to disk."""
         for writer in self._callback._writers.values():  # noqa: SLF001 - no public name
             writer.flush()
 

@@ -151,7 +151,7 @@ class KerasHooks:
 
     @property
     def stored(self) -> Sequence[Any]:
-        """The losses and metrics, whose attributes are stored if there are callbacks of users."""
+        """The losses and metrics, whose attributes callbacks with user code may set; else empty."""
         return self.attributes.of_step if self.attributes and self.are_of_users else ()
 
     @property

@@ -84,7 +84,7 @@ def _problem(model: keras.Model, error: Exception, features: Arrays, source: str
 
 
 def _reason(error: Exception) -> str:
-    """Return the reason of an error without its list of fields, if the list is long."""
+    """Return the reason that an error states; a long list of field names in it is left out."""
     return re.sub(r"with keys \[[^\]]{100,}\]", "with these keys", reason(error))
 
 
@@ -133,7 +133,7 @@ def _symbolic(array: Any) -> Any:
 
 
 def _functional(model: keras.Model) -> keras.Model:
-    """Return the functional model within a sequential one that has an `Input`, or the model."""
+    """Return the functional model in a sequential one that has an `Input`, or the model itself."""
     return getattr(model, "_functional", None) or model
 
 

@@ -181,7 +181,7 @@ def wrap(value: Any) -> Any:
 
 
 def unwrap(value: Any) -> Any:
-    """Return a value with its wrapped tensors, at any depth, replaced by the tensors."""
+    """Replace each `NumpyLabels` in a value, at any depth, by the tensor that it wraps."""
     if isinstance(value, NumpyLabels):
         return value._tensor  # noqa: SLF001 - the same file
     if isinstance(value, tuple):

@@ -113,7 +113,10 @@ def _digest(value: Any) -> Any:
 
 
 def held_by(value: Any, name: str) -> Iterator[Held]:
-    """Yield what a user's function, method, class or object holds; nothing for other values."""
+    """Yield the attributes, closure variables and defaults of a user's function, class or object.
+
+    Nothing for other values.
+    """
     match value:
         case functools.partial():
             yield from (Held((id(value), key), key, each) for key, each in _arguments(value))

@@ -172,10 +172,10 @@ class RandomOpReplacer:
                 op_callbacks.remove_op_callback(self._warn_of_callback)
 
     def check_uncompiled(self) -> None:
-        """Reject TensorFlow's own draws, which cannot be replaced in steps that run uncompiled.
+        """Reject random draws by TensorFlow operations, which uncompiled steps cannot seed.
 
         Raises:
-            DefinitionError: TensorFlow's own operations draw.
+            DefinitionError: A step draws by an operation such as `tf.random.uniform`.
         """
         if self._is_strict and self._replaced_first is not None:
             raise self._refusal(

@@ -271,7 +271,7 @@ class KerasStatistics:
         self._is_sum.assign(is_sum)
 
     def can_be_compared(self, block: np.ndarray[Any, Any]) -> bool:
-        """Return whether a variable changed that `compare_again` would compare.
+        """Return whether a batch changed a variable that `compare_again` checks.
 
         Args:
             block: The changes of a batch, from `take_changes`.
@@ -585,7 +585,7 @@ def _kind_of(variable: Any, origin: Origin) -> _Kind:
 
 
 def _sent(kind: _Kind, old: tf.Tensor, new: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
-    """Encode a variable's change so that it adds up over workers; see the module docstring.
+    """Encode a variable's change as float32 numbers that can be summed over workers.
 
     Args:
         kind: How it is encoded.

@@ -102,7 +102,7 @@ _CHANGEABLE = (list, dict, set, deque, np.ndarray, torch.Tensor)
 
 
 class Callbacks:
-    """The user's callbacks.
+    """Checks the user's callbacks, and calls their methods.
 
     Args:
         objects: The objects that the user's function returned.

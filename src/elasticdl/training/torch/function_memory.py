@@ -434,7 +434,7 @@ def remembered_by_object(
 
 
 def _constant(name: str, value: Any) -> RememberedValue:
-    """Describe an object that no hook replaces, although a hook may change its contents."""
+    """Return a `RememberedValue` for an object that no hook replaces, but may change in place."""
     return RememberedValue(name, lambda: value, lambda _: None)
 
 
@@ -445,7 +445,7 @@ def _in_cell(name: str, cell: types.CellType) -> RememberedValue:
 
 
 def _content(cell: types.CellType) -> Any:
-    """Return the value of a variable; None if it has none yet."""
+    """Return the value of a closure variable; None if it has none yet."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -459,7 +459,7 @@ def _in_dict(name: str, values: dict[str, Any], key: str) -> RememberedValue:
 
 
 def _in_attribute(name: str, owner: Any, attribute: str) -> RememberedValue:
-    """Describe an attribute that may be missing until a hook sets it."""
+    """Return a `RememberedValue` for an attribute that may be missing until a hook sets it."""
 
     def put_value(value: Any) -> None:
         if value is not None or hasattr(owner, attribute):

@@ -169,7 +169,7 @@ class OptimizerState:
         return self._memory.objects
 
     def load(self, state: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
-        """Restore a state; if it does not match, change nothing and return the mismatches."""
+        """Restore a state; if it does not match, change nothing and return a line per mismatch."""
         saved = bytes(state.get(_CLASS, np.array([], np.uint8))).decode()
         name = _name_of(self.optimizer)
         if saved != name:

@@ -57,7 +57,7 @@ _EXAMPLE = '{"scheduler": scheduler, "interval": "step"}'
 
 @dataclass(frozen=True, eq=False)
 class _Schedule:
-    """A scheduler with its options; see the module docstring."""
+    """A scheduler, and when to step it: the options of Lightning's dict, such as `frequency`."""
 
     scheduler: Any
     interval: Literal["step", "epoch"] = "epoch"
@@ -232,7 +232,7 @@ class Schedulers:
         return [each for memory in self._memories for each in memory.objects]
 
     def load(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
-        """Restore a state; if it does not match, change nothing and return the mismatches."""
+        """Restore a state; if it does not match, change nothing and return a line per mismatch."""
         by_number: dict[int, dict[str, np.ndarray[Any, Any]]] = {}
         for path, array in arrays.items():
             of, _, name = path.partition("/")
@@ -293,7 +293,7 @@ class Schedulers:
     def _too_long(
         self, one: lr_scheduler.OneCycleLR, needed: int, num_updates: int
     ) -> ElasticDLError:
-        """Return the error for a training that makes more steps of a schedule than it has."""
+        """Return the error for a training that needs more steps than a OneCycleLR has."""
         in_part = "" if needed == num_updates else f", which take {needed:,} steps of it"
         if self._loaded:
             return DefinitionError(

@@ -96,7 +96,8 @@ _SHIFTS = (1, 1000, 65_521)
 class Reduction(Enum):
     """How the changes that parts of a batch make to a buffer combine into the whole batch's change.
 
-    The module docstring defines the members.
+    MEAN: their mean, weighted by examples. STEP: each part makes the same change. SUM: their sum.
+    DRAW: random numbers, which all workers must draw alike.
     """
 
     MEAN = "mean"

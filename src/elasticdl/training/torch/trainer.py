@@ -305,7 +305,10 @@ class TorchTrainer:
         return Contribution(buffer, batch.num_examples), _result([step])
 
     def checks_done(self) -> dict[str, Any]:
-        """Return which checks of batches were made; see `trainer.SharesChecks`."""
+        """Return which checks that gradients can be summed this worker has made, as a JSON value.
+
+        `take_over_checks` of another worker uses it to skip these checks.
+        """
         return {
             "update_size": self._update_size,
             "first": self._part_check.state(),
@@ -314,7 +317,7 @@ class TorchTrainer:
         }
 
     def take_over_checks(self, done: Mapping[str, Any]) -> None:
-        """Skip the checks that another worker has made; see `trainer.SharesChecks`."""
+        """Skip the checks that `checks_done` of another worker lists."""
         self._update_size = done["update_size"]
         self._part_check.load_state(done["first"])
         self._repeated.load_state(done["parts"])
@@ -482,7 +485,7 @@ class TorchTrainer:
         return state
 
     def load_state(self, state: State) -> None:
-        """Restore a state; see `trainer.Trainer`."""
+        """Restore all tensors from a result of `state`; see `trainer.Trainer`."""
         tensors = self._tensors_kept()
         arrays = _below("model/", state)
         problems = [
@@ -645,7 +648,7 @@ class TorchTrainer:
         return _Step(loss, {**metrics, **stepped.metrics}, states)
 
     def _is_due(self, checks: RepeatedChecks) -> bool:
-        """Return whether to make a check before the next batch.
+        """Return whether one of the repeated checks is due before the next batch.
 
         All workers make the check at the same step. Should it have a side effect on the model, in
         spite of all precautions, their models would still be equal.
