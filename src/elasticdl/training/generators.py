@@ -80,7 +80,7 @@ class Generators:
             _thread.generators = before
 
     def check(self) -> None:
-        """Raise the error that `refusal` creates, if draws are forbidden."""
+        """Raise the `refusal` error if this trainer's user code must not draw random numbers."""
         if self._refusal is not None:
             raise self._refusal()
 

@@ -89,7 +89,7 @@ class StepResult:
 
 
 class Metrics(Protocol):
-    """Computes metric values from metric states."""
+    """Computes the values of metrics from their states, such as an accuracy from two sums."""
 
     @property
     def ordered(self) -> Collection[str]:
@@ -407,7 +407,7 @@ class PerExampleEvaluator(Protocol):
     def evaluate_per_example(
         self, batch: Batch, so_far: MetricStates | None = None
     ) -> PerExampleResults:
-        """Evaluate a batch and keep the per-example values; has no side effects.
+        """Evaluate a batch; return its per-example values too. Has no side effects.
 
         Args:
             batch: The batch.

@@ -185,7 +185,7 @@ class Attributes:
         self._track_variables(readers)
 
     def _track_variables(self, owners: Iterable[Any]) -> None:
-        """Track variables outside objects that the code of a step reads."""
+        """Track the module, class and closure variables that the code of a step reads."""
         for variables in variables_of(owners):
             known = self._tracked.get(variables.identity)
             if known is not None:

@@ -214,7 +214,7 @@ class LoggedRows:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no header yet."""
+        """Whether the file and the rows are empty, so that `CSVLogger` must write a header."""
         return not self._before and not self._rows
 
     def write(self, text: str) -> int:

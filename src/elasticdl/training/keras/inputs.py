@@ -145,7 +145,7 @@ def _expected(model: keras.Model) -> list[Any]:
 
 
 def _check_last_axis(model: keras.Model, given: Any) -> None:
-    """Check that the layers accept inputs whose last axis is not 1 where the model's input has 1.
+    """Check that the layers accept inputs such as [n, 5] where the model's input is [n, 1].
 
     Keras ignores this difference until it computes.
 

@@ -129,7 +129,7 @@ class NumpyLabels:
 
 
 class NotANumpyFunctionError(TypeError):
-    """TensorFlow has no symbolic form of a numpy operation that the user's function applies."""
+    """Raised if TensorFlow has no symbolic form of a numpy operation that the user's code applies."""
 
 
 def _binary(name: str) -> Callable[[NumpyLabels, Any], Any]:

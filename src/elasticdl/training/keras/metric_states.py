@@ -123,7 +123,7 @@ class MetricVariables:
         return {name: tuple(_values(self.members[name])) for name in sorted(self.ordered)}
 
     def result(self, name: str, states: tuple[Any, ...]) -> Any:
-        """Set the states of a metric, and return its result for them."""
+        """Load states into a metric, and return the metric's `result()` for them."""
         self._assign(name, states)
         return self.members[name].result()
 

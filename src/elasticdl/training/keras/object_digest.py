@@ -41,7 +41,10 @@ Key = tuple[int, str]
 
 
 class Held(NamedTuple):
-    """A value that a function or an object holds, and its name for messages."""
+    """A value that a function or an object refers to, to be compared at later checkpoints.
+
+    It is an attribute, a closure variable, a default or a bound argument; `name` is for messages.
+    """
 
     key: Key
     name: str

@@ -125,7 +125,7 @@ class RandomOpReplacer:
 
     @property
     def state(self) -> Any:
-        """The variable that determines the next draw."""
+        """The variable with the generator's state, which determines the next random number."""
         return self._generator.state
 
     @contextlib.contextmanager
@@ -274,7 +274,7 @@ class RandomOpReplacer:
 
 
 def handle(variable: Any) -> Any:
-    """Return the handle that identifies a TensorFlow or Keras variable."""
+    """Return TensorFlow's handle of a variable, the same for a Keras variable and the one in it."""
     inner = getattr(variable, "_value", variable)
     return getattr(inner, "handle", inner)
 

@@ -152,7 +152,7 @@ class KerasStatistics:
         return [tf.identity(each.variable.value) for each in self._statistics]
 
     def take_changes(self, before: Sequence[tf.Tensor], num_examples: tf.Tensor) -> tf.Tensor:
-        """Encode how the variables have changed as a block, and undo the changes.
+        """Encode the changes of the variables as a block, a float32 vector, and undo the changes.
 
         Args:
             before: The values to start from and to restore, which `copies` returned before the

@@ -400,7 +400,7 @@ class KerasTrainer:
     def evaluate_per_example(
         self, batch: Batch, so_far: MetricStates | None = None
     ) -> PerExampleResults:
-        """Evaluate a batch and keep the per-example values; see `trainer.PerExampleEvaluator`."""
+        """Evaluate a batch; return its per-example values too, see `trainer.PerExampleEvaluator`."""
         self.check_evaluation(batch)
         variables = self.evaluation_metrics.variables
         variables.resume(so_far)
@@ -861,7 +861,7 @@ class KerasTrainer:
         return variables
 
     def _all_metrics(self) -> list[Any]:
-        """Return all metrics; some may be repeated."""
+        """Return the metrics of training, of evaluation and of the model; some may occur twice."""
         return [
             *self.training_metrics.variables.members.values(),
             *self.model.metrics,

@@ -50,7 +50,7 @@ class Averages:
             self._averaged = self._checked(definition.create_average(model))
 
     def __bool__(self) -> bool:
-        """Return whether there are averages."""
+        """Return whether the model file defines averages of the weights."""
         return self._averaged is not None
 
     def update(self) -> None:

@@ -126,7 +126,7 @@ class Callbacks:
         self._given: list[Mapping[str, Any]] = [{} for _ in self.objects]
 
     def __bool__(self) -> bool:
-        """Return whether there are callbacks."""
+        """Return whether the model file has any callbacks."""
         return bool(self.objects)
 
     def any_has(self, moments: Collection[str]) -> bool:

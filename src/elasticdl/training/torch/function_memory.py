@@ -114,7 +114,7 @@ class RememberedValue:
         raise UnkeepableValueError(f"a {type(value).__module__}.{type(value).__name__}")
 
     def write(self, saved: Any) -> None:
-        """Restore a value that `read` returned."""
+        """Restore a value that `read` returned, in place if the present object allows it."""
         value = self.get()
         if has_state(value):
             value.load_state_dict(saved)
@@ -146,7 +146,7 @@ def objects_of(places: Iterable[RememberedValue]) -> list[Any]:
 
 
 class FunctionMemory:
-    """Reads the state of functions for a checkpoint, and restores it.
+    """Saves and restores what functions remember from call to call, such as a counter.
 
     Args:
         functions: Name -> function, method, partial or other callable; names are for errors.
@@ -188,7 +188,7 @@ class FunctionMemory:
         return objects_of(self._places())
 
     def load(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Restore a state that `state` returned."""
+        """Restore what the functions remembered from arrays that `state` returned."""
         saved = self._codec.to_values(arrays) if arrays else {}
         for place in self._places():
             if place.name in saved:

@@ -167,7 +167,7 @@ class LightningSteps:
         self._metrics: Sequence[LoggedMetric] = ()
 
     def outputs(self, model: nn.Module, features: Any) -> Any:
-        """Return the result of `predict_step`."""
+        """Return the model's outputs for features: the result of `predict_step`."""
         with self._attached(model, "predict_step"), self._precision.autocast():
             return self._call(model, "predict_step", features)
 
@@ -224,7 +224,7 @@ class LightningSteps:
         return ((features,), {}) if _has(model, "forward") else None
 
     def check_evaluation(self, model: nn.Module, batch: Tensors) -> None:
-        """Run `validation_step`; if the batch has features only, `predict_step`."""
+        """Run `validation_step`, or without labels `predict_step`, to observe what it changes."""
         if batch.num_examples:
             self.evaluation(model, batch)
         else:

@@ -295,7 +295,7 @@ def summed(steps: Sequence[Addends]) -> MetricStates:
 
 
 def added(steps: Sequence[MetricStates]) -> MetricStates:
-    """Return the sums of additive states over some batches."""
+    """Return the sum of each metric's states over some batches."""
     totals: dict[str, tuple[np.ndarray[Any, Any], ...]] = {}
     for states in steps:
         for name, arrays in states.items():

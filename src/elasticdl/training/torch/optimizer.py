@@ -129,7 +129,7 @@ class OptimizerState:
             self._is_checked = True
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return copies of all slots and param groups, and of the hooks' state.
+        """Return copies of all slots (states of parameters), param groups and states of hooks.
 
         Raises:
             DefinitionError: The optimizer has state that cannot be stored.
@@ -447,7 +447,7 @@ def _check_clears(
     definition: ModelDefinition,
     where: object,
 ) -> None:
-    """Check a single call of zero_grad(), with a gradient at each parameter."""
+    """Call zero_grad() once, and check that it sets gradients to None and changes nothing else."""
     before = digest(vars(optimizer))
     try:
         optimizer.zero_grad()

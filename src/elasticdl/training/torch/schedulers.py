@@ -107,7 +107,7 @@ class Schedulers:
         self.state()
 
     def __bool__(self) -> bool:
-        """Return whether there are schedulers."""
+        """Return whether the model file has any schedulers."""
         return bool(self._schedules)
 
     def check_length(self, num_updates: int) -> None:

@@ -380,7 +380,7 @@ class TorchTrainer:
     def evaluate_per_example(
         self, batch: Batch, so_far: MetricStates | None = None
     ) -> PerExampleResults:
-        """Evaluate a batch and keep the per-example values; see `trainer.PerExampleEvaluator`."""
+        """Evaluate a batch; return its per-example values too, see `trainer.PerExampleEvaluator`."""
         self.check_evaluation(batch)
         with (
             self._naming_errors("evaluate", batch),
@@ -1018,12 +1018,12 @@ class TorchTrainer:
 
 
 def _two(arrays: Arrays, examples: tuple[int, int] = (0, 0)) -> Arrays:
-    """Return the arrays reduced to two of the examples, given by position, which may be equal."""
+    """Return the arrays reduced to the examples at two positions, which may be equal."""
     return map_arrays(lambda a: a[list(examples)], arrays)
 
 
 def _pair(batch: Batch, examples: tuple[int, int] = (0, 0)) -> Batch:
-    """Return a batch of two of the batch's examples, given by position, which may be equal."""
+    """Return a batch of the examples at two positions of a batch, which may be equal."""
     features, labels, weights = (
         _two(arrays, examples) for arrays in (batch.features, batch.labels, batch.weights)
     )
