@@ -129,7 +129,7 @@ class NumpyLabels:
 
 
 class NotANumpyFunctionError(TypeError):
-    """Raised if TensorFlow has no symbolic form of a numpy operation that the user's code applies."""
+    """Raised if TensorFlow has no symbolic form of a numpy operation that user code applies."""
 
 
 def _binary(name: str) -> Callable[[NumpyLabels, Any], Any]:

@@ -103,7 +103,8 @@ class _Statistic:
 class KerasStatistics:
     """The statistics of one model: encodes their changes as summable numbers, and applies sums.
 
-    The module docstring describes the kinds of statistics and their encoding.
+    Each is a mean over examples, a sum over them, or a boolean; the module docstring describes the
+    encoding.
 
     Args:
         variables: The non-trainable variables, except random seeds, and trained weights that a

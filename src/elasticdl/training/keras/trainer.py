@@ -400,7 +400,7 @@ class KerasTrainer:
     def evaluate_per_example(
         self, batch: Batch, so_far: MetricStates | None = None
     ) -> PerExampleResults:
-        """Evaluate a batch; return its per-example values too, see `trainer.PerExampleEvaluator`."""
+        """Evaluate a batch, also per example; see `trainer.PerExampleEvaluator`."""
         self.check_evaluation(batch)
         variables = self.evaluation_metrics.variables
         variables.resume(so_far)

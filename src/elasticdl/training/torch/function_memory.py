@@ -416,7 +416,16 @@ def _uses_of_code(code: types.CodeType) -> _Uses:
 def remembered_by_object(
     value: Any, name: str, attributes: list[str], seen: set[int], uses: _Uses = _NOTHING
 ) -> Iterator[RememberedValue]:
-    """Yield what an object remembers in the given attributes, and what its `__call__` remembers."""
+    """Yield the attributes of an object that calls may change, and variables of its `__call__`.
+
+    Args:
+        value: The object.
+        name: Its name, for errors; the prefix of the yielded names.
+        attributes: Names of the attributes to search; class attributes that its code uses are
+            searched as well.
+        seen: Ids of the objects that were searched already; receives those searched now.
+        uses: Names in the code of the functions that refer to the object.
+    """
     uses |= _uses_of(value)
     for attribute in attributes:
         place = _in_dict(f"{name}.{attribute}", vars(value), attribute)

@@ -51,7 +51,8 @@ _NUMBER = ":number"
 class OptimizerState:
     """Applies the user's optimizer, and converts its state to arrays and back.
 
-    The names of the arrays are those in the module docstring, without the prefix `optimizer/`.
+    Names of arrays are, for example, `param_groups/0/lr` and `fc.weight/exp_avg`: those in the
+    module docstring, without the prefix `optimizer/`.
 
     Args:
         definition: Definition of the model, which creates the optimizer.

@@ -79,7 +79,7 @@ class MixedPrecision:
         return True
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return the loss scale, and for how many updates it has been used; empty without a scale."""
+        """Return the loss scale and the count of updates with it; empty without loss scaling."""
         if self._scale is None:
             return {}
         return {

@@ -548,7 +548,7 @@ def _are_close(changes: Sequence[torch.Tensor | None]) -> bool:
 
 
 def _fingerprint(change: torch.Tensor) -> float:
-    """Return a number that depends on all values of a change, to compare changes of workers.
+    """Return a number computed from a whole change of a buffer, to compare workers' changes.
 
     Its absolute value is between 0.5 and 1, or 0 if all values are 0. Rounding changes it little,
     so that machines whose results for the same draw differ in the last bits still agree.

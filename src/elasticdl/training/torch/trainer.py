@@ -380,7 +380,7 @@ class TorchTrainer:
     def evaluate_per_example(
         self, batch: Batch, so_far: MetricStates | None = None
     ) -> PerExampleResults:
-        """Evaluate a batch; return its per-example values too, see `trainer.PerExampleEvaluator`."""
+        """Evaluate a batch, also per example; see `trainer.PerExampleEvaluator`."""
         self.check_evaluation(batch)
         with (
             self._naming_errors("evaluate", batch),
