@@ -1,1 +1,1 @@
-"""Trainers, which compute training steps: `trainer.py` is the protocol, a folder per framework."""
+"""Trainers compute training steps of Keras and PyTorch models; `trainer.py` is the protocol."""

@@ -50,7 +50,7 @@ class CannotKeepError(Exception):
 
 
 class CallbackValues:
-    """Converts attribute values of callbacks to JSON and arrays, and back."""
+    """Converts attribute values of callbacks to JSON and arrays for a checkpoint, and back."""
 
     def encode(  # noqa: C901, PLR0911 - one line a type
         self, value: Any, path: str, arrays: Arrays
@@ -250,7 +250,10 @@ class ContainerRestorer:
         self._first = {key: value for key, value in values.items() if isinstance(value, kinds)}
 
     def mark(self, key: Hashable, value: Any, kept: Any) -> Any:
-        """Mark the JSON of a value if the attribute still has the object that it had at first.
+        """Mark a value's JSON if a resumed training is to refill the object that the attribute has.
+
+        That is so if it is the object that the attribute had when training began, such as a list
+        that was appended to since. `restored` looks for the mark.
 
         Args:
             key: Key of the attribute.
@@ -258,12 +261,12 @@ class ContainerRestorer:
             kept: The JSON of the value.
 
         Returns:
-            `kept`, inside a marker dict if the object is the first one; `restored` looks for it.
+            `kept` in a marker dict; `kept` itself if the attribute refers to another object.
         """
         return {_SHARED: kept} if self._first.get(key, self) is value else kept
 
     def restored(self, key: Hashable, kept: Any, decode: Callable[[Any], Any]) -> Any:
-        """Return the value of an attribute; if the JSON is marked, in the attribute's first object.
+        """Decode an attribute's value; if its JSON is marked, refill the attribute's first object.
 
         Args:
             key: Key of the attribute.
@@ -277,9 +280,9 @@ class ContainerRestorer:
 
 
 def _filled(container: Any, value: Any) -> Any:
-    """Fill a container with the content of `value`, and return it.
+    """Replace the content of a container by that of `value`, in place, and return the container.
 
-    If the types, or the shapes of arrays, differ, return `value` itself.
+    If the types, or the shapes or dtypes of arrays, differ, change nothing and return `value`.
     """
     if value is container:
         return container
@@ -340,7 +343,7 @@ def pack_array(tag: str, value: Any, path: str, arrays: Arrays) -> Any:
 
 
 def name_of(value: object) -> str:
-    """Return the name of a value's type."""
+    """Return the module and name of a value's type, such as "collections.Counter", for an error."""
     return f"{type(value).__module__}.{type(value).__name__}"
 
 

@@ -80,7 +80,7 @@ class Generators:
             _thread.generators = before
 
     def check(self) -> None:
-        """Raise the error that `refusal` creates, if draws are forbidden."""
+        """Raise the `refusal` error if this trainer's user code must not draw random numbers."""
         if self._refusal is not None:
             raise self._refusal()
 
@@ -99,9 +99,10 @@ class Generators:
         return self._python
 
     def take(self, address: int) -> None:
-        """Copy the state of the process' NumPy generator into this object.
+        """Save the state of the process' NumPy generator in this object.
 
-        The caller must hold the generator's lock.
+        It is this trainer's state after its draws: `put` has set it before. The caller must hold
+        the generator's lock.
 
         Args:
             address: Address of the generator's state in memory.

@@ -33,16 +33,16 @@ class CountingIterator:
         self._inner, self.num_calls = inner, 0
 
     def __iter__(self) -> CountingIterator:
-        """Return itself."""
+        """Return this object, as every iterator does."""
         return self
 
     def __next__(self) -> Any:
-        """Return the next item."""
+        """Count the call, and return the next item of the wrapped iterator."""
         self.num_calls += 1
         return next(self._inner)
 
     def __getattr__(self, name: str) -> Any:
-        """Return another attribute of the iterator."""
+        """Return any other attribute of the wrapped iterator."""
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self._inner, name)

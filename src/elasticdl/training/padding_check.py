@@ -168,7 +168,10 @@ class PaddingCheck:
 
 
 def _change_of_outputs(whole: MeasuredLoss, parts: Sequence[MeasuredLoss]) -> float:
-    """Return the largest difference of an output for an example; 0 if rounding explains all."""
+    """Return how much an example's outputs differ between the whole batch and the parts, at most.
+
+    The result is 0 if rounding explains all differences.
+    """
     largest = 0.0
     for output, *pieces in zip(whole.outputs, *(part.outputs for part in parts), strict=False):
         if any(piece.shape[1:] != output.shape[1:] for piece in pieces):

@@ -70,7 +70,11 @@ class RepeatedChecks:
         return True
 
     def state(self) -> dict[str, Any]:
-        """Return which checks were made, as a JSON value that another worker can load."""
+        """Return at which step and epochs checks were made, and whether one has failed.
+
+        The result is a JSON value. A worker that joins the job loads it, so that all workers make
+        the next check at the same step.
+        """
         return {
             "step": self._checked_step,
             "epochs": sorted(self._epochs),
@@ -78,7 +82,7 @@ class RepeatedChecks:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Skip the checks that another worker has made, according to its `state`."""
+        """Count the checks in another worker's `state` as made here, so as not to repeat them."""
         self._checked_step = state["step"]
         self._epochs = set(state["epochs"])
         self._has_warned = state["has_warned"]

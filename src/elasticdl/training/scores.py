@@ -69,7 +69,10 @@ def _fitting(
 
 
 def _categorical(num_classes: int) -> Iterator[list[_Trial]]:
-    """Yield lists of trials (outputs, labels, expected losses), one for each form of labels."""
+    """Yield lists of trials (outputs, labels, expected losses), one for each form of labels.
+
+    The forms are class indices, as [n] or [n, 1], and one-hot rows.
+    """
     rng = np.random.default_rng(0)
     outputs = rng.dirichlet(np.full(num_classes, 5.0), _NUM_EXAMPLES).astype(np.float32)
     numbers = rng.permutation(np.arange(_NUM_EXAMPLES) % num_classes)

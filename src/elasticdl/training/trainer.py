@@ -89,7 +89,7 @@ class StepResult:
 
 
 class Metrics(Protocol):
-    """Computes metric values from metric states."""
+    """Computes the values of metrics from their states, such as an accuracy from two sums."""
 
     @property
     def ordered(self) -> Collection[str]:
@@ -110,7 +110,7 @@ class Metrics(Protocol):
 
 
 class Hooks(Protocol):
-    """Passes the events of a run to the callbacks of a framework.
+    """Passes the events of a run to the user's Keras or PyTorch callbacks.
 
     Attributes:
         observes_batches: Whether a callback has methods that are called for each batch, so steps
@@ -126,7 +126,7 @@ class Hooks(Protocol):
 
     @property
     def stored(self) -> Sequence[Any]:
-        """Other objects whose attributes are in checkpoints, such as a loss that callbacks set."""
+        """Objects besides callbacks that checkpoints store, such as a loss that callbacks set."""
         ...
 
     @property
@@ -159,7 +159,7 @@ class Hooks(Protocol):
         resumes: bool,
         num_updates: int | None = None,
     ) -> None:
-        """Report that training starts.
+        """Report to the callbacks that training starts.
 
         Args:
             num_epochs: Total number of epochs, including those of earlier attempts.
@@ -174,7 +174,7 @@ class Hooks(Protocol):
         ...
 
     def committed(self, *, leads: bool) -> None:
-        """Report that the events reported so far are final: all workers have agreed on them.
+        """Report that the events so far are final, because all workers have committed their steps.
 
         Args:
             leads: Whether this process is the one that writes the callbacks' files from now on. If
@@ -184,11 +184,11 @@ class Hooks(Protocol):
         ...
 
     def epoch_begin(self, epoch: int) -> None:
-        """Report that an epoch starts (0-based)."""
+        """Report to the callbacks that an epoch starts; `epoch` counts from 0."""
         ...
 
     def batch_begin(self, step: int) -> None:
-        """Report that a step is about to start; called only if `observes_batches`.
+        """Report to the callbacks that a step starts; called only if `observes_batches`.
 
         Args:
             step: Step number within the epoch, from 0.
@@ -196,7 +196,7 @@ class Hooks(Protocol):
         ...
 
     def batch_end(self, step: int, logs: Mapping[str, Any]) -> None:
-        """Report that a step has ended; called only if `observes_batches`.
+        """Report to the callbacks that a step has ended; called only if `observes_batches`.
 
         Args:
             step: Step number within the epoch, from 0.
@@ -205,15 +205,15 @@ class Hooks(Protocol):
         ...
 
     def test_begin(self) -> None:
-        """Report that an evaluation starts."""
+        """Report to the callbacks that an evaluation starts."""
         ...
 
     def test_batch_begin(self, number: int) -> None:
-        """Report that a batch is about to be evaluated; called only if `observes_test_batches`."""
+        """Report that batch `number` will be evaluated; called only if `observes_test_batches`."""
         ...
 
     def test_batch_end(self, number: int, logs: Mapping[str, Any]) -> None:
-        """Report that a batch was evaluated; called only if `observes_test_batches`.
+        """Report that batch `number` was evaluated; called only if `observes_test_batches`.
 
         Args:
             number: Batch number, from 0 in each evaluation of a process.
@@ -222,15 +222,15 @@ class Hooks(Protocol):
         ...
 
     def test_end(self, logs: Mapping[str, Any]) -> None:
-        """Report that an evaluation has ended."""
+        """Report to the callbacks that an evaluation has ended, with its metrics."""
         ...
 
     def epoch_end(self, epoch: int, logs: Mapping[str, Any]) -> None:
-        """Report that an epoch has ended, including its validation."""
+        """Report to the callbacks that an epoch has ended, including its validation."""
         ...
 
     def train_end(self, logs: Mapping[str, Any]) -> str:
-        """Report that training has ended.
+        """Report to the callbacks that training has ended.
 
         Returns:
             What a callback has restored, as a sentence for the user; empty if nothing.
@@ -256,7 +256,7 @@ class Hooks(Protocol):
 
 
 class Trainer(Protocol):
-    """Trains one model; see the module docstring.
+    """Trains one model, a step at a time: the interface between engines and a framework.
 
     Attributes:
         step: Number of updates so far.
@@ -268,17 +268,17 @@ class Trainer(Protocol):
 
     @property
     def training_metrics(self) -> Metrics:
-        """Computes metric values from the states that `train_steps` returns."""
+        """Object that computes metric values from the states that `train_steps` returns."""
         ...
 
     @property
     def evaluation_metrics(self) -> Metrics:
-        """Computes metric values from the states that `evaluate` returns."""
+        """Object that computes metric values from the states that `evaluate` returns."""
         ...
 
     @property
     def hooks(self) -> Hooks:
-        """The user's callbacks."""
+        """Passes the events of the run to the user's callbacks."""
         ...
 
     def train_steps(
@@ -374,7 +374,7 @@ class Trainer(Protocol):
         ...
 
     def load_state(self, state: State) -> None:
-        """Restore a state.
+        """Restore all weights, statistics and optimizer variables from a result of `state`.
 
         Raises:
             CheckpointMismatchError: The names or shapes do not match this model.
@@ -407,7 +407,7 @@ class PerExampleEvaluator(Protocol):
     def evaluate_per_example(
         self, batch: Batch, so_far: MetricStates | None = None
     ) -> PerExampleResults:
-        """Evaluate a batch and keep the per-example values; has no side effects.
+        """Evaluate a batch; return its per-example values too. Has no side effects.
 
         Args:
             batch: The batch.
@@ -461,7 +461,7 @@ class Exporter(Protocol):
 
 @runtime_checkable
 class SupportsWarmup(Protocol):
-    """A trainer that can compile its update without applying one."""
+    """A trainer that can compile its update before a worker joins a job, without applying one."""
 
     def warm_up(self, contribution: Contribution) -> None:
         """Compile `apply`, and restore the state from before the contribution was computed.
@@ -477,7 +477,10 @@ class SupportsWarmup(Protocol):
 
 @runtime_checkable
 class SharesChecks(Protocol):
-    """A trainer that checks batches, and need not repeat the checks of another worker.
+    """A trainer that can skip checks that another worker of the job has made.
+
+    The checks run the model on parts of the first batches and of some later ones, to detect models
+    whose gradients must not be summed over workers.
 
     A check takes several forward passes, and all other workers wait for the worker that makes it.
     """
@@ -518,7 +521,7 @@ class ScheduleProbe(Protocol):
 
 @runtime_checkable
 class ScoresProbe(Protocol):
-    """A trainer that can distinguish probabilities, their logarithms and logits."""
+    """A trainer that can infer whether a classifier returns probabilities, their logs or logits."""
 
     def scores(self, shape: tuple[int, ...]) -> Scores | None:
         """Return whether outputs are probabilities, their logarithms or logits; None if unknown.

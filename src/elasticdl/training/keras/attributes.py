@@ -116,7 +116,7 @@ class _Tracked:
     only: frozenset[str] | None = None
 
     def values(self) -> dict[str, Any]:
-        """Return the present attributes."""
+        """Return name -> present value of the attributes that a step may read."""
         if isinstance(self.owner, Variables):
             return _copies(_only(self.owner.place, self.owner.names))
         values = _values(self.owner)
@@ -185,7 +185,7 @@ class Attributes:
         self._track_variables(readers)
 
     def _track_variables(self, owners: Iterable[Any]) -> None:
-        """Track variables outside objects that the code of a step reads."""
+        """Track the module, class and closure variables that the code of a step reads."""
         for variables in variables_of(owners):
             known = self._tracked.get(variables.identity)
             if known is not None:
@@ -280,7 +280,9 @@ class Attributes:
         return {key: _raw(value) for key, value in self._changed().items()}
 
     def changed_in_evaluation(self) -> dict[str, Any] | None:
-        """Return the attributes that evaluations are compiled with and that the file did not set.
+        """Return the attributes that evaluations are compiled with and that callbacks have changed.
+
+        A resumed process passes them to `restore`, to compile the same evaluations.
 
         Returns:
             Key -> value, in the format of `changed`; None before the first evaluation.
@@ -356,7 +358,7 @@ def _kind(owner: Any) -> str:
 
 
 def _of(key: str, changed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return name -> value of the attributes in `changed` whose key has this prefix."""
+    """Return name -> value of the attributes in `changed` that the object with this key has."""
     split = ((name.partition("/"), value) for name, value in changed.items())
     return {name: value for (owner, _, name), value in split if owner == key}
 

@@ -214,7 +214,7 @@ class LoggedRows:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no header yet."""
+        """Whether the file and the rows are empty, so that `CSVLogger` must write a header."""
         return not self._before and not self._rows
 
     def write(self, text: str) -> int:
@@ -242,7 +242,7 @@ class LoggedRows:
         self._num_written = len(self._rows)
 
     def close(self) -> None:
-        """Write the remaining rows."""
+        """Write the rows that are not yet in the file, and mark it as closed."""
         if not self.closed:
             self.flush()
             self.closed = True
@@ -323,7 +323,7 @@ class TensorBoardFiles:
             _remove(before)
 
     def flush(self) -> None:
-        """Write buffered events."""
+        """Write buffered TensorBoard events to disk."""
         for writer in self._callback._writers.values():  # noqa: SLF001 - no public name
             writer.flush()
 

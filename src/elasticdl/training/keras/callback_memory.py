@@ -53,7 +53,7 @@ _NUM_GIVEN = 2
 
 
 class UnstoredMemory:
-    """Watches what the functions of callbacks use and change.
+    """Detects values that functions of callbacks change and that no checkpoint stores.
 
     Args:
         callbacks: The callbacks, after `on_train_begin`.
@@ -129,7 +129,11 @@ class UnstoredMemory:
     def _digests(
         self, callback: keras.callbacks.Callback, functions: Sequence[tuple[str, Any]]
     ) -> dict[Key, tuple[str, str, Any]]:
-        """Return key of a variable -> (function, name of the variable, digest)."""
+        """Return digests of the values that a callback and its functions use, to detect changes.
+
+        Returns:
+            Key of a variable or attribute -> (name of the function, name of the value, digest).
+        """
         self._known = {id(handle(each)) for each in self._known_variables()}
         digest = Digest(self._is_left_out)
         by_function: dict[Key, str] = {}

@@ -80,7 +80,10 @@ def is_code(value: Any) -> bool:
 
 
 class KerasValues(CallbackValues):
-    """Converts plain values, and variables, tensors, metrics and callbacks of Keras."""
+    """Converts attribute values of Keras callbacks to JSON and arrays for a checkpoint, and back.
+
+    Besides plain values, these are variables, tensors, metrics and callbacks of Keras.
+    """
 
     def encode_other(  # noqa: PLR0911 - one line a type
         self, value: Any, path: str, arrays: Arrays

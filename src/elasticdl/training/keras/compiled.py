@@ -156,7 +156,10 @@ class CompiledMetrics:
         num_examples: tf.Tensor,
         weights: tf.Tensor | None = None,
     ) -> dict[str, tuple[tf.Tensor, ...]]:
-        """Return the batch's states; see `KerasMetrics.states`. `weights` is ignored."""
+        """Return the batch's metric states; see `KerasMetrics.states`.
+
+        `weights` is ignored: the labels of a compiled model include the sample weights.
+        """
         # The sample weights of a compiled model come with its labels.
         del weights
         states: dict[str, tuple[tf.Tensor, ...]] = {}

@@ -95,7 +95,7 @@ def check_unchanged(model: keras.Model, changed: Sequence[Any], origin: Origin) 
 
 
 def _owner(model: keras.Model, variable: Any) -> Any:
-    """Return the layer that owns a variable."""
+    """Return the layer that owns a variable; the model itself if no layer does."""
     for layer in model._flatten_layers(include_self=False):  # noqa: SLF001 - no public name
         own = (*layer._trainable_variables, *layer._non_trainable_variables)  # noqa: SLF001
         if any(each is variable for each in own):

@@ -244,7 +244,10 @@ def label_advice(error: Exception, labels: Arrays, classes: Collection[str]) -> 
 
 
 def _refused_type(text: str, labels: Arrays) -> str | None:
-    """Return the dtype of the labels if an error is about a mismatch with another dtype."""
+    """Return the labels' dtype if the text of an error says that it does not match another dtype.
+
+    None for other errors.
+    """
     found = next(filter(None, (pattern.search(text) for pattern in _TWO_TYPES)), None)
     if found is None:
         return None

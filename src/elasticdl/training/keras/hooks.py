@@ -151,7 +151,7 @@ class KerasHooks:
 
     @property
     def stored(self) -> Sequence[Any]:
-        """The losses and metrics, whose attributes are stored if there are callbacks of users."""
+        """The losses and metrics, whose attributes callbacks with user code may set; else empty."""
         return self.attributes.of_step if self.attributes and self.are_of_users else ()
 
     @property
@@ -376,7 +376,7 @@ class KerasHooks:
         return {**self._keep()[0], _STOPS: self.stop_requested}
 
     def arrays(self) -> State:
-        """Return the callbacks' arrays: `EarlyStopping.best_weights`, ..."""
+        """Return the arrays of the callbacks' state by name: `EarlyStopping.best_weights`, ..."""
         return self._keep()[1]
 
     def load_state(self, state: Mapping[str, Any], arrays: State) -> None:  # noqa: D102
@@ -458,10 +458,10 @@ class KerasHooks:
         return values
 
     def _separate_variables(self, value: Any) -> list[Any]:
-        """Return the variables of an attribute's value if it is another model or optimizer.
+        """Return the variables of another model or optimizer that a callback has as an attribute.
 
-        The result is empty for other values, and if it shares variables with the trained model or
-        its optimizer.
+        Checkpoints store them with the callback. The result is empty for other values, and for a
+        model or optimizer that shares variables with the trained model or its optimizer.
         """
         if not isinstance(value, (keras.Model, keras.optimizers.Optimizer)):
             return []

@@ -84,7 +84,7 @@ def _problem(model: keras.Model, error: Exception, features: Arrays, source: str
 
 
 def _reason(error: Exception) -> str:
-    """Return the reason of an error without its list of fields, if the list is long."""
+    """Return the reason that an error states; a long list of field names in it is left out."""
     return re.sub(r"with keys \[[^\]]{100,}\]", "with these keys", reason(error))
 
 
@@ -133,7 +133,7 @@ def _symbolic(array: Any) -> Any:
 
 
 def _functional(model: keras.Model) -> keras.Model:
-    """Return the functional model within a sequential one that has an `Input`, or the model."""
+    """Return the functional model in a sequential one that has an `Input`, or the model itself."""
     return getattr(model, "_functional", None) or model
 
 
@@ -145,7 +145,7 @@ def _expected(model: keras.Model) -> list[Any]:
 
 
 def _check_last_axis(model: keras.Model, given: Any) -> None:
-    """Check that the layers accept inputs whose last axis is not 1 where the model's input has 1.
+    """Check that the layers accept inputs such as [n, 5] where the model's input is [n, 1].
 
     Keras ignores this difference until it computes.
 

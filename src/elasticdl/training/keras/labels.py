@@ -129,7 +129,7 @@ class NumpyLabels:
 
 
 class NotANumpyFunctionError(TypeError):
-    """TensorFlow has no symbolic form of a numpy operation that the user's function applies."""
+    """Raised if TensorFlow has no symbolic form of a numpy operation that user code applies."""
 
 
 def _binary(name: str) -> Callable[[NumpyLabels, Any], Any]:
@@ -181,7 +181,7 @@ def wrap(value: Any) -> Any:
 
 
 def unwrap(value: Any) -> Any:
-    """Return a value with its wrapped tensors, at any depth, replaced by the tensors."""
+    """Replace each `NumpyLabels` in a value, at any depth, by the tensor that it wraps."""
     if isinstance(value, NumpyLabels):
         return value._tensor  # noqa: SLF001 - the same file
     if isinstance(value, tuple):

@@ -324,7 +324,7 @@ class TrainingLoss:
         return [loss.loss] if isinstance(loss, WeighableLoss) else []
 
     def _values(self, loss: Callable[[Any, Any], Any], outputs: Any, labels: Any) -> Any:
-        """Call the user's loss function with arguments in the form that it expects."""
+        """Call the user's loss function with labels and outputs in the dtype and shape it needs."""
         outputs, labels = self._dtypes.cast(loss, outputs, labels)
         labels = self._label_shape.fitted(loss, outputs, labels)
         given = as_numpy(labels) if self._definition.labels_as_numpy else labels

@@ -48,7 +48,7 @@ class ExampleBatch:
     num_examples: Any
 
     def rows(self, rows: Any) -> ExampleBatch:
-        """Return the examples with these indices."""
+        """Return a batch of the examples with these indices."""
 
         def take(tensor: Any) -> Any:
             is_by_example = tensor.shape.rank and tensor.shape[0] == self.num_examples

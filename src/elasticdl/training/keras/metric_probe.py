@@ -72,7 +72,7 @@ class MetricProbe:
             self.on(example, metrics)
 
     def probe_unproved(self, batch: Batch, metrics: Metrics) -> None:
-        """Test again, on a batch, the metrics for which earlier batches were inconclusive.
+        """Test again whether states can be summed, for metrics that earlier batches did not decide.
 
         Does nothing unless states must be summed (`require_sums`).
 

@@ -65,7 +65,10 @@ class MetricVariables:
     # --- in a compiled step -----------------------------------------------------------------
 
     def begin(self) -> None:
-        """Reset the metrics that are summed; runs within a compiled step, before the model."""
+        """Reset the metrics whose states are summed, so that the step computes its batch's share.
+
+        Runs within a compiled step, before the model.
+        """
         ordered = self.ordered
         for name, metric in self.members.items():
             if name not in ordered:
@@ -98,7 +101,9 @@ class MetricVariables:
     # --- around it --------------------------------------------------------------------------
 
     def resume(self, so_far: MetricStates | None) -> None:
-        """Before a step, set the metrics whose states are carried (`ordered`).
+        """Load the states of the metrics that continue from batch to batch (`ordered`).
+
+        Called before a step.
 
         Args:
             so_far: Name of the metric -> its states after the previous batch. A metric that is
@@ -118,7 +123,7 @@ class MetricVariables:
         return {name: tuple(_values(self.members[name])) for name in sorted(self.ordered)}
 
     def result(self, name: str, states: tuple[Any, ...]) -> Any:
-        """Set the states of a metric, and return its result for them."""
+        """Load states into a metric, and return the metric's `result()` for them."""
         self._assign(name, states)
         return self.members[name].result()
 

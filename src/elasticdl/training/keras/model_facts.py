@@ -17,7 +17,7 @@ from elasticdl.data.batch import map_arrays
 
 @dataclass(frozen=True)
 class OutputFacts:
-    """One output of a model.
+    """Facts about one output of a compiled model.
 
     Attributes:
         shape: Shape of the output, with the batch axis; None along axes of any size. Empty if it is

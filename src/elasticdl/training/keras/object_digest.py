@@ -41,7 +41,10 @@ Key = tuple[int, str]
 
 
 class Held(NamedTuple):
-    """A value that a function or an object holds, and its name for messages."""
+    """A value that a function or an object refers to, to be compared at later checkpoints.
+
+    It is an attribute, a closure variable, a default or a bound argument; `name` is for messages.
+    """
 
     key: Key
     name: str
@@ -113,7 +116,10 @@ def _digest(value: Any) -> Any:
 
 
 def held_by(value: Any, name: str) -> Iterator[Held]:
-    """Yield what a user's function, method, class or object holds; nothing for other values."""
+    """Yield the attributes, closure variables and defaults of a user's function, class or object.
+
+    Nothing for other values.
+    """
     match value:
         case functools.partial():
             yield from (Held((id(value), key), key, each) for key, each in _arguments(value))

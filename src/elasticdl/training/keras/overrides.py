@@ -188,7 +188,7 @@ def _is_of_library(module: str) -> bool:
 
 
 def place(method: Any) -> str | None:
-    """Return `file:line` of a method, if it has one."""
+    """Return `file:line` where a method is defined; None if its source is unknown."""
     try:
         inner = inspect.unwrap(getattr(method, "__func__", method))
         return f"{inspect.getsourcefile(inner)}:{inspect.getsourcelines(inner)[1]}"

@@ -57,7 +57,12 @@ class ProximalTerm:
         self._strength.assign(strength)
 
     def added_to(self, gradients: Sequence[Any], optimizer: Any) -> list[Any]:
-        """Return gradients plus those of the term, scaled as the optimizer scales the loss."""
+        """Return the gradients of the loss plus those of the term.
+
+        Args:
+            gradients: The gradients of the loss, multiplied by the optimizer's loss scale.
+            optimizer: The optimizer, whose loss scale the term is multiplied by as well.
+        """
         pulled = []
         for gradient, variable, anchor in zip(
             gradients, self._trainable, self._anchors, strict=True

@@ -125,7 +125,7 @@ class RandomOpReplacer:
 
     @property
     def state(self) -> Any:
-        """The variable that determines the next draw."""
+        """The variable with the generator's state, which determines the next random number."""
         return self._generator.state
 
     @contextlib.contextmanager
@@ -172,10 +172,10 @@ class RandomOpReplacer:
                 op_callbacks.remove_op_callback(self._warn_of_callback)
 
     def check_uncompiled(self) -> None:
-        """Reject TensorFlow's own draws, which cannot be replaced in steps that run uncompiled.
+        """Reject random draws by TensorFlow operations, which uncompiled steps cannot seed.
 
         Raises:
-            DefinitionError: TensorFlow's own operations draw.
+            DefinitionError: A step draws by an operation such as `tf.random.uniform`.
         """
         if self._is_strict and self._replaced_first is not None:
             raise self._refusal(
@@ -274,7 +274,7 @@ class RandomOpReplacer:
 
 
 def handle(variable: Any) -> Any:
-    """Return the handle that identifies a TensorFlow or Keras variable."""
+    """Return TensorFlow's handle of a variable, the same for a Keras variable and the one in it."""
     inner = getattr(variable, "_value", variable)
     return getattr(inner, "handle", inner)
 

@@ -45,7 +45,7 @@ _DEPTH = 5
 
 @dataclass(frozen=True, eq=False)
 class Variables:
-    """The variables of one place: of a module, a class, or the closure of a function.
+    """The variables of one place: a module, a class, or the closure of a function.
 
     Attributes:
         called: Name of the place in messages.
@@ -61,7 +61,7 @@ class Variables:
 
     @property
     def identity(self) -> Hashable:
-        """Identifies the place: equal for two objects that describe the same place."""
+        """Value that is equal for two `Variables` of the same module, class or closure."""
         return "variables", id(getattr(self.place, "of", self.place))
 
     def key(self, name: str) -> tuple[int, str]:

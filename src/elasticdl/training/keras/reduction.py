@@ -128,7 +128,7 @@ def first_mask(outputs: Any) -> Any | None:
 
 
 def candidates(outputs: Any, weights: Arrays) -> list[Divisor]:
-    """Return the numbers that a batch's loss may be divided by, the most likely one first.
+    """Return the kinds of number that a batch's loss may be divided by, the most likely one first.
 
     Args:
         outputs: The model's outputs, with their masks.

@@ -79,7 +79,7 @@ class StepSeeder:
         variable.assign(tf.cast(values, variable.dtype))
 
     def of_moment(self, step: int, moment: str, number: int = 0) -> int:
-        """Return the seed that `drawing` uses for the same arguments."""
+        """Return a seed derived from the job's seed and the arguments; see `drawing` for these."""
         return derive_seed(self._seed, step, zlib.crc32(moment.encode()), number)
 
     @contextlib.contextmanager

@@ -122,5 +122,5 @@ class Functions:
         self.last = None
 
     def __len__(self) -> int:
-        """Return the number of functions."""
+        """Return the number of cached functions."""
         return len(self._found)

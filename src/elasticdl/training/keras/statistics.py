@@ -103,7 +103,8 @@ class _Statistic:
 class KerasStatistics:
     """The statistics of one model: encodes their changes as summable numbers, and applies sums.
 
-    The module docstring describes the kinds of statistics and their encoding.
+    Each is a mean over examples, a sum over them, or a boolean; the module docstring describes the
+    encoding.
 
     Args:
         variables: The non-trainable variables, except random seeds, and trained weights that a
@@ -152,7 +153,7 @@ class KerasStatistics:
         return [tf.identity(each.variable.value) for each in self._statistics]
 
     def take_changes(self, before: Sequence[tf.Tensor], num_examples: tf.Tensor) -> tf.Tensor:
-        """Encode how the variables have changed as a block, and undo the changes.
+        """Encode the changes of the variables as a block, a float32 vector, and undo the changes.
 
         Args:
             before: The values to start from and to restore, which `copies` returned before the
@@ -271,7 +272,7 @@ class KerasStatistics:
         self._is_sum.assign(is_sum)
 
     def can_be_compared(self, block: np.ndarray[Any, Any]) -> bool:
-        """Return whether a variable changed that `compare_again` would compare.
+        """Return whether a batch changed a variable that `compare_again` checks.
 
         Args:
             block: The changes of a batch, from `take_changes`.
@@ -585,7 +586,7 @@ def _kind_of(variable: Any, origin: Origin) -> _Kind:
 
 
 def _sent(kind: _Kind, old: tf.Tensor, new: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
-    """Encode a variable's change so that it adds up over workers; see the module docstring.
+    """Encode a variable's change as float32 numbers that can be summed over workers.
 
     Args:
         kind: How it is encoded.

@@ -118,7 +118,7 @@ class StepFunctions:
         self._compiled.clear()
 
     def clear_evaluations(self) -> None:
-        """Drop the compiled functions that evaluate."""
+        """Drop the compiled evaluations; the next one compiles them with the present attributes."""
         self._compiled.drop(_EVALUATIONS)
 
     def call(

@@ -292,7 +292,10 @@ class KerasTrainer:
         )
 
     def checks_done(self) -> dict[str, Any]:
-        """Return which checks of batches were made; see `trainer.SharesChecks`."""
+        """Return which checks that gradients can be summed this worker has made, as a JSON value.
+
+        `take_over_checks` of another worker uses it to skip these checks.
+        """
         return {
             "num_batches": self._num_output_checks,
             "update_size": self._update_size,
@@ -302,7 +305,7 @@ class KerasTrainer:
         }
 
     def take_over_checks(self, done: Mapping[str, Any]) -> None:
-        """Skip the checks that another worker has made; see `trainer.SharesChecks`."""
+        """Skip the checks that `checks_done` of another worker lists."""
         self._num_output_checks = done["num_batches"]
         self._update_size, self._compared_size = done["update_size"], done["compared_size"]
         self._repeated.load_state(done["parts"])
@@ -397,7 +400,7 @@ class KerasTrainer:
     def evaluate_per_example(
         self, batch: Batch, so_far: MetricStates | None = None
     ) -> PerExampleResults:
-        """Evaluate a batch and keep the per-example values; see `trainer.PerExampleEvaluator`."""
+        """Evaluate a batch, also per example; see `trainer.PerExampleEvaluator`."""
         self.check_evaluation(batch)
         variables = self.evaluation_metrics.variables
         variables.resume(so_far)
@@ -432,7 +435,7 @@ class KerasTrainer:
         return state
 
     def load_state(self, state: State) -> None:
-        """Restore a state; see `trainer.Trainer`."""
+        """Restore all variables from a result of `state`; see `trainer.Trainer`."""
         variables = self._variables()
         saved, mine = (optimizers.classes_in(each) for each in (state, variables))
         # Of another optimizer, all variables have other names.
@@ -655,7 +658,7 @@ class KerasTrainer:
             self.optimizer.apply_gradients(zip(gradients, self._trainable, strict=True))
 
     def _block(self, buffer: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return a view of the end of a contribution: the changes of statistics."""
+        """Return the end of a contribution's buffer, with the changes of statistics, as a view."""
         return buffer[buffer.size - self._changes.size :]
 
     def _changes_by(self, batch: Batch) -> ChangesOf:
@@ -858,7 +861,7 @@ class KerasTrainer:
         return variables
 
     def _all_metrics(self) -> list[Any]:
-        """Return all metrics; some may be repeated."""
+        """Return the metrics of training, of evaluation and of the model; some may occur twice."""
         return [
             *self.training_metrics.variables.members.values(),
             *self.model.metrics,
@@ -900,7 +903,7 @@ class KerasTrainer:
         self.model(self._adapt(features), training=True)
 
     def _is_due(self, checks: RepeatedChecks) -> bool:
-        """Return whether to make a check before the next batch.
+        """Return whether one of the repeated checks is due before the next batch.
 
         All workers make the check at the same step. Should it have a side effect on the model, in
         spite of all precautions, their models would still be equal.

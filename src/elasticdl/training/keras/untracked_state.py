@@ -51,7 +51,7 @@ class UntrackedVariables:
         self._found: dict[int, tuple[Any, np.ndarray[Any, Any]]] = {}
 
     def record(self, traced: Any) -> None:
-        """Record the variables that a traced function uses, and their present values.
+        """Record the variables that a traced function uses and their values, for `check_unmoved`.
 
         Args:
             traced: A concrete function of TensorFlow.

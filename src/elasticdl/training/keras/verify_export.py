@@ -24,7 +24,7 @@ _STRUCTURE = "structure"
 
 
 def write_probe(file: Path, features: Arrays, outputs: Arrays) -> None:
-    """Write a batch and a model's outputs for it.
+    """Write a batch and a model's outputs for it, to compare an exported model with.
 
     Args:
         file: An `.npz` file.
@@ -123,7 +123,7 @@ def _distance(one: Any, other: Any) -> float:
 
 
 def main(arguments: list[str]) -> None:
-    """Check the models named on the command line."""
+    """Check the models named on the command line, and print one JSON line for each."""
     features, expected = _read_probe(Path(arguments[0]))
     for name in arguments[1:]:
         answer: dict[str, Any] = {"model": name}

@@ -50,7 +50,7 @@ class Averages:
             self._averaged = self._checked(definition.create_average(model))
 
     def __bool__(self) -> bool:
-        """Return whether there are averages."""
+        """Return whether the model file defines averages of the weights."""
         return self._averaged is not None
 
     def update(self) -> None:
@@ -121,7 +121,12 @@ class Averages:
         return {name: each for name, each in averaged.named_buffers() if name not in kept}
 
     def load(self, state: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
-        """Restore a state; if its names do not match, change nothing and return the mismatches."""
+        """Restore averages that `state` returned.
+
+        Returns:
+            One line per name that only one of the checkpoint and the model file has; if there are
+            any, nothing is restored.
+        """
         tensors = {} if self._averaged is None else self._averaged.state_dict()
         passing = {} if self._averaged is None else self._non_persistent_buffers(self._averaged)
         # Older checkpoints do not have them.

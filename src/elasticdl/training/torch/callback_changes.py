@@ -110,7 +110,7 @@ class Modes:
 
 
 class CallbackChanges:
-    """Detects, stores and restores what callbacks change; see the module docstring.
+    """Detects, stores and restores what callbacks change besides weights, such as `dropout.p`.
 
     Args:
         model: The trained model.
@@ -145,9 +145,10 @@ class CallbackChanges:
         self._used_by_input = UsedObjects([definition.input] if callbacks else (), known)
 
     def begin(self) -> None:
-        """Remove parameter groups that callbacks added, and record what the user's code created.
+        """Record the hooks and containers that exist before `on_train_begin`; call it before that.
 
-        `on_train_begin` may add parameter groups again.
+        Also removes parameter groups that callbacks have added to the optimizer, because
+        `on_train_begin` adds them again.
         """
         del self._optimizer.param_groups[self._num_groups :]
         self._first_hooks = {what: ids for what, ids in self._parts().items() if what in _HOOKS}

@@ -88,7 +88,7 @@ class CallbackHooks:
             ) from error
 
     def load(self, arrays: State) -> None:
-        """Restore the state that `arrays` returned, possibly among other arrays."""
+        """Restore the hooks' state that `arrays` returned; other arrays are ignored."""
         if self._memory is not None:
             found = {name: each for name, each in arrays.items() if name.startswith(_PREFIX)}
             self._memory.load({name.removeprefix(_PREFIX): each for name, each in found.items()})

@@ -67,7 +67,7 @@ _INSTEAD_OF_A_METRIC = (
 
 
 class TorchValues(CallbackValues):
-    """Converts plain values, and tensors and objects of PyTorch; see the module docstring.
+    """Converts attribute values of callbacks, PyTorch's too, to JSON and arrays, and back.
 
     Args:
         model: The trained model; its weights and modules are stored by name, not copied.

@@ -102,7 +102,7 @@ _CHANGEABLE = (list, dict, set, deque, np.ndarray, torch.Tensor)
 
 
 class Callbacks:
-    """The user's callbacks.
+    """Checks the user's callbacks, and calls their methods.
 
     Args:
         objects: The objects that the user's function returned.
@@ -126,7 +126,7 @@ class Callbacks:
         self._given: list[Mapping[str, Any]] = [{} for _ in self.objects]
 
     def __bool__(self) -> bool:
-        """Return whether there are callbacks."""
+        """Return whether the model file has any callbacks."""
         return bool(self.objects)
 
     def any_has(self, moments: Collection[str]) -> bool:

@@ -40,7 +40,7 @@ _TWO_AXES = 2
 def difference_found(
     model: nn.Module, served: Callable[..., Any], arguments: Arguments
 ) -> str | None:
-    """Compare an exported program with its model, on examples and on the same with padding.
+    """Compare an exported program with its model, on examples with and without padding.
 
     A model that draws random numbers in evaluation is not compared.
 
@@ -183,7 +183,7 @@ def _has_padding(mask: torch.Tensor) -> bool:
 
 @contextmanager
 def _slow_path() -> Iterator[None]:
-    """Compute encoders in the block as torch.export does."""
+    """Turn off the fast path of nn.TransformerEncoder in the block, as torch.export does."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(value=False)
     try:
@@ -210,9 +210,9 @@ def _tolerance_of(model: nn.Module) -> float:
 def _largest(
     found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]
 ) -> tuple[float, float]:
-    """Return the largest difference of an output, and the largest finite number in it.
+    """Return, for the output that differs most, its largest difference and largest expected number.
 
-    The output is the one whose difference is the largest in relation to that number.
+    Differences are compared relative to that number, which is the largest finite one.
     """
     pairs = [(0.0, 0.0)]
     for name, other in expected.items():

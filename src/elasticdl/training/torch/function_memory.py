@@ -114,7 +114,7 @@ class RememberedValue:
         raise UnkeepableValueError(f"a {type(value).__module__}.{type(value).__name__}")
 
     def write(self, saved: Any) -> None:
-        """Restore a value that `read` returned."""
+        """Restore a value that `read` returned, in place if the present object allows it."""
         value = self.get()
         if has_state(value):
             value.load_state_dict(saved)
@@ -146,7 +146,7 @@ def objects_of(places: Iterable[RememberedValue]) -> list[Any]:
 
 
 class FunctionMemory:
-    """Reads the state of functions for a checkpoint, and restores it.
+    """Saves and restores what functions remember from call to call, such as a counter.
 
     Args:
         functions: Name -> function, method, partial or other callable; names are for errors.
@@ -188,7 +188,7 @@ class FunctionMemory:
         return objects_of(self._places())
 
     def load(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Restore a state that `state` returned."""
+        """Restore what the functions remembered from arrays that `state` returned."""
         saved = self._codec.to_values(arrays) if arrays else {}
         for place in self._places():
             if place.name in saved:
@@ -416,7 +416,16 @@ def _uses_of_code(code: types.CodeType) -> _Uses:
 def remembered_by_object(
     value: Any, name: str, attributes: list[str], seen: set[int], uses: _Uses = _NOTHING
 ) -> Iterator[RememberedValue]:
-    """Yield what an object remembers in the given attributes, and what its `__call__` remembers."""
+    """Yield the attributes of an object that calls may change, and variables of its `__call__`.
+
+    Args:
+        value: The object.
+        name: Its name, for errors; the prefix of the yielded names.
+        attributes: Names of the attributes to search; class attributes that its code uses are
+            searched as well.
+        seen: Ids of the objects that were searched already; receives those searched now.
+        uses: Names in the code of the functions that refer to the object.
+    """
     uses |= _uses_of(value)
     for attribute in attributes:
         place = _in_dict(f"{name}.{attribute}", vars(value), attribute)
@@ -434,7 +443,7 @@ def remembered_by_object(
 
 
 def _constant(name: str, value: Any) -> RememberedValue:
-    """Describe an object that no hook replaces, although a hook may change its contents."""
+    """Return a `RememberedValue` for an object that no hook replaces, but may change in place."""
     return RememberedValue(name, lambda: value, lambda _: None)
 
 
@@ -445,7 +454,7 @@ def _in_cell(name: str, cell: types.CellType) -> RememberedValue:
 
 
 def _content(cell: types.CellType) -> Any:
-    """Return the value of a variable; None if it has none yet."""
+    """Return the value of a closure variable; None if it has none yet."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -459,7 +468,7 @@ def _in_dict(name: str, values: dict[str, Any], key: str) -> RememberedValue:
 
 
 def _in_attribute(name: str, owner: Any, attribute: str) -> RememberedValue:
-    """Describe an attribute that may be missing until a hook sets it."""
+    """Return a `RememberedValue` for an attribute that may be missing until a hook sets it."""
 
     def put_value(value: Any) -> None:
         if value is not None or hasattr(owner, attribute):

@@ -1,9 +1,10 @@
-"""A function mode of PyTorch that does not change how PyTorch's modules compute.
+"""Lets the trainer watch calls of PyTorch's functions without changing how modules compute.
 
 In evaluation, `nn.TransformerEncoder`, its layers and `nn.MultiheadAttention` take a fast path,
 which returns zeros for padded positions. They do not take it if
 `torch.overrides.has_torch_function` finds that calls are overridden, and it finds every active
-function mode. So a mode that only watches a model's calls would change the model's outputs.
+function mode (`TorchFunctionMode`). So an ordinary mode that only watches a model's calls would
+change the model's outputs.
 
     class Watch(HiddenMode):
         def __torch_function__(self, func, types, args=(), kwargs=None): ...
@@ -29,7 +30,7 @@ _num_active = 0
 
 
 class HiddenMode(TorchFunctionMode):
-    """A function mode that the modules of PyTorch do not notice."""
+    """A `TorchFunctionMode` that does not keep PyTorch's modules from taking their fast path."""
 
     def __enter__(self) -> Self:
         _count(1)

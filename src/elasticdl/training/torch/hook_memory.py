@@ -239,7 +239,7 @@ class HookMemory:
 
 
 def gradient_hooks(parameters: Mapping[str, nn.Parameter], model: nn.Module) -> dict[str, Any]:
-    """Return the hooks that see gradients: description -> function."""
+    """Return description -> function of the hooks of a model and its parameters for gradients."""
     found: list[tuple[str, Any]] = []
     for name, parameter in parameters.items():
         of_tensor: Any = parameter

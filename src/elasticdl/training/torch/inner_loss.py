@@ -109,7 +109,7 @@ class InnerLossSteps:
         return self.training(model, batch)
 
     def touch(self, model: nn.Module, batch: Tensors) -> Any:
-        """Call `forward` with the labels and return its outputs."""
+        """Call `forward` with the labels, to observe what it changes; return its outputs."""
         args, kwargs = self._adapt(batch.features)
         labels = self._label_shape((batch.features,), batch.labels)
         with self._precision.autocast():
@@ -147,7 +147,7 @@ class InnerLossSteps:
         check_parts(self, self._loss, self._without_effects, model, batch)
 
     def found_rows(self, has_rows: Sequence[bool]) -> None:
-        """Do nothing: to split a batch, this class runs the model on its parts."""
+        """Do nothing: this class splits no outputs; it runs the model on the parts of a batch."""
 
     def _loss_in(self, outputs: Any, name: str) -> torch.Tensor:
         if isinstance(outputs, Mapping):

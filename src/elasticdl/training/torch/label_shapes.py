@@ -108,7 +108,10 @@ def is_number_per_example(values: torch.Tensor | np.ndarray[Any, Any]) -> bool:
 
 
 def _may_differ(inputs: Any, labels: Any) -> bool:
-    """Return whether labels have one number per example, and maybe not in the required shape."""
+    """Return whether labels [n] may have to be reshaped to [n, 1], or the reverse.
+
+    False if they do not have one number per example, or have as many axes as outputs [n] or [n, 1].
+    """
     if not (isinstance(labels, torch.Tensor) and is_number_per_example(labels)):
         return False
     is_like_labels = isinstance(inputs, torch.Tensor) and is_number_per_example(inputs)

@@ -167,7 +167,7 @@ class LightningSteps:
         self._metrics: Sequence[LoggedMetric] = ()
 
     def outputs(self, model: nn.Module, features: Any) -> Any:
-        """Return the result of `predict_step`."""
+        """Return the model's outputs for features: the result of `predict_step`."""
         with self._attached(model, "predict_step"), self._precision.autocast():
             return self._call(model, "predict_step", features)
 
@@ -215,7 +215,7 @@ class LightningSteps:
         return Stepped(loss, None, addends, logged.metrics)
 
     def touch(self, model: nn.Module, batch: Tensors) -> Any:
-        """Run `training_step` and return its result."""
+        """Run `training_step`, to observe what it changes; return its result."""
         with self._attached(model, "training_step"), self._precision.autocast():
             return self._call(model, "training_step", _joined(batch))
 
@@ -224,7 +224,7 @@ class LightningSteps:
         return ((features,), {}) if _has(model, "forward") else None
 
     def check_evaluation(self, model: nn.Module, batch: Tensors) -> None:
-        """Run `validation_step`; if the batch has features only, `predict_step`."""
+        """Run `validation_step`, or without labels `predict_step`, to observe what it changes."""
         if batch.num_examples:
             self.evaluation(model, batch)
         else:
@@ -259,7 +259,7 @@ class LightningSteps:
         """Do nothing: the shape of the labels is the user's choice."""
 
     def found_rows(self, has_rows: Sequence[bool]) -> None:
-        """Do nothing: to split a batch, this class runs the model on its parts."""
+        """Do nothing: this class splits no outputs; it runs the model on the parts of a batch."""
 
     def _loss_in(self, returned: Any, step: str) -> torch.Tensor:
         loss = _loss_of(returned)
@@ -331,7 +331,7 @@ class _BatchIndex:
 
 
 class _Logged:
-    """Records the values and metrics that a step logs, for the length of one batch.
+    """Records the values and metrics that a LightningModule's step logs during one batch.
 
     Args:
         where: Prefix of errors.

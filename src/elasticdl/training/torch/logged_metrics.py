@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class LoggedMetric:
-    """A metric that steps update and log.
+    """Wraps a metric of a LightningModule, which its steps update and log.
 
     Args:
         name: Name of the attribute, for errors.

@@ -453,7 +453,7 @@ def rows_of(
 
 
 def _versions(*trees: Any) -> list[int]:
-    """Return a number for each of the nested tensors, which PyTorch counts up when it changes."""
+    """Return PyTorch's version counter of each nested tensor, to detect changes in place."""
     return [
         tensor._version  # noqa: SLF001 - autograd's own way to notice a change
         for tree in trees

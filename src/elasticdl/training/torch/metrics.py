@@ -225,7 +225,7 @@ class TorchMetrics:
         return addends
 
     def _computed(self, named: NamedMetric, outputs: Any, labels: Any) -> Any:
-        """Return the value of a metric that is a function."""
+        """Call a metric function with the output and the shape of labels that it needs."""
         selected = _select(outputs, named)
         return named.metric(self._label_shapes[named.name](selected, labels), selected)
 
@@ -295,7 +295,7 @@ def summed(steps: Sequence[Addends]) -> MetricStates:
 
 
 def added(steps: Sequence[MetricStates]) -> MetricStates:
-    """Return the sums of additive states over some batches."""
+    """Return the sum of each metric's states over some batches."""
     totals: dict[str, tuple[np.ndarray[Any, Any], ...]] = {}
     for states in steps:
         for name, arrays in states.items():

@@ -1,7 +1,8 @@
-"""OneCycleLR, also in a SequentialLR or ChainedScheduler: how long it is, and how it is held.
+"""Handles the end of a OneCycleLR, also in a SequentialLR or ChainedScheduler.
 
 Of PyTorch's schedulers, it is the only one that cannot step on after its last step: one step more,
-and the learning rate rises again; two, and it raises.
+and the learning rate rises again; two, and it raises. The functions here find out how many of its
+steps a training makes, and let it repeat its last step.
 
 Callers: `schedulers.py`.
 """
@@ -17,7 +18,12 @@ from torch.optim.lr_scheduler import ChainedScheduler, OneCycleLR, SequentialLR
 
 
 def one_cycles(scheduler: Any, num_steps: int) -> Iterator[tuple[OneCycleLR, int]]:
-    """Yield each OneCycleLR of a scheduler, and its steps if the scheduler makes `num_steps`."""
+    """Yield each OneCycleLR in a scheduler, and the number of steps that it makes.
+
+    Args:
+        scheduler: A OneCycleLR, or a scheduler that may combine some with others.
+        num_steps: Number of steps that `scheduler` makes.
+    """
     if isinstance(scheduler, OneCycleLR):
         yield scheduler, num_steps
     elif isinstance(scheduler, ChainedScheduler):
@@ -33,10 +39,9 @@ def one_cycles(scheduler: Any, num_steps: int) -> Iterator[tuple[OneCycleLR, int
 
 @contextlib.contextmanager
 def holding_ended(scheduler: Any) -> Iterator[list[OneCycleLR]]:
-    """Let each OneCycleLR that has ended make its last step again, while `scheduler` makes a step.
+    """Let each OneCycleLR that has ended repeat its last step if `scheduler` steps in the block.
 
-    Other schedulers that are combined with it make their step: a SequentialLR reaches its next
-    milestone.
+    Schedulers that are combined with it step as usual: a SequentialLR reaches its next milestone.
 
     Yields:
         A list that receives each OneCycleLR that made its last step again.

@@ -51,7 +51,8 @@ _NUMBER = ":number"
 class OptimizerState:
     """Applies the user's optimizer, and converts its state to arrays and back.
 
-    The names of the arrays are those in the module docstring, without the prefix `optimizer/`.
+    Names of arrays are, for example, `param_groups/0/lr` and `fc.weight/exp_avg`: those in the
+    module docstring, without the prefix `optimizer/`.
 
     Args:
         definition: Definition of the model, which creates the optimizer.
@@ -129,7 +130,7 @@ class OptimizerState:
             self._is_checked = True
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return copies of all slots and param groups, and of the hooks' state.
+        """Return copies of all slots (states of parameters), param groups and states of hooks.
 
         Raises:
             DefinitionError: The optimizer has state that cannot be stored.
@@ -169,7 +170,7 @@ class OptimizerState:
         return self._memory.objects
 
     def load(self, state: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
-        """Restore a state; if it does not match, change nothing and return the mismatches."""
+        """Restore a state; if it does not match, change nothing and return a line per mismatch."""
         saved = bytes(state.get(_CLASS, np.array([], np.uint8))).decode()
         name = _name_of(self.optimizer)
         if saved != name:
@@ -447,7 +448,7 @@ def _check_clears(
     definition: ModelDefinition,
     where: object,
 ) -> None:
-    """Check a single call of zero_grad(), with a gradient at each parameter."""
+    """Call zero_grad() once, and check that it sets gradients to None and changes nothing else."""
     before = digest(vars(optimizer))
     try:
         optimizer.zero_grad()

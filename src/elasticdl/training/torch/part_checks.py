@@ -127,11 +127,14 @@ class PartCheck:
         return self._num_checks >= _CHECKS and not is_larger
 
     def state(self) -> dict[str, int]:
-        """Return which checks were made, as a JSON value."""
+        """Return the number of checks made and the largest update they covered, as a JSON value.
+
+        Another worker loads it, so that it does not repeat these checks.
+        """
         return {"num_batches": self._num_checks, "compared_size": self._compared_size}
 
     def load_state(self, state: Mapping[str, int]) -> None:
-        """Take over the checks of another worker, which `state` returned."""
+        """Count the checks in another worker's `state` as made here, so as not to repeat them."""
         self._num_checks, self._compared_size = state["num_batches"], state["compared_size"]
 
     def check(self, batch: Tensors, update_size: int) -> None:

@@ -27,7 +27,7 @@ _GROWTH, _BACKOFF, _GROWTH_INTERVAL = 2.0, 0.5, 2000
 
 
 class MixedPrecision:
-    """Autocast and loss scaling for one trainer; see the module docstring.
+    """Applies autocast, and loss scaling for float16, to the steps of one trainer.
 
     Args:
         precision: The definition's precision.
@@ -79,7 +79,7 @@ class MixedPrecision:
         return True
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return the state; empty if the loss is not scaled."""
+        """Return the loss scale and the count of updates with it; empty without loss scaling."""
         if self._scale is None:
             return {}
         return {
@@ -88,7 +88,7 @@ class MixedPrecision:
         }
 
     def load(self, state: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
-        """Restore a state; if it does not match, change nothing and return the mismatches."""
+        """Restore a state; if it does not match, change nothing and return a line per mismatch."""
         if state.keys() != self.state().keys():
             has = "a scale of the loss" if state else "no scale of the loss"
             return [f"{has} in the checkpoint; the model file has another precision"]

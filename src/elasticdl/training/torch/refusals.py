@@ -324,7 +324,7 @@ def shapes_of(tensors: Mapping[str, torch.Tensor]) -> Shapes:
 
 
 def changed_shape(before: Shapes, tensors: Mapping[str, torch.Tensor]) -> str | None:
-    """Return a description of the first tensor whose shape or dtype has changed.
+    """Return a description of the first tensor whose shape or dtype has changed; None if none.
 
     Args:
         before: Shapes and dtypes, as returned by `shapes_of`.

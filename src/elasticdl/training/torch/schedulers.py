@@ -57,7 +57,7 @@ _EXAMPLE = '{"scheduler": scheduler, "interval": "step"}'
 
 @dataclass(frozen=True, eq=False)
 class _Schedule:
-    """A scheduler with its options; see the module docstring."""
+    """A scheduler, and when to step it: the options of Lightning's dict, such as `frequency`."""
 
     scheduler: Any
     interval: Literal["step", "epoch"] = "epoch"
@@ -108,7 +108,7 @@ class Schedulers:
         self.state()
 
     def __bool__(self) -> bool:
-        """Return whether there are schedulers."""
+        """Return whether the model file has any schedulers."""
         return bool(self._schedules)
 
     def check_length(self, num_updates: int, *, may_end_earlier: bool = False) -> None:
@@ -239,7 +239,7 @@ class Schedulers:
         return [each for memory in self._memories for each in memory.objects]
 
     def load(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
-        """Restore a state; if it does not match, change nothing and return the mismatches."""
+        """Restore a state; if it does not match, change nothing and return a line per mismatch."""
         by_number: dict[int, dict[str, np.ndarray[Any, Any]]] = {}
         for path, array in arrays.items():
             of, _, name = path.partition("/")
@@ -300,7 +300,7 @@ class Schedulers:
     def _too_long(
         self, one: lr_scheduler.OneCycleLR, needed: int, num_updates: int
     ) -> ElasticDLError:
-        """Return the error for a training that makes more steps of a schedule than it has."""
+        """Return the error for a training that needs more steps than a OneCycleLR has."""
         in_part = "" if needed == num_updates else f", which take {needed:,} steps of it"
         if self._loaded:
             return DefinitionError(

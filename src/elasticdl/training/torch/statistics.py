@@ -96,7 +96,8 @@ _SHIFTS = (1, 1000, 65_521)
 class Reduction(Enum):
     """How the changes that parts of a batch make to a buffer combine into the whole batch's change.
 
-    The module docstring defines the members.
+    MEAN: their mean, weighted by examples. STEP: each part makes the same change. SUM: their sum.
+    DRAW: random numbers, which all workers must draw alike.
     """
 
     MEAN = "mean"
@@ -547,7 +548,7 @@ def _are_close(changes: Sequence[torch.Tensor | None]) -> bool:
 
 
 def _fingerprint(change: torch.Tensor) -> float:
-    """Return a number that depends on all values of a change, to compare changes of workers.
+    """Return a number computed from a whole change of a buffer, to compare workers' changes.
 
     Its absolute value is between 0.5 and 1, or 0 if all values are 0. Rounding changes it little,
     so that machines whose results for the same draw differ in the last bits still agree.

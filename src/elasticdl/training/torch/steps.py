@@ -309,7 +309,7 @@ class ForwardSteps:
         return self._stepped(outputs, batch)
 
     def touch(self, model: nn.Module, batch: Tensors) -> Any:
-        """Call `forward` and return its outputs."""
+        """Call `forward`, to observe what it changes; return its outputs."""
         return self.outputs(model, batch.features)
 
     def arguments(self, model: nn.Module, features: Any) -> Arguments:

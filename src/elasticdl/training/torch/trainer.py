@@ -305,7 +305,10 @@ class TorchTrainer:
         return Contribution(buffer, batch.num_examples), _result([step])
 
     def checks_done(self) -> dict[str, Any]:
-        """Return which checks of batches were made; see `trainer.SharesChecks`."""
+        """Return which checks that gradients can be summed this worker has made, as a JSON value.
+
+        `take_over_checks` of another worker uses it to skip these checks.
+        """
         return {
             "update_size": self._update_size,
             "first": self._part_check.state(),
@@ -314,7 +317,7 @@ class TorchTrainer:
         }
 
     def take_over_checks(self, done: Mapping[str, Any]) -> None:
-        """Skip the checks that another worker has made; see `trainer.SharesChecks`."""
+        """Skip the checks that `checks_done` of another worker lists."""
         self._update_size = done["update_size"]
         self._part_check.load_state(done["first"])
         self._repeated.load_state(done["parts"])
@@ -377,7 +380,7 @@ class TorchTrainer:
     def evaluate_per_example(
         self, batch: Batch, so_far: MetricStates | None = None
     ) -> PerExampleResults:
-        """Evaluate a batch and keep the per-example values; see `trainer.PerExampleEvaluator`."""
+        """Evaluate a batch, also per example; see `trainer.PerExampleEvaluator`."""
         self.check_evaluation(batch)
         with (
             self._naming_errors("evaluate", batch),
@@ -482,7 +485,7 @@ class TorchTrainer:
         return state
 
     def load_state(self, state: State) -> None:
-        """Restore a state; see `trainer.Trainer`."""
+        """Restore all tensors from a result of `state`; see `trainer.Trainer`."""
         tensors = self._tensors_kept()
         arrays = _below("model/", state)
         problems = [
@@ -645,7 +648,7 @@ class TorchTrainer:
         return _Step(loss, {**metrics, **stepped.metrics}, states)
 
     def _is_due(self, checks: RepeatedChecks) -> bool:
-        """Return whether to make a check before the next batch.
+        """Return whether one of the repeated checks is due before the next batch.
 
         All workers make the check at the same step. Should it have a side effect on the model, in
         spite of all precautions, their models would still be equal.
@@ -1015,12 +1018,12 @@ class TorchTrainer:
 
 
 def _two(arrays: Arrays, examples: tuple[int, int] = (0, 0)) -> Arrays:
-    """Return the arrays reduced to two of the examples, given by position, which may be equal."""
+    """Return the arrays reduced to the examples at two positions, which may be equal."""
     return map_arrays(lambda a: a[list(examples)], arrays)
 
 
 def _pair(batch: Batch, examples: tuple[int, int] = (0, 0)) -> Batch:
-    """Return a batch of two of the batch's examples, given by position, which may be equal."""
+    """Return a batch of the examples at two positions of a batch, which may be equal."""
     features, labels, weights = (
         _two(arrays, examples) for arrays in (batch.features, batch.labels, batch.weights)
     )

@@ -514,7 +514,7 @@ def _reached(value: Any, depth: int = _DEPTH) -> Iterator[Any]:
 
 
 def _has_own_state(value: Any) -> bool:
-    """Return whether a value is an optimizer, a scheduler or the like, by its class."""
+    """Return whether a value has `state_dict()` and `load_state_dict()`, and is not a module."""
     methods = (getattr(type(value), name, None) for name in ("state_dict", "load_state_dict"))
     return all(map(callable, methods)) and not isinstance(value, nn.Module)
 

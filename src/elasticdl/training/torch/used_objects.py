@@ -1,4 +1,6 @@
-"""Finds objects and variables that the user's functions use, by searching their code.
+"""Finds objects and variables that user functions use, and that callbacks could change.
+
+The functions' code is searched; it is not run.
 
     an object      a module or an instance of a user's class; its attributes can be stored
     a variable     of the file, of an enclosing function, of a class; no checkpoint stores it

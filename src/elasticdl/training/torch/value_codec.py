@@ -105,7 +105,10 @@ class Codec:
         return [name for name in found if name is not None]
 
     def _encoded_part(self, part: str) -> Any:
-        """Encode a part of a text, which may be the digits of an id."""
+        """Encode a part of a string: a parameter's id as the parameter's name, others unchanged.
+
+        An id, such as 140213 or 0x223b5, differs in each process.
+        """
         if not _DIGITS.fullmatch(part) or _number(part) not in self._names:
             return part
         return {"hex id of" if part.startswith("0x") else "id of": self._names[_number(part)]}
