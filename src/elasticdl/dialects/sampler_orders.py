@@ -58,7 +58,9 @@ class SamplerOrders:
         self._has_state = bool(self.generators)
 
     def find_state(self) -> bool:
-        """Record whether the samplers have state, by drawing the first epoch several times.
+        """Record whether the samplers have state, and return whether orders can be reproduced.
+
+        It draws the first epoch several times.
 
         Call it once, before `of`, which draws all earlier epochs as well if the samplers have
         state.

@@ -96,7 +96,12 @@ class TorchLabelShape:
         )
 
     def __call__(self, inputs: Any, labels: Any) -> Any:
-        """Return labels in the shape that the function needs for these inputs."""
+        """Return labels in the shape that the loss or metric needs.
+
+        Args:
+            inputs: Its first argument: the model's outputs, or the features if it runs the model.
+            labels: Labels of a batch.
+        """
         if self.reshapes and _may_differ(inputs, labels):
             return _of_other_rank(labels)
         return labels

@@ -589,7 +589,7 @@ def _are_near(one: torch.Tensor, other: torch.Tensor, values: torch.Tensor) -> b
 
 
 def _rounding(values: torch.Tensor) -> torch.Tensor:
-    """Return, for each value of a buffer, a bound on the rounding error of its changes."""
+    """Return a bound on the rounding error of an update to each value of a buffer."""
     eps = max(torch.finfo(dtype).eps for dtype in (values.dtype, torch.float32))
     return _NUM_ROUNDINGS * eps * values.double().abs().nan_to_num()
 
