@@ -292,3 +292,59 @@ def test_the_state_of_a_loss_does_not_change_while_the_shape_is_found():
 
     assert shape.reshapes
     assert loss.count == 0
+
+
+def train_three(loss, labels, *, is_default=True):
+    def several(*size):
+        return nn.Linear(size[0], 3)
+
+    return train(loss, labels, kind=several, is_default=is_default)
+
+
+def spread_notes(caplog):
+    return [r.getMessage() for r in caplog.records if "all 3 outputs" in r.getMessage()]
+
+
+def of_quantiles(outputs, labels):
+    errors = labels - outputs
+    return torch.maximum(0.1 * errors, -0.9 * errors).mean()
+
+
+LABELS = np.linspace(0, 1, NUM_EXAMPLES, dtype=np.float32)
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize("loss", [squares, of_quantiles, nn.MSELoss(), nn.L1Loss(reduction="none")])
+def test_a_loss_that_compares_one_label_with_several_outputs_causes_one_warning(loss, caplog):
+    train_three(loss, LABELS[:, None])
+
+    (note,) = spread_notes(caplog)
+    assert note.startswith("model.py:1: the loss compares each label with all 3 outputs")
+    assert "[batch, 1], the outputs [batch, 3]" in note
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda outputs, labels: squares(outputs[:, :1], labels),
+        lambda outputs, labels: squares(outputs, labels.expand_as(outputs)),
+        lambda outputs, labels: (outputs * (labels > 0)).mean(),
+        lambda outputs, labels: nn.functional.cross_entropy(outputs, labels[:, 0].long()),
+    ],
+)
+def test_labels_that_are_not_broadcast_by_accident_cause_no_warning(loss, caplog):
+    train_three(loss, LABELS[:, None])
+
+    assert not spread_notes(caplog)
+
+
+def test_labels_with_a_column_for_each_output_cause_no_warning(caplog):
+    train_three(squares, np.tile(LABELS[:, None], 3))
+
+    assert not spread_notes(caplog)
+
+
+def test_the_shape_of_labels_of_an_input_function_is_not_questioned(caplog):
+    train_three(squares, LABELS[:, None], is_default=False)
+
+    assert not spread_notes(caplog)

@@ -4,12 +4,16 @@ If ElasticDL chose the shape, because the model file has no input function, the 
 for a function that needs it. Labels of the user's own keep their shape, as in a plain script, with
 a warning.
 
+Float labels [n, 1] that ElasticDL chose broadcast with outputs [n, 3] as well: each label is
+compared with all three outputs. A quantile loss does so on purpose, so there is only a warning.
+
 Callers: `losses.py`, `metrics.py`, `inner_loss.py`, `trainer.py`.
 """
 
 from __future__ import annotations
 
 import copy
+import logging
 import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -19,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from elasticdl.data.batch import leaves
 from elasticdl.training.label_shapes import needs_other_shape
+from elasticdl.training.torch.hidden_mode import HiddenMode
 from elasticdl.training.torch.outputs import as_plain_containers, map_tensors
 
 if TYPE_CHECKING:
@@ -26,8 +31,13 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+_log = logging.getLogger("elasticdl")
+
 _PAIR = 2
 _PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73)
+
+# Functions that give a tensor the shape of another.
+_EXPANDS = (torch.Tensor.expand_as, torch.Tensor.view_as, torch.Tensor.reshape_as)
 
 
 class TorchLabelShape:
@@ -60,6 +70,8 @@ class TorchLabelShape:
         # Its state must not change. Not every object can be copied.
         with suppress(Exception):
             function = copy.deepcopy(function)
+        if self._may_reshape:
+            self._warn_if_spread(function, inputs, labels)
         num_examples = len(labels)
         tensors = [t for t in leaves(as_plain_containers(inputs)) if isinstance(t, torch.Tensor)]
         lengths = {length for tensor in tensors for length in tensor.shape[1:]}
@@ -105,6 +117,31 @@ class TorchLabelShape:
         if self.reshapes and _may_differ(inputs, labels):
             return _of_other_rank(labels)
         return labels
+
+    def _warn_if_spread(
+        self, function: Callable[[Any, Any], Any], outputs: Any, labels: torch.Tensor
+    ) -> None:
+        """Warn if float labels [n, 1] are each compared with several outputs of their example."""
+        is_table = isinstance(outputs, torch.Tensor) and outputs.ndim == labels.ndim == _PAIR
+        if not is_table or outputs.shape[1] == 1 or not labels.is_floating_point():
+            return
+        watch = _Spread(labels, outputs.shape)
+        try:
+            with torch.no_grad(), warnings.catch_warnings(action="ignore"), watch:
+                function(outputs, labels)
+        except Exception:  # noqa: BLE001 - the first step raises it again, on a batch of the data
+            return
+        if watch.is_found:
+            _log.warning(
+                "%s: %s compares each label with all %d outputs of its example: the labels have "
+                "the shape [batch, 1], the outputs [batch, %d]. If that is not meant, let the "
+                "model return one output per label; or, if an example has several labels, write "
+                "input_fn(records) that returns all of them.",
+                self._where,
+                self._what,
+                outputs.shape[1],
+                outputs.shape[1],
+            )
 
 
 def is_number_per_example(values: torch.Tensor | np.ndarray[Any, Any]) -> bool:
@@ -179,4 +216,39 @@ class _Shapes(TorchDispatchMode):
                 self.has_pairs = True
                 # An operation on a single tensor expands it, for a broadcast.
                 self.compares_labels |= is_of_labels and len(given) >= _PAIR
+        return made
+
+
+class _Spread(HiddenMode):
+    """Records whether a function in its block broadcasts labels [n, 1] to the outputs' columns.
+
+    An explicit `labels.expand_as(outputs)` is intended, and so is a mask such as `labels > 0`.
+
+    Args:
+        labels: The labels.
+        shape: Shape of the outputs.
+
+    Attributes:
+        is_found: Whether it does.
+    """
+
+    def __init__(self, labels: torch.Tensor, shape: torch.Size) -> None:
+        super().__init__()
+        self._shape = shape
+        # Tensors made of labels only. They are kept, so that no other gets the id of one.
+        self._of_labels = {id(labels): labels}
+        self.is_found = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        made = func(*args, **(kwargs or {}))
+        if not isinstance(made, torch.Tensor) or not made.is_floating_point():
+            return made
+        given = [t for t in leaves([*args, *(kwargs or {}).values()]) if torch.is_tensor(t)]
+        of_labels = [t for t in given if id(t) in self._of_labels]
+        if given and len(of_labels) == len(given):
+            self._of_labels[id(made)] = made
+        elif func not in _EXPANDS and made.shape in {self._shape, torch.Size()}:
+            is_column = any(t.shape == (self._shape[0], 1) for t in of_labels)
+            self.is_found |= is_column and any(t.shape == self._shape for t in given)
         return made
