@@ -333,6 +333,35 @@ def test_an_error_about_outputs_that_do_not_suit_the_loss_has_advice(loss, advic
         trainer.train_steps([batch_of(8)])
 
 
+def notes_about_gradients(caplog):
+    return [r for r in caplog.records if "weights will not change" in r.getMessage()]
+
+
+@pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda out, _: torch.tensor(out.detach().square().mean(), requires_grad=True),
+        lambda out, _: torch.tensor(
+            np.square(out.detach().numpy()).mean(axis=1), requires_grad=True
+        ),
+    ],
+)
+def test_a_loss_without_a_gradient_for_any_parameter_causes_one_warning(loss, caplog):
+    trainer = trainer_of(definition_of(loss=loss))
+    trainer.train_steps([batch_of(4), batch_of(4)])
+
+    (note,) = notes_about_gradients(caplog)
+    assert note.getMessage().startswith("model.py:1: the loss gives no parameter")
+
+
+def test_a_loss_with_a_gradient_for_a_single_parameter_causes_no_warning(caplog):
+    trainer = trainer_of(definition_of(Gated))
+    trainer.train_steps([gated_batch(1)])
+
+    assert not notes_about_gradients(caplog)
+
+
 def test_an_error_in_an_operation_of_the_model_has_no_advice_about_labels():
     class Breaks(nn.Linear):
         def forward(self, x):

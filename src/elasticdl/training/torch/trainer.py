@@ -19,6 +19,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -91,6 +92,8 @@ from elasticdl.training.trainer import (
 
 if TYPE_CHECKING:
     from elasticdl.training.scores import Scores
+
+_log = logging.getLogger("elasticdl")
 
 # An update is the same on every worker, so random numbers drawn during it use this rank.
 _EVERY_RANK = -1
@@ -231,7 +234,7 @@ class TorchTrainer:
         self._repeated = RepeatedChecks(definition.origin)
         # Apart from the other checks, which end with their first warning.
         self._repeated_comparisons = RepeatedChecks(definition.origin)
-        self._is_evaluation_checked = False
+        self._is_evaluation_checked = self._has_checked_gradients = False
         self._anchors: dict[str, torch.Tensor] = {}
         self._pull = 0.0
 
@@ -632,6 +635,7 @@ class TorchTrainer:
             assert loss is not None  # noqa: S101 - a training step has one
             self._precision.scaled(loss.value).backward()  # type: ignore[no-untyped-call]
             self._precision.unscale(self._gradients())
+            self._check_gradients()
             self._add_pull()
         self._refusals.check_still_trainable(self._parameters)
         self._refusals.check_shapes(self._tensors_kept(), "a step (`forward` or the loss)")
@@ -750,6 +754,21 @@ class TorchTrainer:
 
     def _gradients(self) -> list[torch.Tensor]:
         return [p.grad for p in self._parameters.values() if p.grad is not None]
+
+    def _check_gradients(self) -> None:
+        """Warn, after the first batch, if its loss gave no parameter a gradient."""
+        if self._has_checked_gradients:
+            return
+        self._has_checked_gradients = True
+        has_trainable = any(p.requires_grad for p in self._parameters.values())
+        if has_trainable and not self._gradients():
+            _log.warning(
+                "%s: the loss gives no parameter of the model a gradient, so the weights will not "
+                "change. A tensor made of numbers (torch.tensor(...)), .detach(), .item(), "
+                ".numpy() and torch.no_grad() have no gradient: compute the loss from the outputs "
+                "themselves.",
+                self._definition.where("loss"),
+            )
 
     def _clear_gradients(self) -> None:
         for parameter in self._parameters.values():
