@@ -462,3 +462,36 @@ def test_a_copy_of_a_loaded_model_is_a_plain_model(tmp_path):
     assert called(copied, np.zeros((2, 5), np.float32)).shape == (2,)
     with pytest.raises(UsageError, match="a copy of one that"):
         copied.predict(FRAME)
+
+
+PENALIZED = """
+import torch
+
+class Net(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x), self.weight.square().sum()
+
+def custom_model():
+    return Net(3, 1)
+
+def loss(labels, outputs):
+    return ((outputs[0] - labels) ** 2).mean() + outputs[1]
+
+def optimizer(parameters):
+    return torch.optim.SGD(parameters, lr=0.01)
+"""
+
+
+def test_an_output_that_is_one_number_for_a_batch_does_not_prevent_predictions(tmp_path, caplog):
+    (tmp_path / "model.py").write_text(PENALIZED)
+    x = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
+    output, report = str(tmp_path / "out"), tmp_path / "report"
+    given = {"x": x, "y": x[:, 0]}
+    elasticdl.train(data=given, model_zoo=str(tmp_path), model_def="model", output=output)
+    elasticdl.evaluate(trained_model=output, data=given, report=str(report))
+
+    found, penalty = elasticdl.load(output).predict({"x": x})
+
+    assert (found.shape, penalty) == ((300, 1), None)
+    assert "None for the model's output 'output_1', which is one number" in caplog.text
+    assert (report / "report.html").exists()

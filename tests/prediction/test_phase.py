@@ -110,3 +110,37 @@ def test_predictions_without_class_are_counted_in_the_note() -> None:
 
     assert [row[2]["prediction"].tolist() for row in rows] == [[1, -1], [0, 1]]
     assert "1 prediction of 4 has no class, because the model's output is NaN" in predictor.note
+
+
+class Penalized(Doubling):
+    """A trainer whose model also returns a number for the batch."""
+
+    def predict(self, features):
+        return [2 * features, np.float32(0.5)]
+
+
+def test_an_output_that_is_one_number_for_a_batch_is_left_out_with_one_warning(caplog) -> None:
+    rows = []
+    predictor = Predictor(Penalized(), definition_with(None), [RecordFile("a.csv", 4)])
+    batches = [(at, Batch(np.float32([1, 2]), None, 2)) for at in (0, 2)]
+    list(predictor.predict(batches, lambda *row: rows.append(row)))
+
+    assert [{n: a.tolist() for n, a in row[2].items()} for row in rows] == [
+        {"output_0": [2, 4]},
+        {"output_0": [2, 4]},
+    ]
+    (warning,) = caplog.messages
+    assert "does not contain the model's output 'output_1', which is one number" in warning
+
+
+def test_a_hook_gets_an_output_that_is_one_number_for_a_batch() -> None:
+    rows = []
+
+    def hook(outputs):
+        return {"sum": outputs[0] + outputs[1]}
+
+    predictor = Predictor(Penalized(), definition_with(hook), [RecordFile("a.csv", 2)])
+    batch = Batch(np.float32([1, 2]), None, 2)
+    list(predictor.predict([(0, batch)], lambda *row: rows.append(row)))
+
+    assert rows[0][2]["sum"].tolist() == [2.5, 4.5]

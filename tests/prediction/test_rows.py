@@ -8,7 +8,14 @@ import pytest
 
 from elasticdl.data.record_source import RecordFile
 from elasticdl.errors import DefinitionError
-from elasticdl.prediction.rows import PredictionField, RecordKeys, fields_of, named_outputs
+from elasticdl.prediction.rows import (
+    PredictionField,
+    RecordKeys,
+    fields_of,
+    named_outputs,
+    outputs_without_axes,
+    rows_only,
+)
 
 TWO = np.zeros((2, 3), np.float32)
 
@@ -108,3 +115,22 @@ def test_keys_of_a_batch_cost_the_same_with_many_files() -> None:
 
     for record in range(10_000):
         assert keys.between(record, record + 1) == [f"part-{record}:0"]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "names"),
+    [
+        ([TWO, np.float32(1)], ["output_1"]),
+        ({"penalty": np.float32(1), "score": TWO, "cache": None}, ["penalty"]),
+        ([TWO, TWO], []),
+        (np.float32(1), []),
+        ([np.float32(1), np.float32(2)], []),
+    ],
+    ids=["tuple", "dict", "rows", "only a number", "only numbers"],
+)
+def test_outputs_that_are_one_number_for_a_batch_are_named_if_others_have_rows(outputs, names):
+    assert outputs_without_axes(outputs) == names
+
+
+def test_the_other_outputs_keep_their_names():
+    assert list(rows_only((np.float32(1), TWO), ["output_0"])) == ["output_1"]

@@ -13,6 +13,7 @@ Callers: `load.py`.
 from __future__ import annotations
 
 import contextlib
+import logging
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -30,12 +31,15 @@ from elasticdl.engines.inference import OpenedModel, drain
 from elasticdl.engines.record_data import open_records
 from elasticdl.engines.stored_data import file_names
 from elasticdl.errors import UsageError, ends_at_caller
+from elasticdl.prediction.rows import named_outputs, outputs_without_axes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from elasticdl.data.batch import Batch
     from elasticdl.training.trainer import Trainer
+
+_log = logging.getLogger("elasticdl")
 
 # The same as for `elasticdl predict`, so that the outputs are bitwise equal.
 _MINIBATCH_SIZE = 256
@@ -147,7 +151,17 @@ class TablePredictor:
                 # A layer may accept fewer inputs than it was built for. As `elasticdl predict`
                 # does, the model is built on these inputs, to see if its weights fit.
                 rows.restored_trainer(first[1])
-            return _joined([self._trainer.predict(b.features) for _, b in drain(feed)])
+            made = [self._trainer.predict(b.features) for _, b in drain(feed)]
+            if left_out := outputs_without_axes(made[0]):
+                _log.warning(
+                    "predict() returns None for the model's output %s, which is one number for a "
+                    "whole batch.",
+                    listed(left_out),
+                )
+            elif any(np.ndim(output) == 0 for output in leaves(made[0])):
+                # It raises an error that names the output.
+                named_outputs(made[0], first[1].num_examples)
+            return _joined(made)
 
     def __reduce__(self) -> tuple[type[UnlinkedPredictor], tuple[()]]:
         """Replace this object by an `UnlinkedPredictor` when the model is pickled or copied."""
@@ -179,9 +193,9 @@ def _shapes(batch: Batch) -> list[tuple[int, ...]]:
 
 
 def _joined(made: list[Any]) -> Any:
-    """Concatenate the outputs of several batches, array by array."""
+    """Concatenate the outputs of several batches, array by array; None for numbers of a batch."""
     if isinstance(made[0], dict):
         return {name: _joined([each[name] for each in made]) for name in made[0]}
     if isinstance(made[0], (list, tuple)):
         return [_joined(list(each)) for each in zip(*made, strict=True)]
-    return np.concatenate(made)
+    return np.concatenate(made) if np.ndim(made[0]) else None

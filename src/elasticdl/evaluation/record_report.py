@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from elasticdl.data.batch import leaves, map_arrays
 from elasticdl.data.split_source import runs_in_whole, whole
 from elasticdl.errors import DataError, UsageError
 from elasticdl.evaluation.metrics import add_states
@@ -21,11 +22,11 @@ from elasticdl.evaluation.report_page import write_page
 from elasticdl.evaluation.report_tables import Report
 from elasticdl.evaluation.report_views import write_views
 from elasticdl.evaluation.report_writer import ReportWriter
-from elasticdl.prediction.rows import RecordKeys
+from elasticdl.prediction.rows import RecordKeys, named_outputs, outputs_without_axes
 from elasticdl.training.trainer import PerExampleEvaluator
 
 if TYPE_CHECKING:
-    from elasticdl.data.batch import Batch
+    from elasticdl.data.batch import Arrays, Batch
     from elasticdl.data.record_source import RecordSource
     from elasticdl.data.schema import Schema
     from elasticdl.definition import ModelDefinition
@@ -96,7 +97,7 @@ class RecordReport:
             self.writer.add(
                 ids=[key for run in runs for key in keys.between(*run)],
                 labels=batch.labels,
-                outputs=examined.outputs,
+                outputs=_of_each_example(examined.outputs, batch.num_examples),
                 sources=[file for run in runs for file in keys.files_between(*run)],
                 metrics=examined.values,
             )
@@ -145,6 +146,23 @@ class RecordReport:
                 "examples with records. Do not drop or add examples in evaluation mode, or "
                 "evaluate without --report."
             )
+
+
+def _of_each_example(outputs: Arrays, num_examples: int) -> Arrays:
+    """Repeat outputs that are one number for the batch, such as a penalty, for each example.
+
+    Raises:
+        DefinitionError: Another output does not have one row per example.
+    """
+
+    def repeated(output: Any) -> Any:
+        return np.full(num_examples, output) if np.ndim(output) == 0 else output
+
+    rows = map_arrays(repeated, outputs) if outputs_without_axes(outputs) else outputs
+    if any(np.shape(output)[:1] != (num_examples,) for output in leaves(rows)):
+        # It names the output.
+        named_outputs(rows, num_examples)
+    return rows
 
 
 def pictures_of(source: RecordSource, schema: Schema | None) -> Callable[[int, str], Any]:

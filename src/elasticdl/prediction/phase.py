@@ -5,6 +5,7 @@ It runs in one process, or in each of several workers.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,13 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.prediction.classes import ClassReading, scores_shape, without_class
-from elasticdl.prediction.rows import KEY, RecordKeys, named_outputs
+from elasticdl.prediction.rows import (
+    KEY,
+    RecordKeys,
+    named_outputs,
+    outputs_without_axes,
+    rows_only,
+)
 from elasticdl.training.trainer import ScoresProbe
 
 if TYPE_CHECKING:
@@ -30,6 +37,8 @@ if TYPE_CHECKING:
     from elasticdl.prediction.input_columns import InputColumns
     from elasticdl.prediction.rows import Columns
     from elasticdl.training.trainer import Trainer
+
+_log = logging.getLogger("elasticdl")
 
 
 class Predictor:
@@ -61,6 +70,7 @@ class Predictor:
         self._classes, self._columns = classes, columns
         self._reading: ClassReading | None = None
         self._is_read = False
+        self._left_out: list[str] | None = None
         self._num_without_class = 0
         self.note = ""
         create = definition.create_outputs_processor
@@ -149,10 +159,10 @@ class Predictor:
         """
         hook = self._definition.predictions
         if hook is None:
-            return self._with_prediction(outputs, num_examples)
+            return self._with_prediction(self._rows(outputs), num_examples)
         made = self._call(partial(hook, outputs), "predictions", "default_predictions()")
         if made is None:
-            return self._with_prediction(outputs, num_examples)
+            return self._with_prediction(self._rows(outputs), num_examples)
         if not isinstance(made, Mapping) or not made:
             raise DefinitionError(
                 f"{self._definition.where('predictions')}: default_predictions() returned "
@@ -160,6 +170,22 @@ class Predictor:
                 "to write the outputs as they are."
             )
         return dict(made)
+
+    def _rows(self, outputs: Arrays) -> Arrays:
+        """Return the outputs without those that are one number for the whole batch.
+
+        The outputs of the first batch decide which ones these are.
+        """
+        if self._left_out is None:
+            self._left_out = outputs_without_axes(outputs)
+            if self._left_out:
+                _log.warning(
+                    "%s: the prediction does not contain the model's output %s, which is one "
+                    "number for a whole batch.",
+                    self._definition.where("model"),
+                    listed(self._left_out),
+                )
+        return rows_only(outputs, self._left_out)
 
     def _with_prediction(self, outputs: Arrays, num_examples: int) -> Arrays:
         """Return the outputs of a batch, with the predicted class if the model is a classifier.

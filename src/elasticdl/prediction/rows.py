@@ -89,6 +89,30 @@ def named_outputs(outputs: Arrays, num_examples: int) -> dict[str, np.ndarray[An
     return found
 
 
+def outputs_without_axes(outputs: Arrays) -> list[str]:
+    """Return the names of outputs that are one number for the whole batch, such as a penalty.
+
+    Empty if all outputs are: then they have lost the axis of the example.
+
+    Args:
+        outputs: The outputs that the trainer's `predict` returned.
+
+    Example:
+        >>> outputs_without_axes([np.zeros(3), np.float32(0.5)])
+        ['output_1']
+    """
+    named = _named(outputs, "")
+    found = [name for name, value in named if value is not None and np.ndim(value) == 0]
+    return found if len(found) < len(named) else []
+
+
+def rows_only(outputs: Arrays, left_out: Sequence[str]) -> Arrays:
+    """Return the outputs without those of some names, under the names of all."""
+    if not left_out:
+        return outputs
+    return {name: value for name, value in _named(outputs, "") if name not in left_out}
+
+
 def _rows_advice(shape: tuple[int, ...], num_examples: int) -> str:
     """Return advice for an output that does not have one row per example.
 
