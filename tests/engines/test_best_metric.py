@@ -5,7 +5,7 @@ import pytest
 
 import elasticdl
 from elasticdl.artifacts.trained_model import load_trained_model
-from elasticdl.engines.best_metric import direction_by_name
+from elasticdl.training.metric_direction import direction_by_name
 
 
 @pytest.mark.parametrize(

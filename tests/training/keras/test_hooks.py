@@ -432,6 +432,24 @@ def test_a_callback_gets_the_direction_of_a_metric(keras):
     assert not hooks.stop_requested
 
 
+@pytest.mark.parametrize(("mode", "is_noted"), [("min", True), ("max", False), ("auto", False)])
+def test_a_callback_that_takes_a_rising_accuracy_for_a_worse_one_is_noted(
+    keras, mode, is_noted, caplog
+):
+    metrics = MetricFunctions(
+        named=[NamedMetric("accuracy", keras.metrics.SparseCategoricalAccuracy())]
+    )
+    stopping = keras.callbacks.EarlyStopping("val_accuracy", mode=mode)
+    hooks = trainer_of(
+        definition_of(create_callbacks=lambda: [stopping], create_metrics=lambda _: metrics)
+    ).hooks
+    hooks.train_begin(num_epochs=2, num_steps=2, resumes=False)
+
+    notes = [text for text in caplog.messages if "rising value for a worse one" in text]
+    assert len(notes) == is_noted
+    assert all("EarlyStopping monitors 'val_accuracy' with mode=\"min\"" in each for each in notes)
+
+
 def test_callbacks_know_the_number_of_epochs_and_steps_as_in_fit(keras):
     callback = keras.callbacks.Callback()
     Checkpointed(lambda: [callback], num_epochs=5)

@@ -116,6 +116,31 @@ def test_a_plateau_accepts_lightning_metric_names(monitored):
     assert rate(trainer) == before / 2
 
 
+@pytest.mark.parametrize(
+    ("monitor", "mode", "is_noted"),
+    [
+        ("val_accuracy", "min", True),
+        ("f1", "min", True),
+        ("val_accuracy", "max", False),
+        ("val_loss", "min", False),
+        ("speed", "min", False),
+    ],
+)
+def test_a_plateau_that_takes_a_rising_accuracy_for_a_plateau_is_noted(
+    monitor, mode, is_noted, caplog
+):
+    def plateau(optimizer):
+        scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, mode)
+        return {"scheduler": scheduler, "monitor": monitor}
+
+    trainer = trainer_of(definition_of(create_lr_schedulers=plateau))
+    trainer.hooks.train_begin(num_epochs=2, num_steps=2, resumes=False, num_updates=2)
+
+    notes = [text for text in caplog.messages if "lowers the learning rate while" in text]
+    assert len(notes) == is_noted
+    assert all(f'ReduceLROnPlateau monitors {monitor!r} with mode="min"' in each for each in notes)
+
+
 def test_a_plateau_without_validation_lists_measured_metrics():
     trainer = trainer_of(definition_of(create_lr_schedulers=lr_scheduler.ReduceLROnPlateau))
 

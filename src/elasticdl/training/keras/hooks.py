@@ -24,6 +24,7 @@ from elasticdl.training.keras.callback_files import CallbackFiles, LoggedRows
 from elasticdl.training.keras.callback_memory import UnstoredMemory
 from elasticdl.training.keras.callback_state import CannotKeepError
 from elasticdl.training.keras.untracked_state import variables_in
+from elasticdl.training.metric_direction import direction_by_name
 from elasticdl.training.trainer import CALLBACKS
 
 if TYPE_CHECKING:
@@ -209,6 +210,23 @@ class KerasHooks:
                     "'loss'."
                 )
 
+    def _note_wrong_modes(self) -> None:
+        """Warn of a callback with mode="min" that monitors an accuracy or the like."""
+        for each in self._callbacks:
+            monitored, mode = getattr(each, "monitor", None), getattr(each, "mode", None)
+            if mode != "min" or not isinstance(monitored, str):
+                continue
+            name = monitored.removeprefix("val_")
+            known = None if self._direction is None else self._direction(name)
+            if (known or direction_by_name(name)) == "max":
+                _log.warning(
+                    '%s: the callback %s monitors %r with mode="min", so it takes a rising value '
+                    'for a worse one. If high values are better, use mode="max".',
+                    self._where,
+                    type(each).__name__,
+                    monitored,
+                )
+
     def _check_directions(self) -> None:
         """Reject a callback that has to know whether low or high values are better, and cannot.
 
@@ -293,6 +311,7 @@ class KerasHooks:
         )
         self._check_directions()
         if not resumes:
+            self._note_wrong_modes()
             self._keep()
 
     def committed(self, *, leads: bool) -> None:  # noqa: D102

@@ -113,6 +113,7 @@ class TorchHooks:
         del num_epochs, num_steps
         if not resumes:
             self._schedulers.note_idle_epoch()
+            self._schedulers.note_wrong_mode()
         if num_updates is None:
             self._schedulers.hold_at_the_end()
         if num_updates is not None:

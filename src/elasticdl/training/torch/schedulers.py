@@ -36,6 +36,7 @@ from elasticdl.errors import (
     raised_at,
     users_traceback,
 )
+from elasticdl.training.metric_direction import direction_by_name
 from elasticdl.training.torch.function_memory import FunctionMemory
 from elasticdl.training.torch.one_cycle import holding_ended, one_cycles
 from elasticdl.training.torch.scheduler_trial import loses_state
@@ -159,6 +160,23 @@ class Schedulers:
                 type(by_epoch[0]).__name__,
                 _EXAMPLE,
             )
+
+    def note_wrong_mode(self) -> None:
+        """Warn of a ReduceLROnPlateau that takes a rising accuracy for a plateau.
+
+        Its mode is "min" by default. Call it when a training begins, not when one is resumed.
+        """
+        for schedule in self._schedules:
+            is_lowest = getattr(schedule.scheduler, "mode", "") == "min"
+            name = schedule.monitor.removeprefix("val_")
+            if is_lowest and direction_by_name(name) == "max":
+                _log.warning(
+                    '%s: %s monitors %r with mode="min", its default, so it lowers the learning '
+                    'rate while the metric rises. If high values are better, add mode="max".',
+                    self._where,
+                    _class_of(schedule),
+                    schedule.monitor,
+                )
 
     @property
     def monitored(self) -> Mapping[str, str]:
