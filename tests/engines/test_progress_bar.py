@@ -7,7 +7,8 @@ import re
 import pytest
 from rich.console import Console
 
-from elasticdl.engines.progress_bar import Bar, Lines, Phase, epoch_in_words
+from elasticdl.cli.options import print_metrics
+from elasticdl.engines.progress_bar import Bar, Lines, Phase, epoch_in_words, metrics_in_words
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
@@ -98,3 +99,19 @@ def test_an_epoch_is_one_line_with_current_metrics() -> None:
 
     assert epoch_in_words(0, 3, metrics, is_evaluated=True) == "epoch 1/3: loss 0.5, val_loss 0.75"
     assert epoch_in_words(1, 3, metrics, is_evaluated=False) == "epoch 2/3: loss 0.5"
+
+
+def test_a_metric_of_a_few_values_is_shown_with_rounded_values() -> None:
+    metrics = {"f1": [1 / 3, 0.5], "confusion": [[1.0, 0.0], [0.0, 1.0]], "many": [0.5] * 99}
+
+    assert metrics_in_words({"loss": 0.25, **metrics}) == "loss 0.25, f1 [0.3333, 0.5]"
+
+
+def test_the_result_has_all_values_of_a_metric_rounded(capsys) -> None:
+    print_metrics({"num_records": 12_345_678, "loss": 1 / 3, "table": [[2 / 3], [1.0]]})
+
+    assert [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()] == [
+        ["num_records", "12345678"],
+        ["loss", "0.333333"],
+        ["table", "[[0.666667], [1]]"],
+    ]

@@ -12,7 +12,7 @@ import click
 
 from elasticdl.cli.printable import echo
 from elasticdl.data.stored_file import check_output
-from elasticdl.engines.progress_bar import Silent
+from elasticdl.engines.progress_bar import Silent, metric_in_words
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -50,7 +50,8 @@ def print_metrics(metrics: Mapping[str, Any]) -> None:
     """Print one metric per line, with names aligned."""
     width = max((len(name) for name in metrics), default=0)
     for name, value in metrics.items():
-        text = f"{value:.6g}" if isinstance(value, float) else str(value)
+        # A number of records is written out.
+        text = str(value) if isinstance(value, int) else metric_in_words(value, 6)
         echo(f"  {name:<{width}}  {text}")
 
 

@@ -25,6 +25,8 @@ _SHORTEST_S = 0.2
 _SHORTEST_BAR = 8
 # Facts that a narrow terminal can do without.
 _DROPPED_FIRST = ("step", "speed")
+# Values of a metric in a line.
+_MAX_SHOWN_VALUES = 10
 
 
 class Silent:
@@ -300,17 +302,35 @@ def _is_notebook() -> bool:
 
 
 def metrics_in_words(metrics: Mapping[str, Any], prefix: str = "") -> str:
-    """Format metrics as one line, `loss 0.25, accuracy 0.9`; leave out lists and arrays.
+    """Format metrics as one line, `loss 0.25, f1 [0.9, 0.8]`; leave out tables and long lists.
 
     Args:
         metrics: Name -> value.
         prefix: Text in front of each name, such as `val_`.
     """
     return ", ".join(
-        f"{prefix}{name} {value:.4g}"
+        f"{prefix}{name} {metric_in_words(value, 4)}"
         for name, value in metrics.items()
-        if isinstance(value, (int, float))
+        if isinstance(value, (int, float)) or _is_short(value)
     )
+
+
+def metric_in_words(value: Any, num_digits: int) -> str:
+    """Format the value of a metric, or its list of values, with some significant digits.
+
+    Example:
+        >>> metric_in_words([1 / 3, 0.5], 4)
+        '[0.3333, 0.5]'
+    """
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(metric_in_words(each, num_digits) for each in value)}]"
+    return f"{value:.{num_digits}g}" if isinstance(value, (int, float)) else str(value)
+
+
+def _is_short(value: Any) -> bool:
+    """Return whether a metric is a list of few numbers, such as one for each class."""
+    is_list = isinstance(value, (list, tuple)) and len(value) <= _MAX_SHOWN_VALUES
+    return is_list and all(isinstance(each, (int, float)) for each in value)
 
 
 def epoch_in_words(
