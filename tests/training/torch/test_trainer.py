@@ -297,6 +297,16 @@ def relabelled(batch, kind):
         (nn.BCEWithLogitsLoss(), 1, "float32", "outputs \\(8, 1\\): let the model.*squeeze"),
         (nn.BCEWithLogitsLoss(), 2, "float32", "For class numbers.*nn.CrossEntropyLoss"),
         (
+            lambda o, y: nn.BCELoss()(o.sigmoid(), y),
+            1,
+            "int64",
+            "type float32 in the shape.*y\\[:, None\\].astype",
+        ),
+        (nn.MSELoss(), 3, "int64", "outputs \\(8, 3\\). For class numbers.*nn.CrossEntropyLoss"),
+        (lambda o, y: (y - o).abs(), 3, "int64", "For class numbers.*nn.CrossEntropyLoss"),
+        (lambda o, y: nn.CrossEntropyLoss()(y, o), 3, "int64", "swapped.*\\(outputs, labels\\)"),
+        (lambda o, y: functional.nll_loss(y, o), 3, "int64", "swapped.*\\(outputs, labels\\)"),
+        (
             lambda o, y: functional.binary_cross_entropy(o[:, 0].sigmoid(), y),
             1,
             "int64",
@@ -310,6 +320,7 @@ def relabelled(batch, kind):
         ),
     ],
 )
+@pytest.mark.filterwarnings("ignore:Using a target size")
 @pytest.mark.parametrize("phase", ["training", "evaluation"])
 def test_an_error_about_labels_has_advice(loss, num_outputs, kind, advice, phase):
     definition = definition_of(lambda: nn.Linear(4, num_outputs), loss=loss)

@@ -46,14 +46,21 @@ _DEVICE = re.compile(
 )
 
 _SIZES = re.compile(
-    r"[Tt]arget size \((?:torch\.Size\()?\[([\d, ]*)\]\)?\) must be the same as input size "
+    r"[Tt]arget size \((?:torch\.Size\()?\[([\d, ]*)\]\)?\) "
+    r"(?:must be the same as|that is different to) (?:the )?input size "
     r"\((?:torch\.Size\()?\[([\d, ]*)\]"
 )
+_BROADCAST = re.compile(r"size of tensor a \((\d+)\) must match the size of tensor b \((\d+)\)")
 _NEEDS_INTEGERS = re.compile(
     r"0D or 1D target tensor expected|expected target dtype to be Long"
     r"|(?:nll_loss|cross_entropy)\w*\" not implemented for"
 )
 _NEEDS_FLOATS = re.compile(r"result type Float can't be cast|Found dtype \w+ but expected Float")
+# An integer type where a loss expects the outputs.
+_SWAPPED = re.compile(
+    r"log_softmax\w*\" not implemented for '(?:Long|Int|Short|Char|Byte)'"
+    r"|Found dtype Float but expected Long"
+)
 _CLASS_PROBABILITIES = "floating point type for target with class probabilities"
 _AS_INTEGERS = (
     'Class numbers must be integers of type int64, such as y.astype("int64"); for tensors, '
@@ -62,6 +69,8 @@ _AS_INTEGERS = (
 _AS_FLOATS = (
     'This loss needs labels of type float32, such as y.astype("float32"); for tensors, y.float().'
 )
+
+_TWO = 2
 
 
 class _FoundError(Exception):
@@ -169,7 +178,7 @@ def loss_advice(error: Exception) -> str:
     return f"\n  {advice}" if advice else ""
 
 
-def label_advice(error: Exception, labels: object) -> str:
+def label_advice(error: Exception, labels: object, outputs: torch.Size | None) -> str:
     """Return advice, as a separate line, on an error about the type or shape of labels.
 
     The result is empty for other errors.
@@ -177,6 +186,7 @@ def label_advice(error: Exception, labels: object) -> str:
     Args:
         error: PyTorch's exception.
         labels: The labels of the batch.
+        outputs: Shape of the model's outputs for another batch, if known.
     """
     if not isinstance(labels, np.ndarray):
         return ""
@@ -187,6 +197,18 @@ def label_advice(error: Exception, labels: object) -> str:
             tuple(int(size) for size in re.findall(r"\d+", each)) for each in found.groups()
         )
         advice = _size_advice(target, output, is_float=is_float)
+    elif (found := _BROADCAST.search(text)) and outputs is not None and len(outputs) == _TWO:
+        # [n, 3] and [n], if 3 is not n.
+        if labels.ndim == 1 and {len(labels), outputs[1]} == {int(n) for n in found.groups()}:
+            shape = (len(labels), outputs[1])
+            advice = _size_advice(labels.shape, shape, is_float=is_float)
+    elif _SWAPPED.search(text) or (
+        not is_float and labels.ndim == 1 and "0D or 1D target tensor expected" in text
+    ):
+        advice = (
+            "Are the arguments of the loss swapped? PyTorch's losses take the outputs first: "
+            "nn.CrossEntropyLoss()(outputs, labels)."
+        )
     elif _CLASS_PROBABILITIES in text:
         advice = (
             "Labels with one value per class must be of type float32, such as "

@@ -867,7 +867,7 @@ class TorchTrainer:
                 f"{failures.place_of(error, self._definition)}: the model, its loss or its metrics "
                 f"raised in {phase(what)} on {describe(batch.features)}{labels}:\n"
                 f"{users_traceback(error)}{failures.device_advice(error)}"
-                f"{failures.label_advice(error, batch.labels)}"
+                f"{failures.label_advice(error, batch.labels, self._outputs_shape)}"
                 f"{failures.loss_advice(error)}"
             ) from error
 
