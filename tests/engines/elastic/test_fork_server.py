@@ -1,5 +1,6 @@
 """Processes are forked where a module is imported already, and die with whoever asked for them."""
 
+import functools
 import os
 import shutil
 import signal
@@ -121,6 +122,30 @@ def test_the_end_of_a_process_is_read_from_the_connection(connect):
     with pytest.raises(EOFError):
         link.recv()
     assert is_alive(of_other["pid"])
+
+
+def end_with(code, link):
+    link.send(os.getpid())
+    time.sleep(PATIENCE_S) if code is None else os._exit(code)
+
+
+@pytest.mark.parametrize(
+    ("code", "how"), [(3, "exit code 3"), (0, "exit code 0"), (None, "killed by SIGTERM")]
+)
+def test_how_a_process_ended_is_known(connect, folder, code, how):
+    link = connect()
+    fork_server.fork(link, functools.partial(end_with, code))
+    process_id = link.recv()
+    if code is None:
+        os.kill(process_id, signal.SIGTERM)
+    with pytest.raises(EOFError):
+        link.recv()
+
+    assert fork_server.how_ended(folder, process_id) == how
+
+
+def test_the_end_of_an_unknown_process_is_unknown(folder):
+    assert not fork_server.how_ended(folder, 1)
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])

@@ -103,7 +103,7 @@ def test_a_dead_worker_is_restarted_in_the_same_place(place):
 
     os.kill(first.pid, signal.SIGKILL)
 
-    assert worker.call("report", None, with_events=False) == Died()
+    assert worker.call("report", None, with_events=False) == Died((), "killed by SIGKILL")
     # Asked for the one to come, not of the dead one.
     assert worker.call("report", None, with_events=False) is None
     second = worker.prepare()
@@ -136,7 +136,7 @@ def test_a_death_during_preparation_is_reported(place, tmp_path):
     os.kill(int(told.read_text()), signal.SIGKILL)
     thread.join()
 
-    assert answers == [Died()]
+    assert answers == [Died((), "killed by SIGKILL")]
 
 
 def test_a_temporary_folder_with_a_path_too_long_for_sockets_is_named(place, tmp_path, monkeypatch):

@@ -633,11 +633,11 @@ class _Controller:
                 raise value.to_error()
             case WorkerExit():
                 self._end(process, f"left ({value.reason})")
-            case Died(working_on):
+            case Died(working_on, how):
                 self._fruitless += process.state is WorkerState.STARTING
                 if process.state is WorkerState.TRAINING:
                     self._count_death(process, working_on)
-                self._forget(process, "died")
+                self._forget(process, f"died ({how})" if how else "died")
                 self._vacant.append(process)
             case _:
                 self._handle_value(process, kind, value)

@@ -2,6 +2,7 @@
 
     server = connect(folder, modules)           start the server of this machine, or connect to it
     fork(server, function, *arguments)          from now on, `server` connects to the new process
+    how_ended(folder, process_id)               after its end: "killed by SIGKILL", "exit code 3"
 
 Importing TensorFlow and PyTorch takes over six seconds of CPU time, which each replacement would
 take away from the workers that train; forking takes 0.02 s. The server imports modules and does
@@ -48,7 +49,9 @@ _LINGER_S = 10.0
 _LOOK_INTERVAL_S = 0.5
 _BACKLOG = 128
 _MAX_ATTEMPTS = 10
-_SOCKET, _LOCK = "socket", "lock"
+_SOCKET, _LOCK, _ENDED = "socket", "lock", "ended-"
+# The server notes the end of a process some milliseconds after its connection is closed.
+_NOTE_WITHIN_S = 0.3
 # A Linux constant that Python does not define.
 _F_SETSIG = 10
 
@@ -127,6 +130,32 @@ def fork(server: Connection, function: Callable[..., None], *arguments: Any) -> 
     """
     server.send(_ProcessEnvironment.ours())
     server.send((function, arguments))
+
+
+def how_ended(folder: Path, process_id: int) -> str:
+    """Return how a forked process ended, such as "killed by SIGKILL"; empty if that is unknown.
+
+    Args:
+        folder: The folder of its server.
+        process_id: Id of the process, which must have closed its connection.
+    """
+    deadline = time.monotonic() + _NOTE_WITHIN_S
+    while True:
+        with contextlib.suppress(OSError, ValueError):
+            return _in_words(int((folder / f"{_ENDED}{process_id}").read_text()))
+        if time.monotonic() > deadline:
+            return ""
+        time.sleep(0.005)
+
+
+def _in_words(exit_code: int) -> str:
+    """Describe an exit code, which is a negative number for a signal."""
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    try:
+        return f"killed by {signal.Signals(-exit_code).name}"
+    except ValueError:
+        return f"killed by signal {-exit_code}"
 
 
 @contextlib.contextmanager
@@ -237,6 +266,7 @@ def _serve(folder: Path, listener: socket.socket, modules: Sequence[str], linger
     # Pages of imported modules stay shared as long as the collector does not write to them.
     gc.collect()
     gc.freeze()
+    signal.signal(signal.SIGCHLD, lambda *_: _note_ended(folder))
     server = _Server(folder, listener)
     wanted_s = time.monotonic()
     while True:
@@ -254,11 +284,22 @@ def _serve(folder: Path, listener: socket.socket, modules: Sequence[str], linger
                     return
 
 
+def _note_ended(folder: Path) -> None:
+    """Write down how each process ended that is no more, and leave no zombie."""
+    # No child is left, or the folder has been removed.
+    with contextlib.suppress(ChildProcessError, OSError):
+        while True:
+            process_id, status = os.waitpid(-1, os.WNOHANG)
+            if not process_id:
+                return
+            (folder / f"{_ENDED}{process_id}").write_text(str(os.waitstatus_to_exitcode(status)))
+
+
 def _main(folder: str, listener: str, linger_s: str, *modules: str) -> None:
     if os.fork():
         # The starter waits for this process only, and is not the parent of the server.
         os._exit(0)
-    # Exit codes of children are not needed; ignoring the signal leaves no zombies.
+    # Until processes are forked, exit codes are not needed; ignoring the signal leaves no zombies.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     # Line buffering, so that the output of a process is visible even if it is killed.
     for stream in (sys.stdout, sys.stderr):

@@ -44,9 +44,11 @@ class Died:
 
     Attributes:
         working_on: The batches it was working on, as far as known.
+        how: How it ended, such as "killed by SIGKILL"; empty if unknown.
     """
 
     working_on: Sequence[BatchInWork] = ()
+    how: str = ""
 
 
 class WorkerProcess:
@@ -62,7 +64,7 @@ class WorkerProcess:
         self._folder = Path(tempfile.gettempdir(), f"elasticdl-{name}")
         self._worker: Any = None
         self._note: CrashNote | None = None
-        self._num_processes = 0
+        self._num_processes = self._process_id = 0
         self._lock = threading.Lock()
 
     def prepare(self, *, in_background: bool = False) -> Identity | WorkerFailure | Died:
@@ -92,7 +94,7 @@ class WorkerProcess:
             note = self._folder / f"batches-{os.getpid()}-{self._num_processes}"
             self._note = CrashNote(note)
             fork_server.fork(self._process, _serve, assignment, note)
-            address, key = self._process.recv()
+            address, key, self._process_id = self._process.recv()
             manager = _Manager(address, key)
             manager.connect()
             worker = manager.worker()
@@ -113,7 +115,7 @@ class WorkerProcess:
             turns out to be dead. None, without a call, if there is no process: `prepare` has not
             started one, or not yet replaced a dead one.
         """
-        worker = self._worker
+        worker, process_id = self._worker, self._process_id
         if worker is None:
             return None
         try:
@@ -123,7 +125,8 @@ class WorkerProcess:
             with self._lock:
                 if self._worker is worker:
                     self._worker = None
-            return Died(() if self._note is None else tuple(self._note.read()))
+            working_on = () if self._note is None else tuple(self._note.read())
+            return Died(working_on, fork_server.how_ended(self._folder, process_id))
 
 
 # --- in the worker's process --------------------------------------------------------------------
@@ -171,5 +174,5 @@ def _serve(assignment: Assignment, note: Path, starter: Connection) -> None:
     key = os.urandom(32)
     # Not in its own folder, because the path of a socket is limited to 107 characters.
     server = _Manager(str(Path(tempfile.gettempdir()).parent / str(os.getpid())), key).get_server()
-    starter.send((server.address, key))
+    starter.send((server.address, key, os.getpid()))
     server.serve_forever()
