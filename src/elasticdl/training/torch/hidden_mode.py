@@ -12,7 +12,7 @@ change the model's outputs.
 While such a mode is active, a replacement of `has_torch_function` looks for other modes and for
 tensor subclasses only. It is removed again because `torch.jit.script` knows the original.
 
-Callers: `losses.py`.
+Callers: `losses.py`, `label_shapes.py`.
 """
 
 from __future__ import annotations
