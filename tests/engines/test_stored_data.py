@@ -265,18 +265,19 @@ def test_repeated_examples_are_not_held_out(train, tmp_path):
     assert train(examples.repeat(2)).metrics["loss"] > 0
 
 
-def test_classes_of_other_numbers_in_the_validation_data_are_refused(train, tmp_path):
+def labelled(*names):
     import datasets
 
-    def labelled(*names):
-        features = {
-            "x": datasets.List(datasets.Value("float32")),
-            "y": datasets.ClassLabel(names=names),
-        }
-        return datasets.Dataset.from_dict(
-            {"x": X.tolist(), "y": DATA[1].tolist()}, datasets.Features(features)
-        )
+    features = {
+        "x": datasets.List(datasets.Value("float32")),
+        "y": datasets.ClassLabel(names=names),
+    }
+    return datasets.Dataset.from_dict(
+        {"x": X.tolist(), "y": DATA[1].tolist()}, datasets.Features(features)
+    )
 
+
+def test_classes_of_other_numbers_in_the_validation_data_are_refused(train, tmp_path):
     data, validation_data = labelled("cat", "dog", "owl"), labelled("cat", "owl", "dog")
     with pytest.raises(UsageError, match="class 1 of the column 'y' is 'owl', but 'dog' in data"):
         train(data, validation_data=validation_data)
@@ -285,6 +286,61 @@ def test_classes_of_other_numbers_in_the_validation_data_are_refused(train, tmp_
     names = data.features["y"].names
     aligned = validation_data.align_labels_with_mapping({n: i for i, n in enumerate(names)}, "y")
     assert train(data, validation_data=aligned).metrics["val_loss"] > 0
+
+
+def test_classes_of_the_model_file_in_another_order_than_those_of_the_data_are_refused(
+    train, tmp_path
+):
+    (tmp_path / "named.py").write_text(MODEL + 'classes = ["cat", "owl", "dog"]\n')
+    data = labelled("cat", "dog", "owl")
+
+    with pytest.raises(
+        DataError,
+        match="In the data, class 1 of the column 'y' is 'dog', but 'owl' in `classes` of .*"
+        r"named.py.*classes = \['cat', 'dog', 'owl'\]",
+    ):
+        train(data, model_def="named")
+    assert not (tmp_path / "out").exists()
+    # As the error advises.
+    aligned = data.align_labels_with_mapping({"cat": 0, "owl": 1, "dog": 2}, "y")
+    train(aligned, model_def="named", validation_split=0.2)
+    (tmp_path / "out").rename(tmp_path / "aligned")
+    (tmp_path / "named.py").write_text(MODEL + 'classes = ["cat", "dog", "owl", "elk"]\n')
+    assert train(data, model_def="named").metrics["loss"] > 0
+
+
+def test_classes_of_the_model_file_may_translate_those_of_the_data(train, tmp_path):
+    (tmp_path / "named.py").write_text(MODEL + 'classes = ["Katze", "Hund", "Eule"]\n')
+
+    assert train(labelled("cat", "dog", "owl"), model_def="named").metrics["loss"] > 0
+
+
+def test_classes_of_other_numbers_than_in_the_training_are_refused_afterwards(train, tmp_path):
+    train(labelled("cat", "dog", "owl"))
+    model, other = str(tmp_path / "out"), labelled("cat", "owl", "dog")
+    other.to_parquet(str(tmp_path / "other.parquet"))
+    differs = "In the data, class 1 of the column 'y' is 'owl', but 'dog' in the training data"
+
+    for data in (other, str(tmp_path / "other.parquet")):
+        with pytest.raises(DataError, match=differs):
+            elasticdl.evaluate(trained_model=model, data=data)
+        with pytest.raises(DataError, match=differs):
+            elasticdl.predict(trained_model=model, data=data, output=str(tmp_path / "p.csv"))
+    with pytest.raises(DataError, match=differs):
+        elasticdl.load(model).predict(other)
+    aligned = other.align_labels_with_mapping({"cat": 0, "dog": 1, "owl": 2}, "y")
+    assert elasticdl.evaluate(trained_model=model, data=aligned).metrics["loss"] > 0
+
+
+def test_classes_of_parquet_files_are_compared_like_those_of_data_in_memory(train, tmp_path):
+    files = str(tmp_path / "train.parquet"), str(tmp_path / "validation.parquet")
+    labelled("cat", "dog", "owl").to_parquet(files[0])
+    labelled("cat", "owl", "dog").to_parquet(files[1])
+
+    with pytest.raises(
+        DataError, match="In the validation data, class 1 of the column 'y' is 'owl'"
+    ):
+        train(files[0], validation_data=files[1])
 
 
 @pytest.mark.parametrize("images", [X.reshape(60, 2, 2), X.reshape(60, 2, 2, 1)])

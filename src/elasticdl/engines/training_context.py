@@ -200,6 +200,14 @@ class TrainingContext:
             return Schema.from_user(fields, "the first record")
         return None
 
+    def class_columns(self) -> dict[str, tuple[str, ...]]:
+        """Return column -> the names of its classes, by number, of the training data.
+
+        It is empty if the data have no such names. The trained model keeps them.
+        """
+        data = self.data
+        return class_numbers.class_columns(data.source) if isinstance(data, RecordData) else {}
+
     def indexes(self) -> dict[str, DataIndex]:
         """Return the indexes (record counts and positions) that were made when opening the data.
 
@@ -520,6 +528,7 @@ def open_context(
         uri = job.data
     validation = data.validation(uri, plan) if uri else None
     if metadata:
+        _check_class_numbers(definition, data, validation)
         metadata["validation"] = _validation_metadata(job, validation, checkpoint)
     file_variables = FileVariables(folder)
     context = TrainingContext(job, definition, data, plan, validation, file_variables, complete)
@@ -545,6 +554,24 @@ def _open_data(
         return RecordData(definition, source, indexes)
     split = split_records(source, job.validation_split)
     return RecordData(definition, split.training, indexes, held_out=split.validation)
+
+
+def _check_class_numbers(
+    definition: ModelDefinition, data: TrainingData, validation: Validation | None
+) -> None:
+    """Check that the model file and all data give the classes the same numbers.
+
+    Raises:
+        DataError: A class has two numbers.
+    """
+    if not isinstance(data, RecordData):
+        return
+    columns = class_numbers.class_columns(data.source)
+    class_numbers.check_numbers(definition, columns, "the data")
+    if validation is not None and validation.source is not None:
+        others = class_numbers.class_columns(validation.source)
+        class_numbers.check_numbers(definition, others, "the validation data")
+        class_numbers.check_same_numbers(columns, others, "the validation data")
 
 
 def _metadata(job: Job, data: TrainingData, checkpoint: Checkpoint | None) -> dict[str, Any]:
