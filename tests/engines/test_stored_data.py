@@ -1,5 +1,8 @@
 """A job on data in memory does what it does on files, and leaves no copy of the data."""
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -42,8 +45,8 @@ def train(tmp_path):
 
     def train(data=DATA, **more):
         return elasticdl.train(
-            data=data, model_zoo=str(tmp_path), output=str(tmp_path / "out"), num_epochs=2,
-            **{"model_def": "model", **more},
+            data=data, model_zoo=str(tmp_path), num_epochs=2,
+            **{"model_def": "model", "output": str(tmp_path / "out"), **more},
         )  # fmt: skip
 
     return train
@@ -125,6 +128,31 @@ def test_a_refusal_names_no_file_of_data_in_memory(train):
     assert str(caught.value).splitlines()[1:-1] == [
         "  data: data in memory in the folder, '/a.csv' in this call"
     ]
+
+
+@pytest.mark.parametrize("move", [Path.rename, shutil.copytree])
+def test_a_training_resumes_in_an_output_that_was_moved_or_copied(train, tmp_path, capsys, move):
+    undisturbed = train(validation_data=DATA, minibatch_size=16)
+    weights = elasticdl.load(undisturbed.output).state_dict()
+    shutil.rmtree(tmp_path / "out")
+    train(validation_data=DATA, minibatch_size=16, max_steps=2)
+    move(tmp_path / "out", tmp_path / "moved")
+
+    moved = str(tmp_path / "moved")
+    resumed = train(validation_data=DATA, minibatch_size=16, output=moved)
+
+    assert "Resuming from step 2 in" in capsys.readouterr().err
+    assert resumed.metrics == undisturbed.metrics
+    again = elasticdl.load(moved).state_dict()
+    assert all(torch.equal(again[name], tensor) for name, tensor in weights.items())
+
+
+def test_other_data_is_refused_in_an_output_that_was_moved(train, tmp_path):
+    train(TABLE, max_steps=1)
+    (tmp_path / "out").rename(tmp_path / "moved")
+
+    with pytest.raises(OutputTakenError, match="30 rows instead of 60"):
+        train(TABLE[:30], output=str(tmp_path / "moved"))
 
 
 def test_unused_batches_of_the_data_are_reported(train, capsys):
