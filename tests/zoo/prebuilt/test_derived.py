@@ -67,7 +67,8 @@ def test_times_have_the_cycles_they_can_resolve(type_, cycles) -> None:
         ),
         ([10, 30], None),
         ([dt.datetime(2020, 5, 1, tzinfo=dt.UTC), dt.datetime(2024, 5, 1, tzinfo=dt.UTC)], None),
-        ([[1e9, 1e9 + 1]], None),
+        ([[1e9, 1e9 + 1], [1e9, None]], 1e9 + 1 / 3),
+        ([[1e9, 1.0], [1e9 + 1, 2.0]], None),
     ],
 )
 def test_large_values_that_differ_little_have_an_offset(values, offset) -> None:
