@@ -293,6 +293,38 @@ def test_repeated_examples_are_not_held_out(train, tmp_path):
     assert train(examples.repeat(2)).metrics["loss"] > 0
 
 
+def joined_data_sets():
+    import datasets
+    import tensorflow as tf
+
+    items = [dict(zip("xy", each, strict=True)) for each in zip(*DATA, strict=True)]
+    examples = tf.data.Dataset.from_tensor_slices(DATA)
+    same = examples.map(lambda x, y: (x, y)).concatenate(examples.cache())
+    rows = datasets.Dataset.from_dict({"x": X.tolist(), "y": DATA[1].tolist()})
+    left, right = rows.select(range(30)), rows.select(range(30, 60))
+    torch_items = torch.utils.data.ConcatDataset([items, items])
+    other_items = torch.utils.data.ConcatDataset([items[:30], items[30:]])
+    return {
+        "concatenate": (same.batch(8), examples.take(30).concatenate(examples.skip(30))),
+        "ConcatDataset": (torch.utils.data.DataLoader(torch_items, 8), other_items),
+        "concatenate_datasets": (
+            datasets.concatenate_datasets([rows, rows]),
+            datasets.concatenate_datasets([left, right]),
+        ),
+    }
+
+
+@pytest.mark.parametrize("function", ["concatenate", "ConcatDataset", "concatenate_datasets"])
+def test_a_data_set_that_is_joined_with_itself_is_not_held_out(train, tmp_path, function):
+    same, different = joined_data_sets()[function]
+
+    with pytest.raises(UsageError, match=f"the same examples twice, by {function}"):
+        train(same, validation_split=0.5)
+    assert not (tmp_path / "out").exists()
+    assert train(different, validation_split=0.5).metrics["val_loss"] > 0
+    assert train(same, output=str(tmp_path / "all")).metrics["loss"] > 0
+
+
 def labelled(*names):
     import datasets
 
