@@ -141,6 +141,7 @@ def test_the_reason_for_free_text_counts_the_rows_without_a_value() -> None:
             "thousands separators",
             ".str.replace('.', '').str.replace(',', '.')",
         ),
+        (["35.47", "-$1,135.47"], "currency signs", ".str.replace('[$€£¥, ]', '', regex=True)"),
         (["6.5 %", "12%"], "percent signs", ".str.rstrip(' %')"),
     ],
 )

@@ -69,6 +69,12 @@ _WRITTEN_NUMBERS = (
         r"[+-]?\d+(,\d+)?",
         ".replace('.', '').str.replace(',', '.')",
     ),
+    (
+        "currency signs",
+        r"[+-]?[$€£¥] ?\d+(,\d{3})*(\.\d+)?",
+        r"[+-]?\d+(\.\d+)?",
+        ".replace('[$€£¥, ]', '', regex=True)",
+    ),
     ("percent signs", r"[+-]?\d+(\.\d+)? ?%", r"[+-]?\d+(\.\d+)?", ".rstrip(' %')"),
 )
 # A date, with or without a time of day, that is parsed in a CSV file, but not in a data frame.
