@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from elasticdl import zoo
 from elasticdl.data.field import STRING
 from elasticdl.data.record_source import HasClassNames
-from elasticdl.data.schema import Schema
+from elasticdl.data.schema import MissingFieldError, Schema
 from elasticdl.data.split_source import split_records, whole
 from elasticdl.data.wording import counted, did_you_mean, listed, near_classes
 from elasticdl.definition import BatchesInput, Mode, ModelDefinition, RecordInput
@@ -33,7 +33,7 @@ from elasticdl.engines.file_variables import FileVariables
 from elasticdl.engines.gradient_accumulation import Accumulator
 from elasticdl.engines.iterable_data import IterableData
 from elasticdl.engines.record_data import RecordData, indexes_of, open_records
-from elasticdl.engines.table_params import completed, metadata_of
+from elasticdl.engines.table_params import completed, metadata_of, misnamed
 from elasticdl.engines.train_progress import TrainProgress
 from elasticdl.engines.validation_errors import evaluate_first
 from elasticdl.errors import DefinitionError, ElasticDLError, NoDataError, UsageError
@@ -242,7 +242,20 @@ class TrainingContext:
         Raises:
             DataError: The data has no batch.
         """
-        return self.data.example(self.plan)
+        try:
+            return self.data.example(self.plan)
+        except MissingFieldError as error:
+            model, how = self.job.model, self.definition.input
+            is_prebuilt = isinstance(how, RecordInput) and not (
+                how.schema is None or any(field.is_declared for field in how.schema.fields)
+            )
+            if (
+                model is not None
+                and is_prebuilt
+                and (other := misnamed(model.params, error.present))
+            ):
+                raise other from error
+            raise
 
     def validation_example(self) -> Batch | None:
         """Return the first batch of the validation data; None if there is none."""
