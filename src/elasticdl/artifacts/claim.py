@@ -9,7 +9,7 @@ lock is. Until it is released, it is checked before each write into the folder. 
 increments the folder's generation, so that events and later engines can distinguish the starts of a
 job.
 
-Callers: `OutputFolder.claim`.
+Callers: `OutputFolder.claim`, `engines/data_changes.py`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
     PyTorch Dataset, DataLoader      its items; of a DataLoader, those of its data set
     Dataset of Hugging Face          its rows, if a transform makes them
 
-No package is imported to recognise its objects. Callers: `in_memory.py`.
+No package is imported to recognise its objects. Callers: `in_memory.py`,
+`engines/stored_data.py`.
 """
 
 from __future__ import annotations

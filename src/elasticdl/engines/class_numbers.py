@@ -8,7 +8,7 @@ Only data whose classes are folders need numbering; the labels of other data are
 data know the names of their numbers (a `ClassLabel` of Hugging Face), these are compared with the
 names of the model, and with those of the training data.
 
-Callers: `record_data.py`, `training_context.py`, `inference.py`, `loaded_model.py`,
+Callers: `record_data.py`, `training_context.py`, `inference.py`,
 `federated/client/party.py`.
 """
 
