@@ -401,6 +401,20 @@ def test_show_wraps_timestamps_at_their_space_and_truncates_nothing(folder):
         assert part in first
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [("grün".encode(), r"string .* 1 different, 4 characters"), (b"\xff", "bytes .* 1 byte"),
+     (b"\0\1", "bytes .* 2 bytes")],
+)  # fmt: skip
+def test_show_distinguishes_text_from_other_bytes(folder, value, shown):
+    from elasticdl.data import example
+
+    with Writer("a.recordio") as writer:
+        writer.write(example.encode({"t": [value]}))
+
+    assert re.search(f"t +{shown}", run("show", "a.recordio"))
+
+
 def test_show_counts_records_with_missing_fields(folder):
     schema = Schema.from_user([{"name": "[x]", "shape": [1], "dtype": "float32"}])
     from elasticdl.data import example

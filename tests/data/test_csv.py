@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -409,6 +410,20 @@ def test_an_unsuitable_row_is_named_with_its_column(write, row, schema, message)
 
     with pytest.raises(SchemaError, match=rf"a\.csv, line 9 \(record 7\): {message}"):
         source.read_records(0, 9, schema)
+
+
+@pytest.mark.parametrize("cell", ["$35.47", '"1,234.50"', "-€ 7", "12%"])
+def test_the_advice_for_a_number_with_signs_tells_how_to_remove_them(write, cell):
+    source = CSVSource([write(f"price;n\n1;1\n{cell};2\n")])
+    schema = schema_of(price=([], "float32")).undeclared()
+    found = re.escape(cell.strip('"'))
+
+    with pytest.raises(
+        SchemaError,
+        match=rf"line 3 \(record 1\): column 'price' holds '{found}'; expected a number\. .* "
+        r"remove the signs, in pandas with df\['price'\]\.str\.replace\(",
+    ):
+        source.read_records(0, 2, schema)
 
 
 def test_the_advice_for_a_wrong_cell_names_a_schema_only_if_there_is_one(write):

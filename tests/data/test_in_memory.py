@@ -628,3 +628,14 @@ def test_a_hugging_face_stream_is_refused_with_an_alternative():
 
     with pytest.raises(UsageError, match=r"datasets\.Dataset\.from_list\(list\(data\)\)"):
         arrow_rows(stream)
+
+
+def test_columns_of_several_levels_have_a_warning_with_their_names(caplog):
+    frame = pd.DataFrame([[1, 2]], columns=pd.MultiIndex.from_tuples([("a", "x"), ("b", "y")]))
+
+    assert arrow_rows(frame).schema.names == ["('a', 'x')", "('b', 'y')"]
+
+    assert "the names are text such as \"('a', 'x')\"" in caplog.text
+    # As the warning advises.
+    frame.columns = ["_".join(map(str, name)) for name in frame.columns]
+    assert arrow_rows(frame).schema.names == ["a_x", "b_y"]

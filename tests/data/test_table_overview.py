@@ -51,7 +51,7 @@ def test_every_column_is_shown_in_the_order_of_the_file(parquet: str) -> None:
         "day": ("date", "2024-01-31 .. 2024-01-31, missing in 1 record"),
         "at": ("timestamp", "2024-01-31 12:00:00 .. 2024-02-01 00:00:00"),
         "gaps": ("list", "not usable: its lists have missing values"),
-        "word": ("bytes", "2 different, 1 byte"),
+        "word": ("string", "2 different, 1 character"),
     }
     assert list(found) == ["z", "struct", "map", "none", "day", "at", "gaps", "word"]
 

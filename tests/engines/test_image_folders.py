@@ -1,5 +1,7 @@
 """A folder of images is trained on, evaluated and predicted like any other data."""
 
+import csv
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -157,6 +159,19 @@ def test_an_unknown_class_is_refused_in_an_evaluation_and_ignored_in_a_predictio
         match=r"^columns=: the images have no column 'label': .*'circle', which is",
     ):
         elasticdl.predict(**asked, output=str(tmp_path / "q.csv"), columns=["label"])
+
+
+def test_the_label_that_a_prediction_copies_is_the_name_of_the_class(trained, place, tmp_path):
+    _, outcome = trained
+
+    elasticdl.predict(
+        trained_model=outcome.output, data=str(place / "rest"), reporter=Silent(),
+        output=str(tmp_path / "p.csv"), columns=["label"],
+    )  # fmt: skip
+
+    rows = list(csv.DictReader((tmp_path / "p.csv").read_text().splitlines()))
+    assert [row["label"] for row in rows] == [row["prediction"] for row in rows]
+    assert {row["label"] for row in rows} <= {"bar", "line", "stroke"}
 
 
 def test_wrong_classes_in_the_model_file_are_to_be_corrected_there(place, tmp_path):

@@ -1,5 +1,8 @@
 """A job on data in memory does what it does on files, and leaves no copy of the data."""
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -42,8 +45,8 @@ def train(tmp_path):
 
     def train(data=DATA, **more):
         return elasticdl.train(
-            data=data, model_zoo=str(tmp_path), output=str(tmp_path / "out"), num_epochs=2,
-            **{"model_def": "model", **more},
+            data=data, model_zoo=str(tmp_path), num_epochs=2,
+            **{"model_def": "model", "output": str(tmp_path / "out"), **more},
         )  # fmt: skip
 
     return train
@@ -125,6 +128,31 @@ def test_a_refusal_names_no_file_of_data_in_memory(train):
     assert str(caught.value).splitlines()[1:-1] == [
         "  data: data in memory in the folder, '/a.csv' in this call"
     ]
+
+
+@pytest.mark.parametrize("move", [Path.rename, shutil.copytree])
+def test_a_training_resumes_in_an_output_that_was_moved_or_copied(train, tmp_path, capsys, move):
+    undisturbed = train(validation_data=DATA, minibatch_size=16)
+    weights = elasticdl.load(undisturbed.output).state_dict()
+    shutil.rmtree(tmp_path / "out")
+    train(validation_data=DATA, minibatch_size=16, max_steps=2)
+    move(tmp_path / "out", tmp_path / "moved")
+
+    moved = str(tmp_path / "moved")
+    resumed = train(validation_data=DATA, minibatch_size=16, output=moved)
+
+    assert "Resuming from step 2 in" in capsys.readouterr().err
+    assert resumed.metrics == undisturbed.metrics
+    again = elasticdl.load(moved).state_dict()
+    assert all(torch.equal(again[name], tensor) for name, tensor in weights.items())
+
+
+def test_other_data_is_refused_in_an_output_that_was_moved(train, tmp_path):
+    train(TABLE, max_steps=1)
+    (tmp_path / "out").rename(tmp_path / "moved")
+
+    with pytest.raises(OutputTakenError, match="30 rows instead of 60"):
+        train(TABLE[:30], output=str(tmp_path / "moved"))
 
 
 def test_unused_batches_of_the_data_are_reported(train, capsys):
@@ -265,18 +293,51 @@ def test_repeated_examples_are_not_held_out(train, tmp_path):
     assert train(examples.repeat(2)).metrics["loss"] > 0
 
 
-def test_classes_of_other_numbers_in_the_validation_data_are_refused(train, tmp_path):
+def joined_data_sets():
+    import datasets
+    import tensorflow as tf
+
+    items = [dict(zip("xy", each, strict=True)) for each in zip(*DATA, strict=True)]
+    examples = tf.data.Dataset.from_tensor_slices(DATA)
+    same = examples.map(lambda x, y: (x, y)).concatenate(examples.cache())
+    rows = datasets.Dataset.from_dict({"x": X.tolist(), "y": DATA[1].tolist()})
+    left, right = rows.select(range(30)), rows.select(range(30, 60))
+    torch_items = torch.utils.data.ConcatDataset([items, items])
+    other_items = torch.utils.data.ConcatDataset([items[:30], items[30:]])
+    return {
+        "concatenate": (same.batch(8), examples.take(30).concatenate(examples.skip(30))),
+        "ConcatDataset": (torch.utils.data.DataLoader(torch_items, 8), other_items),
+        "concatenate_datasets": (
+            datasets.concatenate_datasets([rows, rows]),
+            datasets.concatenate_datasets([left, right]),
+        ),
+    }
+
+
+@pytest.mark.parametrize("function", ["concatenate", "ConcatDataset", "concatenate_datasets"])
+def test_a_data_set_that_is_joined_with_itself_is_not_held_out(train, tmp_path, function):
+    same, different = joined_data_sets()[function]
+
+    with pytest.raises(UsageError, match=f"the same examples twice, by {function}"):
+        train(same, validation_split=0.5)
+    assert not (tmp_path / "out").exists()
+    assert train(different, validation_split=0.5).metrics["val_loss"] > 0
+    assert train(same, output=str(tmp_path / "all")).metrics["loss"] > 0
+
+
+def labelled(*names):
     import datasets
 
-    def labelled(*names):
-        features = {
-            "x": datasets.List(datasets.Value("float32")),
-            "y": datasets.ClassLabel(names=names),
-        }
-        return datasets.Dataset.from_dict(
-            {"x": X.tolist(), "y": DATA[1].tolist()}, datasets.Features(features)
-        )
+    features = {
+        "x": datasets.List(datasets.Value("float32")),
+        "y": datasets.ClassLabel(names=names),
+    }
+    return datasets.Dataset.from_dict(
+        {"x": X.tolist(), "y": DATA[1].tolist()}, datasets.Features(features)
+    )
 
+
+def test_classes_of_other_numbers_in_the_validation_data_are_refused(train, tmp_path):
     data, validation_data = labelled("cat", "dog", "owl"), labelled("cat", "owl", "dog")
     with pytest.raises(UsageError, match="class 1 of the column 'y' is 'owl', but 'dog' in data"):
         train(data, validation_data=validation_data)
@@ -285,6 +346,61 @@ def test_classes_of_other_numbers_in_the_validation_data_are_refused(train, tmp_
     names = data.features["y"].names
     aligned = validation_data.align_labels_with_mapping({n: i for i, n in enumerate(names)}, "y")
     assert train(data, validation_data=aligned).metrics["val_loss"] > 0
+
+
+def test_classes_of_the_model_file_in_another_order_than_those_of_the_data_are_refused(
+    train, tmp_path
+):
+    (tmp_path / "named.py").write_text(MODEL + 'classes = ["cat", "owl", "dog"]\n')
+    data = labelled("cat", "dog", "owl")
+
+    with pytest.raises(
+        DataError,
+        match="In the data, class 1 of the column 'y' is 'dog', but 'owl' in `classes` of .*"
+        r"named.py.*classes = \['cat', 'dog', 'owl'\]",
+    ):
+        train(data, model_def="named")
+    assert not (tmp_path / "out").exists()
+    # As the error advises.
+    aligned = data.align_labels_with_mapping({"cat": 0, "owl": 1, "dog": 2}, "y")
+    train(aligned, model_def="named", validation_split=0.2)
+    (tmp_path / "out").rename(tmp_path / "aligned")
+    (tmp_path / "named.py").write_text(MODEL + 'classes = ["cat", "dog", "owl", "elk"]\n')
+    assert train(data, model_def="named").metrics["loss"] > 0
+
+
+def test_classes_of_the_model_file_may_translate_those_of_the_data(train, tmp_path):
+    (tmp_path / "named.py").write_text(MODEL + 'classes = ["Katze", "Hund", "Eule"]\n')
+
+    assert train(labelled("cat", "dog", "owl"), model_def="named").metrics["loss"] > 0
+
+
+def test_classes_of_other_numbers_than_in_the_training_are_refused_afterwards(train, tmp_path):
+    train(labelled("cat", "dog", "owl"))
+    model, other = str(tmp_path / "out"), labelled("cat", "owl", "dog")
+    other.to_parquet(str(tmp_path / "other.parquet"))
+    differs = "In the data, class 1 of the column 'y' is 'owl', but 'dog' in the training data"
+
+    for data in (other, str(tmp_path / "other.parquet")):
+        with pytest.raises(DataError, match=differs):
+            elasticdl.evaluate(trained_model=model, data=data)
+        with pytest.raises(DataError, match=differs):
+            elasticdl.predict(trained_model=model, data=data, output=str(tmp_path / "p.csv"))
+    with pytest.raises(DataError, match=differs):
+        elasticdl.load(model).predict(other)
+    aligned = other.align_labels_with_mapping({"cat": 0, "dog": 1, "owl": 2}, "y")
+    assert elasticdl.evaluate(trained_model=model, data=aligned).metrics["loss"] > 0
+
+
+def test_classes_of_parquet_files_are_compared_like_those_of_data_in_memory(train, tmp_path):
+    files = str(tmp_path / "train.parquet"), str(tmp_path / "validation.parquet")
+    labelled("cat", "dog", "owl").to_parquet(files[0])
+    labelled("cat", "owl", "dog").to_parquet(files[1])
+
+    with pytest.raises(
+        DataError, match="In the validation data, class 1 of the column 'y' is 'owl'"
+    ):
+        train(files[0], validation_data=files[1])
 
 
 @pytest.mark.parametrize("images", [X.reshape(60, 2, 2), X.reshape(60, 2, 2, 1)])

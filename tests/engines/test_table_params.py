@@ -113,3 +113,28 @@ def test_a_resumed_training_uses_the_features_of_its_first_run(
 def test_a_label_that_the_table_lacks_is_an_error_before_training(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no column 'kauf'.*'Kauf'; did you mean 'Kauf'\?"):
         train(write(tmp_path / "a.csv", 20), tmp_path / "out", params={"label": "kauf"})
+
+
+@pytest.mark.parametrize(
+    ("columns", "label", "message"),
+    [
+        ("pricee", "label", r"columns has 'pricee', .* of the data; did you mean 'price'\?"),
+        ("price", "lable", r"label has 'lable', .* of the data; did you mean 'label'\?"),
+    ],
+)
+def test_a_misspelt_column_is_corrected_if_no_param_is_derived(
+    tmp_path: Path, columns: str, label: str, message: str
+) -> None:
+    (tmp_path / "a.csv").write_text("price,label\n" + "1.5,0\n2.5,1\n" * 8)
+
+    with pytest.raises(UsageError, match=message):
+        elasticdl.train(
+            data=str(tmp_path / "a.csv"),
+            model_def="classifier.DNN",
+            params={
+                "columns": [{"kind": "number", "column": columns}],
+                "classes": [0, 1],
+                "label": label,
+            },
+            output=str(tmp_path / "out"),
+        )

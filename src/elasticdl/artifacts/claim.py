@@ -9,7 +9,7 @@ lock is. Until it is released, it is checked before each write into the folder. 
 increments the folder's generation, so that events and later engines can distinguish the starts of a
 job.
 
-Callers: `OutputFolder.claim`.
+Callers: `OutputFolder.claim`, `engines/data_changes.py`.
 """
 
 from __future__ import annotations
@@ -187,6 +187,9 @@ def _differences(there: Any, asked: Any, folder: OutputFolder, name: str = "") -
     if there == asked and type(there) is type(asked):
         return []
     if _is_in_memory(there) and _is_in_memory(asked):
+        # The folder may have been moved. The name of the file is a hash of the content.
+        if within_output(there) == within_output(asked):
+            return []
         what = difference_of(folder, there, asked)
         line = f"{name}: in memory, and its content is not that of the job in the folder"
         return [f"{line}: {what}" if what else line]
@@ -202,6 +205,20 @@ def _differences(there: Any, asked: Any, folder: OutputFolder, name: str = "") -
 
 def _is_in_memory(value: Any) -> bool:
     return isinstance(value, str) and f"/{IN_MEMORY_FOLDER}/" in value
+
+
+def within_output(uri: str) -> str:
+    """Return the part of a URI that stays the same when the output is moved or copied.
+
+    For data in memory, which is stored in the output, it is the location in that folder. Any other
+    URI is returned unchanged.
+
+    Example:
+        >>> within_output("/a/out/in_memory_data/0f3a.parquet"), within_output("/a/train.csv")
+        ('in_memory_data/0f3a.parquet', '/a/train.csv')
+    """
+    _, folder, name = uri.rpartition(f"/{IN_MEMORY_FOLDER}/")
+    return f"{IN_MEMORY_FOLDER}/{name}" if folder else uri
 
 
 def _shown(value: Any) -> str:

@@ -80,6 +80,8 @@ class Description:
         classes: Names of the classes in the order of the model's outputs; empty if unknown.
         record_fields_json: If there was no `data_schema()`: the fields of the first record of the
             training data, in the form of `data_schema_json`.
+        class_columns_json: Names of the classes of columns of the training data, if it has them, as
+            JSON: column -> names by number; see `data/class_columns.py`. Empty if it has none.
         data_fingerprint_json: Fingerprint of the training data, as JSON, by which an evaluation
             recognizes the data; see `engines/data_changes.py`. Empty if unknown.
         exports: Names of the files and folders for serving, such as `saved_model`, in the folder of
@@ -110,6 +112,7 @@ class Description:
     classes: Sequence[str] = ()
     record_fields_json: str = ""
     data_fingerprint_json: str = ""
+    class_columns_json: str = ""
     exports: Sequence[str] = ()
     params_filename: str = PARAMS_FILE
     params_sha256: str = ""

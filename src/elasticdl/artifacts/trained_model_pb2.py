@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'elasticdl/artifacts/trained_model.proto\x12\x13\x65lasticdl.artifacts\"\xee\x06\n\x0cTrainedModel\x12\x18\n\x10\x64ocker_commit_id\x18\x01 \x01(\t\x12\x11\n\tmodel_def\x18\x02 \x01(\t\x12\x18\n\x10model_def_params\x18\x03 \x01(\t\x12\x17\n\x0fparams_filename\x18\x04 \x01(\t\x12\x16\n\x0einput_function\x18\x05 \x01(\t\x12\x0c\n\x04loss\x18\x06 \x01(\t\x12\x11\n\toptimizer\x18\x07 \x01(\t\x12\x16\n\x0e\x66ormat_version\x18\x14 \x01(\x05\x12\x0f\n\x07\x64ialect\x18\x15 \x01(\t\x12\x11\n\tmodel_zoo\x18\x16 \x01(\t\x12\x12\n\nzoo_commit\x18\x17 \x01(\t\x12\x11\n\tframework\x18\x18 \x01(\t\x12\x41\n\x08versions\x18\x19 \x03(\x0b\x32/.elasticdl.artifacts.TrainedModel.VersionsEntry\x12\x18\n\x10\x64\x61ta_schema_json\x18\x1a \x01(\t\x12\x0e\n\x06job_id\x18\x1b \x01(\t\x12\x10\n\x08job_json\x18\x1c \x01(\t\x12\x16\n\x0e\x63reated_unix_s\x18\x1d \x01(\x01\x12\x43\n\toverrides\x18\x1e \x03(\x0b\x32\x30.elasticdl.artifacts.TrainedModel.OverridesEntry\x12?\n\x07metrics\x18\x1f \x03(\x0b\x32..elasticdl.artifacts.TrainedModel.MetricsEntry\x12\x15\n\rparams_sha256\x18  \x01(\t\x12\x0f\n\x07\x65xports\x18! \x03(\t\x12\x0c\n\x04step\x18\" \x01(\x03\x12\x0f\n\x07\x63lasses\x18# \x03(\t\x12\x1a\n\x12record_fields_json\x18$ \x01(\t\x12\x1d\n\x15\x64\x61ta_fingerprint_json\x18% \x01(\t\x12\x0e\n\x06sha256\x18\x64 \x01(\x0c\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x30\n\x0eOverridesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1aP\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12/\n\x05value\x18\x02 \x01(\x0b\x32 .elasticdl.artifacts.MetricValue:\x02\x38\x01\".\n\x0bMetricValue\x12\x0e\n\x06values\x18\x01 \x03(\x01\x12\x0f\n\x07is_list\x18\x02 \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'elasticdl/artifacts/trained_model.proto\x12\x13\x65lasticdl.artifacts\"\x8a\x07\n\x0cTrainedModel\x12\x18\n\x10\x64ocker_commit_id\x18\x01 \x01(\t\x12\x11\n\tmodel_def\x18\x02 \x01(\t\x12\x18\n\x10model_def_params\x18\x03 \x01(\t\x12\x17\n\x0fparams_filename\x18\x04 \x01(\t\x12\x16\n\x0einput_function\x18\x05 \x01(\t\x12\x0c\n\x04loss\x18\x06 \x01(\t\x12\x11\n\toptimizer\x18\x07 \x01(\t\x12\x16\n\x0e\x66ormat_version\x18\x14 \x01(\x05\x12\x0f\n\x07\x64ialect\x18\x15 \x01(\t\x12\x11\n\tmodel_zoo\x18\x16 \x01(\t\x12\x12\n\nzoo_commit\x18\x17 \x01(\t\x12\x11\n\tframework\x18\x18 \x01(\t\x12\x41\n\x08versions\x18\x19 \x03(\x0b\x32/.elasticdl.artifacts.TrainedModel.VersionsEntry\x12\x18\n\x10\x64\x61ta_schema_json\x18\x1a \x01(\t\x12\x0e\n\x06job_id\x18\x1b \x01(\t\x12\x10\n\x08job_json\x18\x1c \x01(\t\x12\x16\n\x0e\x63reated_unix_s\x18\x1d \x01(\x01\x12\x43\n\toverrides\x18\x1e \x03(\x0b\x32\x30.elasticdl.artifacts.TrainedModel.OverridesEntry\x12?\n\x07metrics\x18\x1f \x03(\x0b\x32..elasticdl.artifacts.TrainedModel.MetricsEntry\x12\x15\n\rparams_sha256\x18  \x01(\t\x12\x0f\n\x07\x65xports\x18! \x03(\t\x12\x0c\n\x04step\x18\" \x01(\x03\x12\x0f\n\x07\x63lasses\x18# \x03(\t\x12\x1a\n\x12record_fields_json\x18$ \x01(\t\x12\x1d\n\x15\x64\x61ta_fingerprint_json\x18% \x01(\t\x12\x1a\n\x12\x63lass_columns_json\x18& \x01(\t\x12\x0e\n\x06sha256\x18\x64 \x01(\x0c\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x30\n\x0eOverridesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1aP\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12/\n\x05value\x18\x02 \x01(\x0b\x32 .elasticdl.artifacts.MetricValue:\x02\x38\x01\".\n\x0bMetricValue\x12\x0e\n\x06values\x18\x01 \x03(\x01\x12\x0f\n\x07is_list\x18\x02 \x01(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,13 +38,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TRAINEDMODEL_METRICSENTRY']._loaded_options = None
   _globals['_TRAINEDMODEL_METRICSENTRY']._serialized_options = b'8\001'
   _globals['_TRAINEDMODEL']._serialized_start=65
-  _globals['_TRAINEDMODEL']._serialized_end=943
-  _globals['_TRAINEDMODEL_VERSIONSENTRY']._serialized_start=764
-  _globals['_TRAINEDMODEL_VERSIONSENTRY']._serialized_end=811
-  _globals['_TRAINEDMODEL_OVERRIDESENTRY']._serialized_start=813
-  _globals['_TRAINEDMODEL_OVERRIDESENTRY']._serialized_end=861
-  _globals['_TRAINEDMODEL_METRICSENTRY']._serialized_start=863
-  _globals['_TRAINEDMODEL_METRICSENTRY']._serialized_end=943
-  _globals['_METRICVALUE']._serialized_start=945
-  _globals['_METRICVALUE']._serialized_end=991
+  _globals['_TRAINEDMODEL']._serialized_end=971
+  _globals['_TRAINEDMODEL_VERSIONSENTRY']._serialized_start=792
+  _globals['_TRAINEDMODEL_VERSIONSENTRY']._serialized_end=839
+  _globals['_TRAINEDMODEL_OVERRIDESENTRY']._serialized_start=841
+  _globals['_TRAINEDMODEL_OVERRIDESENTRY']._serialized_end=889
+  _globals['_TRAINEDMODEL_METRICSENTRY']._serialized_start=891
+  _globals['_TRAINEDMODEL_METRICSENTRY']._serialized_end=971
+  _globals['_METRICVALUE']._serialized_start=973
+  _globals['_METRICVALUE']._serialized_end=1019
 # @@protoc_insertion_point(module_scope)

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TrainedModel(_message.Message):
-    __slots__ = ("docker_commit_id", "model_def", "model_def_params", "params_filename", "input_function", "loss", "optimizer", "format_version", "dialect", "model_zoo", "zoo_commit", "framework", "versions", "data_schema_json", "job_id", "job_json", "created_unix_s", "overrides", "metrics", "params_sha256", "exports", "step", "classes", "record_fields_json", "data_fingerprint_json", "sha256")
+    __slots__ = ("docker_commit_id", "model_def", "model_def_params", "params_filename", "input_function", "loss", "optimizer", "format_version", "dialect", "model_zoo", "zoo_commit", "framework", "versions", "data_schema_json", "job_id", "job_json", "created_unix_s", "overrides", "metrics", "params_sha256", "exports", "step", "classes", "record_fields_json", "data_fingerprint_json", "class_columns_json", "sha256")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +54,7 @@ class TrainedModel(_message.Message):
     CLASSES_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELDS_JSON_FIELD_NUMBER: _ClassVar[int]
     DATA_FINGERPRINT_JSON_FIELD_NUMBER: _ClassVar[int]
+    CLASS_COLUMNS_JSON_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
     docker_commit_id: str
     model_def: str
@@ -80,8 +81,9 @@ class TrainedModel(_message.Message):
     classes: _containers.RepeatedScalarFieldContainer[str]
     record_fields_json: str
     data_fingerprint_json: str
+    class_columns_json: str
     sha256: bytes
-    def __init__(self, docker_commit_id: _Optional[str] = ..., model_def: _Optional[str] = ..., model_def_params: _Optional[str] = ..., params_filename: _Optional[str] = ..., input_function: _Optional[str] = ..., loss: _Optional[str] = ..., optimizer: _Optional[str] = ..., format_version: _Optional[int] = ..., dialect: _Optional[str] = ..., model_zoo: _Optional[str] = ..., zoo_commit: _Optional[str] = ..., framework: _Optional[str] = ..., versions: _Optional[_Mapping[str, str]] = ..., data_schema_json: _Optional[str] = ..., job_id: _Optional[str] = ..., job_json: _Optional[str] = ..., created_unix_s: _Optional[float] = ..., overrides: _Optional[_Mapping[str, str]] = ..., metrics: _Optional[_Mapping[str, MetricValue]] = ..., params_sha256: _Optional[str] = ..., exports: _Optional[_Iterable[str]] = ..., step: _Optional[int] = ..., classes: _Optional[_Iterable[str]] = ..., record_fields_json: _Optional[str] = ..., data_fingerprint_json: _Optional[str] = ..., sha256: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, docker_commit_id: _Optional[str] = ..., model_def: _Optional[str] = ..., model_def_params: _Optional[str] = ..., params_filename: _Optional[str] = ..., input_function: _Optional[str] = ..., loss: _Optional[str] = ..., optimizer: _Optional[str] = ..., format_version: _Optional[int] = ..., dialect: _Optional[str] = ..., model_zoo: _Optional[str] = ..., zoo_commit: _Optional[str] = ..., framework: _Optional[str] = ..., versions: _Optional[_Mapping[str, str]] = ..., data_schema_json: _Optional[str] = ..., job_id: _Optional[str] = ..., job_json: _Optional[str] = ..., created_unix_s: _Optional[float] = ..., overrides: _Optional[_Mapping[str, str]] = ..., metrics: _Optional[_Mapping[str, MetricValue]] = ..., params_sha256: _Optional[str] = ..., exports: _Optional[_Iterable[str]] = ..., step: _Optional[int] = ..., classes: _Optional[_Iterable[str]] = ..., record_fields_json: _Optional[str] = ..., data_fingerprint_json: _Optional[str] = ..., class_columns_json: _Optional[str] = ..., sha256: _Optional[bytes] = ...) -> None: ...
 
 class MetricValue(_message.Message):
     __slots__ = ("values", "is_list")

@@ -23,6 +23,9 @@ from elasticdl.data.table_times import seconds
 # Arrow integer types, also as items of a list.
 _WHOLE = re.compile(r"(?<![a-z])u?int(8|16|32|64)\b|decimal\d+\(\d+, 0\)")
 
+# Lists of this many rows are converted to numbers at a time: a list may be an image.
+_LIST_ROWS = 256
+
 MAX_DISTINCT = 10_000
 """Distinct values are counted individually up to this number of them."""
 
@@ -40,7 +43,8 @@ class ColumnSummary:
         minimum: Least number; times count as numbers of seconds (see `as_seconds`). None if the
             column has no numbers.
         maximum: Greatest number. None under the same condition as `minimum`.
-        mean: Mean of the numbers. None under the same condition as `minimum`.
+        mean: Mean of the numbers, also of those within lists. None under the same condition as
+            `minimum`.
         deviation: Standard deviation of the numbers. None under the same condition as `minimum`.
         values: Distinct values (numbers, booleans or strings) with their counts, the most
             frequent first; None if there are more than `MAX_DISTINCT`, or for other kinds.
@@ -148,9 +152,15 @@ class Summarizer:
         if self._kind in {"number", "boolean", "time"}:
             self._add_numbers(as_seconds(column) if self._kind == "time" else column)
         elif self._kind == "list":
-            self._list_sizes |= set(pc.unique(pc.list_value_length(column)).to_pylist())
+            self._add_lists(column)
         if self._counts is not None:
             self._count_values(column)
+
+    def _add_lists(self, column: pa.Array) -> None:
+        self._list_sizes |= set(pc.unique(pc.list_value_length(column)).to_pylist())
+        if kind_of(column.type.value_type) in {"number", "boolean"}:
+            for start in range(0, len(column), _LIST_ROWS):
+                self._add_numbers(pc.list_flatten(column.slice(start, _LIST_ROWS)))
 
     def _add_numbers(self, column: pa.Array) -> None:
         numbers = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)

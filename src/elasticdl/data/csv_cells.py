@@ -45,6 +45,10 @@ _MAX_COUNTED_BYTES = 64 << 20
 _CELL = re.compile(r"CSV column #(\d+): Row #(\d+): .*?invalid value '(.*)'", re.DOTALL)
 
 
+# A number with signs of currencies, percent or thousands, such as "$1,234.50" or "12 %".
+_WITH_SIGNS = re.compile(r"[+-]?([$€£¥] ?)?\d+(,\d{3})*(\.\d+)? ?[$€£¥%]?")
+
+
 def read_blocks(
     file: CSVFile,
     index: CSVIndex,
@@ -141,9 +145,15 @@ def _wrong_cell(
     record = index.firsts[blocks[0]] + int(cell[2]) - 1
     expected = {pa.bool_(): "true, false, 1 or 0"}.get(types[name], "a number")
     advice = f", or {as_text(name)}" if is_declared else ""
+    signs = ""
+    if types[name] != pa.bool_() and _WITH_SIGNS.fullmatch(cell[3].strip()):
+        signs = (
+            " If all are written so, remove the signs, in pandas with "
+            f"df[{name!r}].str.replace('[$€£¥,% ]', '', regex=True).astype(float)."
+        )
     return SchemaError(
         f"{place(file, index, record)}: column {name!r} holds {shown(cell[3])}; expected "
-        f"{expected}. Correct the cell{advice}."
+        f"{expected}. Correct the cell{advice}.{signs}"
     )
 
 

@@ -17,7 +17,8 @@ in each run, and a run cannot be resumed with other data.
 
 An array of more than two dimensions becomes a column of lists with the values of a row. Their shape
 is stored beside them (`array_shapes.py`): the reader returns values of this shape, and rejects
-another one in the model file's `data_schema()`.
+another one in the model file's `data_schema()`. The names of the classes of a Hugging Face
+`ClassLabel` are stored in the same way (`class_columns.py`).
 
 `memory_tables.py` converts tables, `memory_elements.py` reads data sets of elements. Callers:
 `engines/stored_data.py`, `engines/load.py`, `engines/loaded_model.py`.
@@ -29,7 +30,7 @@ import contextlib
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ import pyarrow as pa
 
 from elasticdl.data.array_shapes import shape_of, with_shape
 from elasticdl.data.atomic_file import AtomicFile
+from elasticdl.data.class_columns import with_class_columns
 from elasticdl.data.find_files import exists
 from elasticdl.data.memory_elements import (
     ADVICE_ON_WEIGHTS,
@@ -51,6 +53,7 @@ from elasticdl.data.memory_elements import (
 from elasticdl.data.memory_tables import (
     as_column,
     as_numpy,
+    class_names,
     kinds_of,
     plain_table,
     table_of,
@@ -193,6 +196,11 @@ def arrow_rows(data: Any) -> ArrowRows:
         UserCodeError: The code of a data set raised.
         DataError: Its columns have different lengths, or values that cannot be stored.
     """
+    rows = _arrow_rows(data)
+    return replace(rows, schema=with_class_columns(rows.schema, class_names(data)))
+
+
+def _arrow_rows(data: Any) -> ArrowRows:
     table = table_of(data)
     if table is not None:
         return _of_table(table)

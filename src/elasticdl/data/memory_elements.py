@@ -4,7 +4,8 @@
     PyTorch Dataset, DataLoader      its items; of a DataLoader, those of its data set
     Dataset of Hugging Face          its rows, if a transform makes them
 
-No package is imported to recognise its objects. Callers: `in_memory.py`.
+No package is imported to recognise its objects. Callers: `in_memory.py`,
+`engines/stored_data.py`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ _log = logging.getLogger("elasticdl")
 PAIR, WITH_WEIGHTS = 2, 3
 # Enough to find random steps, without reading a large data set twice.
 _COMPARED = 10_000
+_JOINED = "ConcatDataset"
 _DRAWING = ("Random", "Stateful", "StatelessRandom", "TruncatedNormal", "Multinomial")
+# In the names of steps of a pipeline that do not change its elements.
+_UNCHANGED = ("Prefetch", "Cache", "Options")
 # Steps of a pipeline after which batches have the size that they had before.
 _ELEMENT_BY_ELEMENT = {
     f"{step}Dataset"
@@ -116,6 +120,46 @@ def num_repetitions(data: Any) -> int:
     )
     # Negative in an endless pipeline, which has an error of its own.
     return math.prod(max(1, int(count)) for count in counts)
+
+
+def joined_with_itself(data: Any) -> str:
+    """Return the name of the function that joined a data set with itself, such as `concatenate()`.
+
+    Only the very same object is recognised, not another data set with the same examples. The result
+    is empty if there is none.
+    """
+    root, kinds = kinds_of(data)
+    if root == "tensorflow" and "DatasetV2" in kinds:
+        for step in _steps(data):
+            if "Concatenate" in type(step).__name__:
+                first, second = map(_read_from, step._inputs())  # noqa: SLF001 - as in `_steps`
+                if first is second:
+                    return "concatenate()"
+    if root == "torch":
+        data = data.dataset if "DataLoader" in kinds else data
+        parts = [id(part) for part in getattr(data, "datasets", ())]
+        return "ConcatDataset" if _has_twice(parts) and type(data).__name__ == _JOINED else ""
+    # The rows of a selection are numbers, which differ.
+    if root == "datasets" and getattr(data, "_indices", None) is None and data.column_names:
+        chunks = data.data.column(0).chunks
+        places = [
+            (buffer.address, chunk.offset)
+            for chunk in chunks
+            if (buffer := next(filter(None, reversed(chunk.buffers())), None)) is not None
+        ]
+        return "concatenate_datasets()" if _has_twice(places) else ""
+    return ""
+
+
+def _has_twice(values: Sequence[Any]) -> bool:
+    return len(set(values)) < len(values)
+
+
+def _read_from(dataset: Any) -> Any:
+    """Return the data set that a `tf.data` pipeline reads, if it yields all of its elements."""
+    while any(word in type(dataset).__name__ for word in (*_UNCHANGED, "Map")):
+        (dataset,) = dataset._inputs()  # noqa: SLF001 - as in `_steps`
+    return dataset
 
 
 def _read(elements: Iterable[Any], position_format: str) -> Iterator[Any]:
@@ -253,7 +297,7 @@ def _steps(dataset: Any) -> Iterator[Any]:
 
     Steps that only read ahead, cache or set options are left out: they do not change elements.
     """
-    if not any(word in type(dataset).__name__ for word in ("Prefetch", "Cache", "Options")):
+    if not any(word in type(dataset).__name__ for word in _UNCHANGED):
         yield dataset
     # TensorFlow has no public names for the inputs and the functions of a step.
     for each in dataset._inputs():  # noqa: SLF001

@@ -8,6 +8,7 @@ No package is imported to recognise its objects. Callers: `in_memory.py`,
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from elasticdl.data.batch import dense_form, not_in_numpy
 from elasticdl.data.wording import counted, listed
 from elasticdl.errors import DataError, UsageError
 
+_log = logging.getLogger("elasticdl")
 # Package -> unsupported class -> end of the error message: why, and what to pass instead.
 _UNREAD = {
     "pandas": {"Series": "is one column. Give a DataFrame, such as data.to_frame()."},
@@ -64,6 +66,7 @@ def table_of(data: Any) -> pa.Table | None:
             raise UsageError(f"data is a {root}.{kind}, which {_row_advice(data) or way_out}")
     if root == "pandas" and "DataFrame" in kinds:
         _check_dense(data)
+        _note_levels(data)
         _check_distinct([str(name) for name in data.columns])
         return converted(
             lambda: _with_index(pa.Table.from_pandas(data, preserve_index=False), data),
@@ -90,6 +93,17 @@ def _check_dense(frame: Any) -> None:
                 f"The column {name!r} of data is sparse, which is not supported. Convert it: "
                 f"df[{name!r}] = df[{name!r}].sparse.to_dense()."
             )
+
+
+def _note_levels(frame: Any) -> None:
+    """Warn of columns of a DataFrame that have several levels, whose names become one text."""
+    if getattr(frame.columns, "nlevels", 1) > 1 and len(frame.columns):
+        _log.warning(
+            "The DataFrame has columns of several levels (MultiIndex); the names are text such as "
+            '%r. To give them others: df.columns = ["_".join(map(str, name)) for name in '
+            "df.columns].",
+            str(frame.columns[0]),
+        )
 
 
 def _row_advice(data: Any) -> str | None:

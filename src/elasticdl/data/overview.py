@@ -58,7 +58,8 @@ class FieldOverview:
 
     Attributes:
         name: Its name.
-        dtype: "float32", "int64", ..., "bytes", or for a column of a table the name of its type.
+        dtype: "float32", "int64", ..., "string" for text, "bytes", or for a column of a table the
+            name of its type.
         shape: Its shape in words: `[28, 28]`, `[96 to 128, 128, 3]` or `1 to 5 values`.
         values: The range of numbers, or the number of distinct strings.
     """
@@ -296,7 +297,9 @@ def _fields(records: Sequence[Record]) -> Iterator[FieldOverview]:
     for name, arrays in columns.items():
         absent = len(records) - len(arrays)
         values = _values(arrays) + _absent(absent)
-        dtype = "bytes" if arrays[0].dtype == object else arrays[0].dtype.name
+        dtype = arrays[0].dtype.name
+        if arrays[0].dtype == object:
+            dtype = "bytes" if _texts(arrays) is None else "string"
         yield FieldOverview(name, dtype, _shape(arrays), values)
 
 
@@ -329,6 +332,17 @@ def _absent(count: int) -> str:
     return f", missing in {counted(count, 'record')}" if count else ""
 
 
+def _texts(arrays: Sequence[np.ndarray[Any, Any]]) -> list[str] | None:
+    """Return strings as text; None if one of them is not text in UTF-8, but other bytes."""
+    try:
+        texts = [value.decode() for array in arrays for value in array.ravel().tolist()]
+    except UnicodeDecodeError:
+        return None
+    # Numbers and archives may be valid UTF-8, too.
+    are_readable = all("\0" not in text for text in texts)
+    return texts if are_readable else None
+
+
 def _shape(arrays: Sequence[np.ndarray[Any, Any]]) -> str:
     shapes = {array.shape for array in arrays}
     if len(shapes) == 1:
@@ -347,11 +361,11 @@ def _values(arrays: Sequence[np.ndarray[Any, Any]]) -> str:
     if not joined.size:
         return "no value"
     if joined.dtype == object:
-        different = set(joined.tolist())
+        texts = _texts(arrays)
+        different: set[Any] = set(joined.tolist() if texts is None else texts)
         least, most = min(map(len, different)), max(map(len, different))
-        return (
-            f"{len(different)} different, {f'{least} to ' * (least < most)}{counted(most, 'byte')}"
-        )
+        unit = "byte" if texts is None else "character"
+        return f"{len(different)} different, {f'{least} to ' * (least < most)}{counted(most, unit)}"
     if joined.dtype.kind != "f":
         return f"{joined.min()} .. {joined.max()}"
     finite = joined[np.isfinite(joined)]

@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from elasticdl.data.class_columns import class_columns_of
 from elasticdl.data.data_index import DataIndex, entry_of, open_by_index
 from elasticdl.data.file_ranges import Numbering
 from elasticdl.data.indexed_file import IndexedFile
@@ -141,6 +142,10 @@ class ParquetSource:
     def index(self) -> DataIndex:
         """Return an index with the positions of the row groups; see `data_index.py`."""
         return DataIndex("parquet", tuple(map(_entry, self._files)))
+
+    def class_columns(self) -> dict[str, tuple[str, ...]]:
+        """Return the names of classes in the first file; see `record_source.HasClassColumns`."""
+        return class_columns_of(_schema(self._files[0])) if self._files else {}
 
     def arrow_schema(self) -> pa.Schema:
         """Return the columns; see `record_source.TableSource`."""

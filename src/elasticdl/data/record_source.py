@@ -21,7 +21,7 @@ Contract, checked for every reader by `tests/contracts/test_record_source.py`:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -92,6 +92,19 @@ class HasClassNames(Protocol):
     @property
     def classes(self) -> Sequence[str]:
         """Name of each class, in the order of their numbers from 0; empty if they have none."""
+        ...
+
+
+@runtime_checkable
+class HasClassColumns(Protocol):
+    """A record source that may know the names of the classes that columns of numbers denote."""
+
+    def class_columns(self) -> Mapping[str, Sequence[str]]:
+        """Return column -> the names of its classes, by number; empty if none are known.
+
+        Raises:
+            DataError: A file cannot be read.
+        """
         ...
 
 

@@ -4,9 +4,12 @@
     other data       numbered by the definition, whichever of the classes they contain
     trained model    keeps the names (`artifacts/trained_model.py`)
 
-Only data whose classes are folders need numbering; the labels of other data are stored.
+Only data whose classes are folders need numbering; the labels of other data are stored. If such
+data know the names of their numbers (a `ClassLabel` of Hugging Face), these are compared with the
+names of the model, and with those of the training data.
 
-Callers: `record_data.py`, `training_context.py`, `federated/client/party.py`.
+Callers: `record_data.py`, `training_context.py`, `inference.py`,
+`federated/client/party.py`.
 """
 
 from __future__ import annotations
@@ -14,15 +17,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from elasticdl.data.record_source import HasClassNames, RecordSource
+from elasticdl.data.record_source import HasClassColumns, HasClassNames, RecordSource
+from elasticdl.data.split_source import whole
 from elasticdl.data.wording import listed
 from elasticdl.definition import Mode, ModelDefinition, RecordInput
 from elasticdl.errors import DataError, DefinitionError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from elasticdl.data.schema import Schema
+
+
+# Maximum number of class names that an error message lists.
+_MAX_LISTED = 20
 
 
 @runtime_checkable
@@ -134,3 +142,111 @@ def require_names(definition: ModelDefinition, classes: Sequence[str]) -> None:
             "party may have other folders, so the numbers of the classes are unknown. List the "
             f"classes of all parties in the model file: classes = [{listed(classes)}]"
         )
+
+
+def class_columns(source: object) -> dict[str, tuple[str, ...]]:
+    """Return column -> the names of its classes, by number, for columns whose data have them.
+
+    Args:
+        source: The records, or one side of a split. Empty for data that cannot have such names.
+
+    Raises:
+        DataError: A file cannot be read.
+    """
+    source = whole(source) if isinstance(source, RecordSource) else source
+    found = source.class_columns() if isinstance(source, HasClassColumns) else {}
+    return {column: tuple(names) for column, names in found.items()}
+
+
+def check_numbers(
+    definition: ModelDefinition, columns: Mapping[str, Sequence[str]], what: str
+) -> None:
+    """Check that `classes` of the model file numbers the classes as the labels in the data.
+
+    Which column has the labels is unknown: one column that agrees with `classes` is enough. Names
+    that only one side has are ignored, because they may be translations.
+
+    Args:
+        definition: The model definition.
+        columns: The `class_columns` of the data.
+        what: Phrase that names the data, for the error: "the data" or "the validation data".
+
+    Raises:
+        DataError: The same class has another number.
+    """
+    # A prebuilt table model numbers the values of the column, whatever these denote.
+    if not definition.classes or definition.complete_params is not None:
+        return
+    classes = definition.classes
+    differing = {name: renumbered(classes, names) for name, names in columns.items()}
+    if any(not differing[name] and {*classes} & {*names} for name, names in columns.items()):
+        return
+    for column, number in differing.items():
+        if number is None:
+            continue
+        names = columns[column]
+        raise DataError(
+            f"In {what}, class {number} of the column {column!r} is {names[number]!r}, but "
+            f"{classes[number]!r} in `classes` of {definition.origin.file}, so predictions "
+            f"would have the wrong names. {_advice(column, classes, names)}"
+        )
+
+
+def check_same_numbers(
+    trained_on: Mapping[str, Sequence[str]], columns: Mapping[str, Sequence[str]], what: str
+) -> None:
+    """Check that data number the classes of each column as the training data did.
+
+    Args:
+        trained_on: The `class_columns` of the training data.
+        columns: Those of the data.
+        what: Phrase that names the data, for the error: "the data" or "the validation data".
+
+    Raises:
+        DataError: The same class has another number.
+    """
+    for column in sorted(trained_on.keys() & columns.keys()):
+        before, now = trained_on[column], columns[column]
+        number = renumbered(before, now)
+        if number is not None:
+            raise DataError(
+                f"In {what}, class {number} of the column {column!r} is {now[number]!r}, "
+                f"but {before[number]!r} in the training data, so results would be wrong. "
+                f"{_alignment(column, before)}"
+            )
+
+
+def renumbered(before: Sequence[str], now: Sequence[str]) -> int | None:
+    """Return the first number that has two names, if a name in both lists has two numbers.
+
+    Example:
+        >>> renumbered(["cat", "dog", "owl"], ["cat", "owl", "dog"])
+        1
+        >>> renumbered(["cat", "dog"], ["Katze", "Hund"]), renumbered(["a", "b"], ["a", "b", "c"])
+        (None, None)
+    """
+    numbers = {name: number for number, name in enumerate(now)}
+    if all(numbers.get(name, number) == number for number, name in enumerate(before)):
+        return None
+    shared = zip(before, now, strict=False)
+    return next((number for number, (name, other) in enumerate(shared) if name != other), None)
+
+
+def _advice(column: str, classes: Sequence[str], names: Sequence[str]) -> str:
+    """Return how to make the numbers of the model file and the data equal."""
+    reorder = (
+        f"Reorder `classes` in the model file as in the data: classes = [{listed(names)}]"
+        if len(names) <= _MAX_LISTED
+        else "Reorder `classes` in the model file as in the data"
+    )
+    return f"{reorder}. Or renumber the data. {_alignment(column, classes)}"
+
+
+def _alignment(column: str, names: Sequence[str]) -> str:
+    """Return how to give a column of a Hugging Face data set the numbers of some names."""
+    known = f"[{listed(names)}]" if len(names) <= _MAX_LISTED else "[...]"
+    return (
+        f"With the package datasets: names = {known}; dataset = "
+        "dataset.align_labels_with_mapping({name: i for i, name in enumerate(names)}, "
+        f"{column!r})"
+    )

@@ -15,6 +15,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any, Literal
 
+from elasticdl.artifacts.claim import within_output
 from elasticdl.data.content_marks import changed_marks, content_marks
 from elasticdl.data.stored_file import local_path
 from elasticdl.data.wording import counted
@@ -122,7 +123,10 @@ def _difference(now: Mapping[str, Any], before: Mapping[str, Any], unit: str) ->
         before: That of the data of the checkpoint, from its metadata.
         unit: What the numbers of a file count: "records" or "batches".
     """
-    files, files_before = now["files"], before["files"]
+    # Data in memory is stored in the output, which may have been moved.
+    files, files_before = (
+        [[within_output(uri), count] for uri, count in each["files"]] for each in (now, before)
+    )
     if files == files_before:
         phrase = _changed_files_phrase(now["content_marks"], before)
         return f"{phrase} other contents" if phrase else ""

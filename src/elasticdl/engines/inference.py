@@ -311,11 +311,29 @@ def _opened(
     if isinstance(definition.input, BatchesInput):
         raise _own_batches_error(job, definition)
     source = open_records(definition, job.data, indexes, mode)
+    if indexes is None:
+        check_class_numbers(trained, definition, source)
     if mode is Mode.EVALUATION:
         class_numbers.require_classes(definition, source, "--data")
     if job.validation_split is not None:
         source = split_records(source, job.validation_split).validation
     return OpenedModel(job, trained, definition, source, mode)
+
+
+def check_class_numbers(
+    trained: TrainedModel, definition: ModelDefinition, source: RecordSource
+) -> None:
+    """Check that data to evaluate or predict give the classes the numbers of the trained model.
+
+    Raises:
+        DataError: The data have names of the classes, and a class has another number.
+    """
+    columns = class_numbers.class_columns(source)
+    trained_on = json.loads(trained.description.class_columns_json or "{}")
+    class_numbers.check_same_numbers(trained_on, columns, "the data")
+    # Its training has compared the model file with the columns that the training data had.
+    new = {name: classes for name, classes in columns.items() if name not in trained_on}
+    class_numbers.check_numbers(definition, new, "the data")
 
 
 def define_trained(

@@ -27,7 +27,7 @@ from elasticdl.data.batch import leaves
 from elasticdl.data.in_memory import arrow_rows, has_columns, named_in_errors, store
 from elasticdl.data.memory_elements import is_array
 from elasticdl.data.wording import listed
-from elasticdl.engines.inference import OpenedModel, drain
+from elasticdl.engines.inference import OpenedModel, check_class_numbers, drain
 from elasticdl.engines.record_data import open_records
 from elasticdl.engines.stored_data import file_names
 from elasticdl.errors import UsageError, ends_at_caller
@@ -139,6 +139,7 @@ class TablePredictor:
     def _outputs(self, uri: str) -> Any:
         opened = self._opened
         source = open_records(opened.definition, uri, None)
+        check_class_numbers(opened.trained, opened.definition, source)
         training = replace(opened.job.training, minibatch_size=_MINIBATCH_SIZE)
         job = replace(opened.job, data="data", training=training)
         rows = OpenedModel(job, opened.trained, opened.definition, source, opened.mode)

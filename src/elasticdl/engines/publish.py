@@ -46,6 +46,7 @@ def publish(
     *,
     classes: Sequence[str] = (),
     record_fields: Schema | None = None,
+    class_columns: Mapping[str, Sequence[str]] | None = None,
     data_fingerprint: Mapping[str, Any] | None = None,
     folder: OutputFolder,
     code: Path,
@@ -60,6 +61,7 @@ def publish(
         metrics: The final metrics.
         classes: Names of the classes; empty if unknown.
         record_fields: Fields of a record of the training data; None if unknown.
+        class_columns: `class_numbers.class_columns` of the training data; None if unknown.
         data_fingerprint: `data_changes.fingerprint` of the training data; None if unknown.
         folder: The output folder, already claimed.
         code: The copy of the user's code from `copy_code`.
@@ -92,6 +94,7 @@ def publish(
         step=trainer.step,
         classes=tuple(classes),
         record_fields_json=record_fields.to_json() if record_fields and not schema else "",
+        class_columns_json=json.dumps(class_columns) if class_columns else "",
         data_fingerprint_json=json.dumps(data_fingerprint) if data_fingerprint else "",
     )
 

@@ -272,6 +272,7 @@ def train(
             trained.metrics,
             classes=context.classes,
             record_fields=context.record_fields(),
+            class_columns=context.class_columns(),
             data_fingerprint=fingerprint(metadata["files"], metadata["content_marks"]),
             folder=folder,
             code=begun.scratch,

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl import zoo
 from elasticdl.data.record_source import TableSource
+from elasticdl.data.wording import did_you_mean, listed
 from elasticdl.definition import CompletedParams
+from elasticdl.errors import UsageError
 from elasticdl.training.import_seed import seeded_import
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from elasticdl.artifacts.checkpoint_store import Checkpoint
     from elasticdl.data.record_source import RecordSource
@@ -73,6 +75,41 @@ def completed(
     with seeded_import(job.training.seed):
         definition = zoo.define(model, *opened)
     return replace(job, model=model), replace(definition, notes=notes)
+
+
+def misnamed(params: Mapping[str, Any], present: Sequence[str]) -> UsageError | None:
+    """Return the error for a param of a prebuilt table model that names a field the data lack.
+
+    If the user gives all params, the table is not summarized, and nothing has compared its columns
+    with them.
+
+    Args:
+        params: The params that the user gave.
+        present: Names of the fields of the data.
+
+    Returns:
+        None if there is no `columns`, or if every name in it, and the label, is a field.
+    """
+    if params.get("columns") is None:
+        return None
+    label = params.get("label", "label")
+    named = [*(("columns", name) for name in _columns_in(params.get("columns"))), ("label", label)]
+    for param, name in named:
+        if name not in present and f"{name}_0" not in present:
+            return UsageError(
+                f"--params: {param} has {name!r}, which is not a column of the data"
+                f"{did_you_mean(name, present)} It has {listed(present)}."
+            )
+    return None
+
+
+def _columns_in(entries: Any) -> Iterator[str]:
+    """Yield the columns that entries of the param `columns` name, also within their `of`."""
+    for entry in entries if isinstance(entries, (list, tuple)) else [entries]:
+        if isinstance(entry, dict):
+            if isinstance(entry.get("column"), str):
+                yield entry["column"]
+            yield from _columns_in(entry.get("of"))
 
 
 def metadata_of(job: Job, complete: Job) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from elasticdl import zoo
 from elasticdl.data.field import STRING
 from elasticdl.data.record_source import HasClassNames
-from elasticdl.data.schema import Schema
+from elasticdl.data.schema import MissingFieldError, Schema
 from elasticdl.data.split_source import split_records, whole
 from elasticdl.data.wording import counted, did_you_mean, listed, near_classes
 from elasticdl.definition import BatchesInput, Mode, ModelDefinition, RecordInput
@@ -33,7 +33,7 @@ from elasticdl.engines.file_variables import FileVariables
 from elasticdl.engines.gradient_accumulation import Accumulator
 from elasticdl.engines.iterable_data import IterableData
 from elasticdl.engines.record_data import RecordData, indexes_of, open_records
-from elasticdl.engines.table_params import completed, metadata_of
+from elasticdl.engines.table_params import completed, metadata_of, misnamed
 from elasticdl.engines.train_progress import TrainProgress
 from elasticdl.engines.validation_errors import evaluate_first
 from elasticdl.errors import DefinitionError, ElasticDLError, NoDataError, UsageError
@@ -200,6 +200,14 @@ class TrainingContext:
             return Schema.from_user(fields, "the first record")
         return None
 
+    def class_columns(self) -> dict[str, tuple[str, ...]]:
+        """Return column -> the names of its classes, by number, of the training data.
+
+        It is empty if the data have no such names. The trained model keeps them.
+        """
+        data = self.data
+        return class_numbers.class_columns(data.source) if isinstance(data, RecordData) else {}
+
     def indexes(self) -> dict[str, DataIndex]:
         """Return the indexes (record counts and positions) that were made when opening the data.
 
@@ -234,7 +242,20 @@ class TrainingContext:
         Raises:
             DataError: The data has no batch.
         """
-        return self.data.example(self.plan)
+        try:
+            return self.data.example(self.plan)
+        except MissingFieldError as error:
+            model, how = self.job.model, self.definition.input
+            is_prebuilt = isinstance(how, RecordInput) and not (
+                how.schema is None or any(field.is_declared for field in how.schema.fields)
+            )
+            if (
+                model is not None
+                and is_prebuilt
+                and (other := misnamed(model.params, error.present))
+            ):
+                raise other from error
+            raise
 
     def validation_example(self) -> Batch | None:
         """Return the first batch of the validation data; None if there is none."""
@@ -520,6 +541,7 @@ def open_context(
         uri = job.data
     validation = data.validation(uri, plan) if uri else None
     if metadata:
+        _check_class_numbers(definition, data, validation)
         metadata["validation"] = _validation_metadata(job, validation, checkpoint)
     file_variables = FileVariables(folder)
     context = TrainingContext(job, definition, data, plan, validation, file_variables, complete)
@@ -545,6 +567,24 @@ def _open_data(
         return RecordData(definition, source, indexes)
     split = split_records(source, job.validation_split)
     return RecordData(definition, split.training, indexes, held_out=split.validation)
+
+
+def _check_class_numbers(
+    definition: ModelDefinition, data: TrainingData, validation: Validation | None
+) -> None:
+    """Check that the model file and all data give the classes the same numbers.
+
+    Raises:
+        DataError: A class has two numbers.
+    """
+    if not isinstance(data, RecordData):
+        return
+    columns = class_numbers.class_columns(data.source)
+    class_numbers.check_numbers(definition, columns, "the data")
+    if validation is not None and validation.source is not None:
+        others = class_numbers.class_columns(validation.source)
+        class_numbers.check_numbers(definition, others, "the validation data")
+        class_numbers.check_same_numbers(columns, others, "the validation data")
 
 
 def _metadata(job: Job, data: TrainingData, checkpoint: Checkpoint | None) -> dict[str, Any]:

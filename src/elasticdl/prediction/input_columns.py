@@ -3,7 +3,8 @@
 A column of a table (CSV, Parquet, data in memory) keeps its type. CSV and RecordIO have no dates,
 decimals and durations: the first two become strings, durations become seconds. Times of day are
 strings everywhere. Missing values stay missing. A field of other records (RecordIO, TFRecord) is
-copied if it has one value, or the same number of values, in each record.
+copied if it has one value, or the same number of values, in each record. The label of an image is
+the name of its class folder.
 
 The records are read a second time, without the model's schema, which need not have these columns.
 
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from elasticdl.data.record_source import HasClassNames
 from elasticdl.data.units import UnitSource
 from elasticdl.data.wording import did_you_mean, listed
 from elasticdl.errors import DataError, UsageError
@@ -108,10 +110,17 @@ class InputColumns:
                 for name in self._names
             }
         records = self._source.read_records(start, stop, None)
-        return {
+        columns = {
             name: self._of_fields(name, [record.get(name) for record in records], start)
             for name in self._names
         }
+        classes = self._source.classes if isinstance(self._source, HasClassNames) else ()
+        if classes:
+            from elasticdl.data.image_unit import LABEL  # noqa: PLC0415 - imports Pillow
+
+            if LABEL in columns:
+                columns[LABEL] = np.array(classes, np.str_)[columns[LABEL]]
+        return columns
 
     # --- Tables -------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -407,6 +408,18 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_difference(keras):
 
     with pytest.raises(CheckpointMismatchError, match=r"kernel: float32\[4, 5\] in the checkpoint"):
         trainer_of(definition_of()).load_state(wider.state())
+
+
+def test_the_first_differences_from_a_checkpoint_are_named_and_the_others_counted(keras):
+    layers = [keras.layers.Dense(3) for _ in range(5)]
+    deeper = trainer_of(definition_of(lambda: keras.Sequential([keras.Input((4,)), *layers])))
+
+    with pytest.raises(CheckpointMismatchError) as caught:
+        trainer_of(definition_of()).load_state(deeper.state())
+
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 8
+    assert re.fullmatch(r"  and \d+ more", lines[6])
 
 
 def test_an_object_that_is_not_an_optimizer_is_refused():

@@ -87,6 +87,23 @@ def test_values_that_float32_cannot_tell_apart_have_a_warning(
         assert len(caplog.messages) == 1
 
 
+@pytest.mark.parametrize(
+    ("values", "advice"),
+    [
+        ([[1.7e9, 1.7e9 + 100], [1.7e9 + 600, 1.7e9 + 700]], 'Add "offset": 1700000300 to its'),
+        ([[1.7e9, 1.0], [1.7e9 + 600, 2.0]], "Split its lists into columns"),
+    ],
+)
+def test_lists_that_float32_cannot_tell_apart_have_a_warning(
+    monkeypatch, caplog, values, advice
+) -> None:
+    monkeypatch.setattr(module, "_warned", set())
+
+    arrays({"kind": "number", "column": "x", "size": 2}, values)
+
+    assert advice in caplog.text
+
+
 def test_text_with_a_delimiter_is_split_into_an_array() -> None:
     entry = {"kind": "number", "column": "x", "size": 3, "delimiter": ","}
 

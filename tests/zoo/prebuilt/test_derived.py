@@ -67,7 +67,8 @@ def test_times_have_the_cycles_they_can_resolve(type_, cycles) -> None:
         ),
         ([10, 30], None),
         ([dt.datetime(2020, 5, 1, tzinfo=dt.UTC), dt.datetime(2024, 5, 1, tzinfo=dt.UTC)], None),
-        ([[1e9, 1e9 + 1]], None),
+        ([[1e9, 1e9 + 1], [1e9, None]], 1e9 + 1 / 3),
+        ([[1e9, 1.0], [1e9 + 1, 2.0]], None),
     ],
 )
 def test_large_values_that_differ_little_have_an_offset(values, offset) -> None:
@@ -140,6 +141,7 @@ def test_the_reason_for_free_text_counts_the_rows_without_a_value() -> None:
             "thousands separators",
             ".str.replace('.', '').str.replace(',', '.')",
         ),
+        (["35.47", "-$1,135.47"], "currency signs", ".str.replace('[$€£¥, ]', '', regex=True)"),
         (["6.5 %", "12%"], "percent signs", ".str.rstrip(' %')"),
     ],
 )

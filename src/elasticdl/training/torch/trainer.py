@@ -515,7 +515,7 @@ class TorchTrainer:
                 "The checkpoint does not match this model:\n"
                 "  "
                 + "\n  ".join(problems[:5])
-                + ("\n  ..." if len(problems) > 5 else "")  # noqa: PLR2004
+                + (f"\n  and {len(problems) - 5} more" if len(problems) > 5 else "")  # noqa: PLR2004
                 + "\n  The checkpoint is intact. If the model file was changed since, undo the "
                 "change to resume, or use another --output to train the new model from the start."
             )

@@ -182,12 +182,15 @@ def _warn_of_lost_differences(source: Number | Time, values: Array) -> None:
     if lost.any() and source.column not in _warned:
         _warned.add(source.column)
         by = float(mean[lost][0]) * (_DAY_S if isinstance(source, Time) else 1) + source.offset
+        advice = f'Add "offset": {by:.10g} to its entry in columns'
+        # One offset would take away the digits of values that are elsewhere.
+        if (np.abs(mean - mean[lost][0]) > _NARROW * deviation).any():
+            advice = "Split its lists into columns, which have offsets of their own"
         _log.warning(
             "Column %r has large values that differ little, and the network computes in float32, "
-            'which has 7 digits. Add "offset": %.10g to its entry in columns, so that they keep '
-            "their differences.",
+            "which has 7 digits. %s, so that they keep their differences.",
             source.column,
-            by,
+            advice,
         )
 
 

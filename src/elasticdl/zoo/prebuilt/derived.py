@@ -10,7 +10,7 @@ same ones.
     dates, timestamps  -> time: standardised, with its position in the year, the week and the day
                           (dates have no position in the day, times of day have only that one)
     strings            -> a category of the vocabulary, or hashed where there are many values
-    lists of one size  -> an array of numbers
+    lists of one size  -> an array of numbers, minus one offset if all are large and differ little
     always the same, empty, or strings that differ in almost every row
                        -> skipped, and reported
     whole numbers that count the rows, or never repeat and have the name of an identifier
@@ -68,6 +68,12 @@ _WRITTEN_NUMBERS = (
         r"[+-]?\d{1,3}(\.\d{3})+,\d+",
         r"[+-]?\d+(,\d+)?",
         ".replace('.', '').str.replace(',', '.')",
+    ),
+    (
+        "currency signs",
+        r"[+-]?[$€£¥] ?\d+(,\d{3})*(\.\d+)?",
+        r"[+-]?\d+(\.\d+)?",
+        ".replace('[$€£¥, ]', '', regex=True)",
     ),
     ("percent signs", r"[+-]?\d+(\.\d+)? ?%", r"[+-]?\d+(\.\d+)?", ".rstrip(' %')"),
 )

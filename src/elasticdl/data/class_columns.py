@@ -1,0 +1,71 @@
+"""Names of the classes that columns of numbers denote, as in a `ClassLabel` of Hugging Face.
+
+Data in memory is stored with these names in the metadata of its Arrow columns. Parquet files that
+`Dataset.to_parquet` of Hugging Face wrote, or the Hub serves, have them in metadata of their own.
+
+    ClassLabel --with_class_columns--> Parquet --class_columns_of--> compared by class_numbers.py
+
+Callers: `in_memory.py` stores the names, `parquet.py` reads them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
+
+_KEY = b"elasticdl.classes"
+_HUGGING_FACE_KEY = b"huggingface"
+
+
+def with_class_columns(schema: pa.Schema, names: Mapping[str, Sequence[str]]) -> pa.Schema:
+    """Return a schema with the names of classes in the metadata of columns.
+
+    Args:
+        schema: The schema.
+        names: Column -> the names of its classes, by number. Columns that the schema lacks are
+            ignored.
+    """
+    for column, classes in names.items():
+        if (index := schema.get_field_index(column)) >= 0:
+            field = schema.field(index)
+            metadata = {**(field.metadata or {}), _KEY: json.dumps(list(classes)).encode()}
+            schema = schema.set(index, field.with_metadata(metadata))
+    return schema
+
+
+def class_columns_of(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
+    """Return column -> the names of its classes, by number, for each column that has them.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> schema = pa.schema([("x", pa.float32()), ("y", pa.int64())])
+        >>> class_columns_of(with_class_columns(schema, {"y": ["cat", "dog"]}))
+        {'y': ('cat', 'dog')}
+    """
+    found = _of_hugging_face((schema.metadata or {}).get(_HUGGING_FACE_KEY))
+    found = {name: classes for name, classes in found.items() if name in schema.names}
+    for field in schema:
+        if stored := (field.metadata or {}).get(_KEY):
+            found[field.name] = tuple(json.loads(stored))
+    return found
+
+
+def _of_hugging_face(stored: bytes | None) -> dict[str, tuple[str, ...]]:
+    """Return the names in the metadata that the package `datasets` writes into Parquet files."""
+    features: Any = {}
+    # The metadata of another version may look different; it only serves a check.
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        features = json.loads(stored or b"{}")["info"]["features"]
+    return {
+        name: tuple(map(str, feature["names"]))
+        for name, feature in (features.items() if isinstance(features, dict) else ())
+        if isinstance(feature, dict)
+        and feature.get("_type") == "ClassLabel"
+        and isinstance(feature.get("names"), list)
+    }
