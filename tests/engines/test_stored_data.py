@@ -287,6 +287,17 @@ def test_classes_of_other_numbers_in_the_validation_data_are_refused(train, tmp_
     assert train(data, validation_data=aligned).metrics["val_loss"] > 0
 
 
+@pytest.mark.parametrize("field", ["data", "validation_data"])
+def test_a_dict_of_data_sets_is_refused_with_how_to_choose_one(train, field):
+    import datasets
+
+    data = datasets.Dataset.from_dict({"x": X.tolist(), "y": DATA[1].tolist()})
+    given = {"data": data, "validation_data": data, field: datasets.DatasetDict(train=data)}
+
+    with pytest.raises(UsageError, match=r'DatasetDict, .* such as data\["train"\]'):
+        train(given.pop("data"), **given)
+
+
 @pytest.mark.parametrize("images", [X.reshape(60, 2, 2), X.reshape(60, 2, 2, 1)])
 def test_a_model_without_an_input_function_trains_on_pairs(tmp_path, capsys, images):
     (tmp_path / "model.py").write_text(
