@@ -64,6 +64,19 @@ def test_a_finished_training_reports_edited_code(train, tmp_path):
     assert "resumes with the new code" in note
 
 
+def test_a_best_value_that_the_old_code_computed_is_reported(train, tmp_path, iris):
+    options = {"validation_data": str(iris / "test"), "restore_best_weights": True}
+    train(**options)
+    (tmp_path / "model.py").write_text(
+        MODEL.replace("return keras.losses", "return 100 * keras.losses")
+    )
+
+    [note] = train(**options, num_epochs=2)[1]
+
+    assert "The best val_loss so far, " in note
+    assert " was computed by the old code." in note
+
+
 def test_a_refused_change_of_the_layers_is_not_reported_as_resumed(train, tmp_path):
     train()
     (tmp_path / "model.py").write_text(MODEL.replace("layers.Dense(1)", "layers.Dense(2)"))

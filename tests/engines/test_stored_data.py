@@ -401,6 +401,15 @@ def test_classes_of_parquet_files_are_compared_like_those_of_data_in_memory(trai
         DataError, match="In the validation data, class 1 of the column 'y' is 'owl'"
     ):
         train(files[0], validation_data=files[1])
+@pytest.mark.parametrize("field", ["data", "validation_data"])
+def test_a_dict_of_data_sets_is_refused_with_how_to_choose_one(train, field):
+    import datasets
+
+    data = datasets.Dataset.from_dict({"x": X.tolist(), "y": DATA[1].tolist()})
+    given = {"data": data, "validation_data": data, field: datasets.DatasetDict(train=data)}
+
+    with pytest.raises(UsageError, match=r'DatasetDict, .* such as data\["train"\]'):
+        train(given.pop("data"), **given)
 
 
 @pytest.mark.parametrize("images", [X.reshape(60, 2, 2), X.reshape(60, 2, 2, 1)])

@@ -141,9 +141,10 @@ def _of_hugging_face(data: Any) -> pa.Table | None:
 def class_names(data: Any) -> dict[str, list[str]]:
     """Return column -> the names of its classes, for each `ClassLabel` of a Hugging Face `Dataset`.
 
-    Empty for other data.
+    Empty for other data, also for the objects of the package that `table_of` refuses.
     """
-    if kinds_of(data)[0] != "datasets":
+    root, kinds = kinds_of(data)
+    if root != "datasets" or "Dataset" not in kinds:
         return {}
     features = data.features or {}
     return {

@@ -142,7 +142,12 @@ def copy_code(job: Job, destination: Path, reporter: Reporter) -> dict[str, str]
 
 
 def note_new_code(
-    zoo_name: str, checkpoint: Checkpoint, files: Mapping[str, str], reporter: Reporter
+    zoo_name: str,
+    checkpoint: Checkpoint,
+    files: Mapping[str, str],
+    reporter: Reporter,
+    *,
+    best_metric: str | None = None,
 ) -> None:
     """Notify the user of a resumed job if the code has changed since the checkpoint.
 
@@ -151,13 +156,28 @@ def note_new_code(
         checkpoint: The checkpoint that training resumes from.
         files: The hashes of the current code, from `copy_code`.
         reporter: Shows notes to the user.
+        best_metric: The metric by which the weights to publish are chosen. Its best value so far
+            was computed by the old code, which the note says. None if the last weights are
+            published.
     """
     if changed := _changed(checkpoint, files):
         reporter.note(
             f"The code in {zoo_name} ({changed}) has changed since step {checkpoint.step:,}: "
             "training resumes with the new code, and with the checkpoint's optimizer, including "
-            "its learning rate. To start over with it, use another --output."
+            f"its learning rate.{_best_so_far(checkpoint, best_metric)} To start over with it, use "
+            "another --output."
         )
+
+
+def _best_so_far(checkpoint: Checkpoint, metric: str | None) -> str:
+    """Return a sentence about the best value of a metric, which old code computed; "" if none."""
+    if metric is None or (progress := checkpoint.metadata["progress"])["best"] is None:
+        return ""
+    return (
+        f" The best {metric} so far, {progress['best']:.4g} at step {progress['best_step']:,}, was "
+        "computed by the old code. If the new code computes it differently, later values cannot be "
+        "compared with it."
+    )
 
 
 def note_changed_code(

@@ -95,7 +95,14 @@ class Run:
             # Only now, because the checkpoint may not match the new code.
             files = self.metadata["code_files"]
             name = self.context.definition.origin.zoo
-            note_new_code(name, self.checkpoint, files, self.reporter)
+            options = self.context.job.training
+            note_new_code(
+                name,
+                self.checkpoint,
+                files,
+                self.reporter,
+                best_metric=options.best_metric if options.restore_best_weights else None,
+            )
             without_recording(self.reporter).note(
                 f"Resuming from step {resumed_from_step:,} in {self.folder.uri}."
             )
