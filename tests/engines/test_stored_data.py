@@ -401,6 +401,8 @@ def test_classes_of_parquet_files_are_compared_like_those_of_data_in_memory(trai
         DataError, match="In the validation data, class 1 of the column 'y' is 'owl'"
     ):
         train(files[0], validation_data=files[1])
+
+
 @pytest.mark.parametrize("field", ["data", "validation_data"])
 def test_a_dict_of_data_sets_is_refused_with_how_to_choose_one(train, field):
     import datasets
