@@ -376,9 +376,75 @@ def test_a_schedule_that_a_callback_may_cut_short_fails_with_the_required_length
     )
     trainer.hooks.train_begin(num_epochs=1, num_steps=9, resumes=False, num_updates=9)
 
-    with pytest.raises(UserCodeError, match="which take 4 steps of it. Set total_steps=4"):
+    with pytest.raises(UserCodeError, match="which take 4 steps of it. Set total_steps=4") as error:
         for _ in range(9):
             trainer.train_steps([batch_of(8)])
+    assert "Set total_steps=4 and choose another --output (a resumed training" in str(error.value)
+
+
+def one_cycle_by_epoch(total_steps, frequency=1):
+    return lambda o: {
+        "scheduler": lr_scheduler.OneCycleLR(o, 0.1, total_steps=total_steps),
+        "interval": "epoch",
+        "frequency": frequency,
+    }
+
+
+@pytest.mark.parametrize(
+    ("create", "num_epochs", "problem"),
+    [
+        (
+            one_cycle_by_epoch(3),
+            4,
+            "3 steps and steps after each epoch, and the training has 4 epochs. Set total_steps=4,",
+        ),
+        (
+            one_cycle_by_epoch(3, frequency=2),
+            8,
+            "has 3 steps, and the training has 8 epochs, which take 4 steps of it. Set total_st",
+        ),
+        (
+            lambda o: {"scheduler": one_cycle_in_a_chain(o), "interval": "epoch"},
+            6,
+            r"the training has 6 epochs. Set total_steps=6,",
+        ),
+        (
+            lambda o: {"scheduler": warm_up_and_one_cycle(o), "interval": "epoch"},
+            6,
+            r"the training has 6 epochs, which take 4 steps of it. Set total_steps=4,",
+        ),
+    ],
+)
+@pytest.mark.parametrize("num_updates", [100, None])
+def test_a_onecyclelr_of_epochs_that_is_too_short_is_refused_before_the_first_step(
+    create, num_epochs, problem, num_updates
+):
+    trainer = trainer_of(definition_of(create_lr_schedulers=create))
+
+    def begin(num_epochs):
+        trainer.hooks.train_begin(
+            num_epochs=10,
+            num_steps=10,
+            resumes=False,
+            num_updates=num_updates,
+            num_full_epochs=num_epochs,
+        )
+
+    begin(num_epochs - 1)
+    with pytest.raises(DefinitionError, match=problem):
+        begin(num_epochs)
+
+
+def test_a_onecyclelr_of_epochs_keeps_its_last_rate_if_their_number_is_unknown(caplog):
+    trainer = trainer_of(definition_of(create_lr_schedulers=one_cycle_by_epoch(3)))
+    trainer.hooks.train_begin(num_epochs=5, num_steps=None, resumes=False)
+
+    for epoch in range(5):
+        trainer.train_steps([batch_of(8)])
+        trainer.hooks.epoch_end(epoch, {})
+
+    assert rate(trainer) == pytest.approx(0.1 / 25 / 1e4)
+    assert "keeps its last learning rate, 4e-07. It steps after each epoch." in caplog.text
 
 
 def test_a_resumed_schedule_that_is_too_short_is_that_of_the_checkpoint():

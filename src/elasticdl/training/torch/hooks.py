@@ -109,15 +109,15 @@ class TorchHooks:
         num_steps: int | None,
         resumes: bool,
         num_updates: int | None = None,
+        num_full_epochs: int | None = None,
     ) -> None:
         del num_epochs, num_steps
         if not resumes:
             self._schedulers.note_idle_epoch()
             self._schedulers.note_wrong_mode()
-        if num_updates is None:
-            self._schedulers.hold_at_the_end()
-        if num_updates is not None:
-            self._schedulers.check_length(num_updates, may_end_earlier=bool(self._callbacks))
+        self._schedulers.check_length(
+            num_updates, num_full_epochs, may_end_earlier=bool(self._callbacks)
+        )
         if not self._callbacks:
             return
         setattr(self._model, _STOPS, False)
