@@ -507,6 +507,32 @@ def test_a_schedule_that_is_too_short_is_refused_before_the_first_step():
         begin(21)
 
 
+# --- directions ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("maximizing", "resumes", "is_noted"),
+    [
+        ((True, False), False, True),
+        ((True, False), True, False),
+        ((True, True), False, False),
+        ((False, False), False, False),
+    ],
+)
+def test_groups_of_an_optimizer_that_move_the_loss_in_opposite_directions_are_noted(
+    maximizing, resumes, is_noted, caplog
+):
+    def sgd(parameters):
+        groups = zip(parameters, maximizing, strict=True)
+        return torch.optim.SGD([{"params": [p], "maximize": each} for p, each in groups], 0.1)
+
+    trainer = trainer_of(definition_of(optimizer=sgd))
+    trainer.hooks.train_begin(num_epochs=2, num_steps=2, resumes=resumes, num_updates=2)
+
+    notes = [text for text in caplog.messages if "set in 1 of 2 parameter groups" in text]
+    assert len(notes) == is_noted
+
+
 # --- clipping ------------------------------------------------------------------------------------
 
 
