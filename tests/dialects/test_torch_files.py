@@ -415,6 +415,14 @@ def test_the_function_to_write_for_a_ctc_loss_works_as_it_is(define, refused, lo
     torch.testing.assert_close(definition.loss(outputs, labels), expected)
 
 
+@pytest.mark.parametrize("argument", ["outputs", "labels", ""])
+def test_a_loss_that_lacks_an_argument_is_not_advised_to_set_the_dialect(refused, argument) -> None:
+    message = refused(with_loss(f"def loss({argument}): return 0"), DefinitionError)
+
+    assert "it is called as loss(outputs, labels).\n" in message
+    assert message.endswith("\n  Add the missing argument.")
+
+
 def test_an_object_that_is_not_a_loss_is_refused(refused) -> None:
     assert "or a loss of PyTorch such as" in refused(with_loss("loss = 'mse'"), DefinitionError)
 
