@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import numpy as np
@@ -372,19 +373,18 @@ def test_a_partial_that_sets_the_labels_is_refused(refused) -> None:
         (
             "nn.MarginRankingLoss()",
             "MarginRankingLoss, which takes input1, input2, target,",
-            "torch.nn.MarginRankingLoss()(outputs[0], outputs[1], labels)",
+            "outputs[0], outputs[1], labels",
         ),
         (
             "nn.functional.gaussian_nll_loss",
             "gaussian_nll_loss, which takes input, target, var,",
-            "torch.nn.functional.gaussian_nll_loss(outputs[0], labels, outputs[1])",
+            "outputs[0], labels, outputs[1]",
         ),
         (
             "partial(nn.functional.triplet_margin_loss, margin=0.5)",
             "triplet_margin_loss, which takes anchor, positive, negative,",
-            "torch.nn.functional.triplet_margin_loss(outputs[0], outputs[1], outputs[2])",
+            "outputs[0], outputs[1], outputs[2]",
         ),
-        ("nn.CTCLoss()", "which takes log_probs, targets, input", "torch.nn.CTCLoss()(...)"),
     ],
 )
 def test_a_loss_of_more_than_outputs_and_labels_is_refused_with_the_function_to_write(
@@ -395,7 +395,32 @@ def test_a_loss_of_more_than_outputs_and_labels_is_refused_with_the_function_to_
     message = refused(with_loss(text), DefinitionError)
 
     assert takes in message
-    assert f"def loss(outputs, labels): return {call}" in message
+    assert "Let the model return a tuple of outputs, keep this" in message
+    assert "under another name (criterion = ...)" in message
+    assert message.endswith(f"def loss(outputs, labels): return criterion({call})")
+
+
+@pytest.mark.parametrize("loss", ["nn.CTCLoss()", "nn.functional.ctc_loss"])
+def test_the_function_to_write_for_a_ctc_loss_works_as_it_is(define, refused, loss) -> None:
+    message = refused(with_loss(f"loss = {loss}"), DefinitionError)
+    function = re.search(r"def loss.* return criterion\(.*?\)(?= \(for log)", message)
+    assert function is not None
+    assert "If labels are padded, the last argument must have their real lengths" in message
+
+    definition = define(with_loss(f"criterion = {loss}\n{function[0]}"))
+
+    outputs = torch.randn(2, 7, 5).log_softmax(-1)
+    labels = torch.tensor([[1, 2, 3], [4, 1, 2]])
+    expected = torch.nn.CTCLoss()(outputs.transpose(0, 1), labels, [7, 7], [3, 3])
+    torch.testing.assert_close(definition.loss(outputs, labels), expected)
+
+
+@pytest.mark.parametrize("argument", ["outputs", "labels", ""])
+def test_a_loss_that_lacks_an_argument_is_not_advised_to_set_the_dialect(refused, argument) -> None:
+    message = refused(with_loss(f"def loss({argument}): return 0"), DefinitionError)
+
+    assert "it is called as loss(outputs, labels).\n" in message
+    assert message.endswith("\n  Add the missing argument.")
 
 
 def test_an_object_that_is_not_a_loss_is_refused(refused) -> None:

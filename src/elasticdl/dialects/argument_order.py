@@ -121,11 +121,15 @@ def _find(
         return others[0], labels[0]
     name = symbol.short_name
     if len(arguments) < 2 and not any(p.kind is p.VAR_POSITIONAL for p in parameters):  # noqa: PLR2004
+        is_torch = reading.framework == "torch"
+        called = f"{name}(outputs, labels)" if is_torch else f"{name}(labels, predictions)"
         raise reading.error(
             symbol,
-            f"{name}() takes {_counted(len(arguments))}; it is called as "
-            f"{name}(labels, predictions).",
-            "Add the missing argument, or specify the dialect yourself: --dialect=NAME",
+            f"{name}() takes {_counted(len(arguments))}; it is called as {called}.",
+            # A PyTorch model cannot be meant for the dialects of Keras.
+            "Add the missing argument."
+            if is_torch
+            else "Add the missing argument, or specify the dialect yourself: --dialect=NAME",
         )
     role = "outputs" if len(outputs) > 1 else "labels" if len(labels) > 1 else ""
     if role:

@@ -155,7 +155,9 @@ def _roles(symbol: Symbol, reading: DialectReader) -> tuple[Kind, list[_Role]]:
             symbol,
             f"{name}() takes no data argument; it is called as {name}(records) or {name}(dataset, "
             "mode).",
-            "Add the missing argument, or specify the dialect yourself: --dialect=NAME",
+            "Add the missing argument."
+            if reading.framework == "torch"
+            else "Add the missing argument, or specify the dialect yourself: --dialect=NAME",
         )
     kind = _kind(data[1].name, symbol, reading)
     free: list[Literal["mode", "metadata"]] = (

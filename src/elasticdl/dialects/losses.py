@@ -26,6 +26,17 @@ from elasticdl.dialects.frameworks import framework_of_model, is_of_torch
 from elasticdl.dialects.model_code import Symbol
 from elasticdl.dialects.params import described, signature_of
 
+# Arguments of a CTCLoss for outputs [n, T, C] and labels [n, S], and a note about them.
+_WITH_LENGTHS = (
+    "outputs.transpose(0, 1), labels, torch.full(outputs.shape[:1], outputs.shape[1]), "
+    "torch.full(labels.shape[:1], labels.shape[1])"
+)
+_LENGTHS_NOTE = (
+    " (for log probabilities of shape [n, T, C] and labels of shape [n, S]). If labels are padded, "
+    "the last argument must have their real lengths, such as (labels != 0).sum(1) for padding "
+    "with 0."
+)
+
 
 def as_loss(
     symbol: Symbol, reading: DialectReader, *, may_be_factory: bool = False
@@ -106,22 +117,25 @@ def _reject_more_arguments(symbol: Symbol, reading: DialectReader) -> None:
     ]
     if len(needed) <= 2:  # noqa: PLR2004
         return
-    numbers = itertools.count()
-    given = ", ".join(
-        "labels" if role_of(name) == "labels" else f"outputs[{next(numbers)}]" for name in needed
-    )
-    if any("lengths" in name for name in needed):
-        # Only the user knows which of the outputs and labels are the lengths.
-        given = "..."
     function = _without_options(symbol.value)
     name = type(function).__name__ if is_module else function.__name__
-    called = f"torch.nn.{name}()" if is_module else f"torch.nn.functional.{name}"
+    if "input_lengths" in needed:
+        first, after = "Keep", _LENGTHS_NOTE
+        given = _WITH_LENGTHS
+    else:
+        first, after = "Let the model return a tuple of outputs, keep", ""
+        numbers = itertools.count()
+        given = ", ".join(
+            "labels" if role_of(each) == "labels" else f"outputs[{next(numbers)}]"
+            for each in needed
+        )
     raise reading.error(
         symbol,
         f"{symbol.name} is {name}, which takes {', '.join(needed)}, but a loss is called with the "
         "model's outputs and the labels.",
-        "Let the model return a tuple of outputs, and write a function that passes them on: "
-        f"def loss(outputs, labels): return {called}({given})",
+        # The user's object has options, which a new one would not have.
+        f"{first} this {name} under another name (criterion = ...), and write a function that "
+        f"calls it: def loss(outputs, labels): return criterion({given}){after}",
     )
 
 

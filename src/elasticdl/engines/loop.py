@@ -262,6 +262,7 @@ class Loop:
             num_steps=self._steps_in_an_epoch(),
             resumes=resumed is not None,
             num_updates=self._num_updates(),
+            num_full_epochs=self._num_full_epochs(),
         )
         if resumed is not None:
             # train_begin may have set weights or the learning rate as for a new run.
@@ -332,6 +333,14 @@ class Loop:
             return None
         planned = in_an_epoch * self.options.num_epochs
         return min(planned, self.options.max_steps) if self.options.max_steps else planned
+
+    def _num_full_epochs(self) -> int | None:
+        if not self.options.max_steps:
+            return self.options.num_epochs
+        in_an_epoch = self._steps_in_an_epoch()
+        if not in_an_epoch:
+            return None
+        return min(self.options.num_epochs, self.options.max_steps // in_an_epoch)
 
     def interrupt(self) -> None:
         """Write pending events and a last checkpoint, because the run is ended from outside."""

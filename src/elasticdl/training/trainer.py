@@ -158,6 +158,7 @@ class Hooks(Protocol):
         num_steps: int | None,
         resumes: bool,
         num_updates: int | None = None,
+        num_full_epochs: int | None = None,
     ) -> None:
         """Report to the callbacks that training starts.
 
@@ -167,6 +168,8 @@ class Hooks(Protocol):
             resumes: Whether training resumes from a saved state, so that `load_state` follows.
             num_updates: Total number of updates if no callback stops training early; None if
                 unknown.
+            num_full_epochs: Number of epochs that are trained to their end if no callback stops
+                training early; None if unknown.
 
         Raises:
             DefinitionError: A learning rate schedule ends before training does.

@@ -330,6 +330,46 @@ def test_an_error_about_labels_has_advice(loss, num_outputs, kind, advice, phase
         trainer.train_steps([batch]) if phase == "training" else trainer.evaluate(batch)
 
 
+def cosine(outputs, labels):
+    return nn.CosineEmbeddingLoss()(outputs, outputs.flip(1), labels)
+
+
+def ranking(outputs, labels):
+    return nn.MarginRankingLoss()(outputs[:, 0], outputs[:, 1], labels)
+
+
+@pytest.mark.parametrize(
+    ("loss", "kind", "advice"),
+    [
+        (cosine, "float32", r"shape \(8,\), but they have the shape \(8, 1\): return y\[:, 0\]\."),
+        (cosine, "int64", r"shape \(8,\), but they have the shape \(8, 1\): return y\[:, 0\]\."),
+        (ranking, "float32", r"shape \(8,\), but they have the shape \(8, 1\): return y\[:, 0\]\."),
+        (nn.CrossEntropyLoss(), "int64", r"shape \(8,\), but .* return y\[:, 0\]\."),
+        (
+            nn.CrossEntropyLoss(),
+            "float32",
+            r"shape \(8,\) and class numbers of type int64, but .* return y\[:, 0\]\.astype\(",
+        ),
+        (nn.MultiMarginLoss(), "int64", r"shape \(8,\), but .* return y\[:, 0\]\."),
+    ],
+)
+def test_labels_in_a_column_have_advice_if_the_loss_needs_one_axis(loss, kind, advice):
+    batch = relabelled(batch_of(8), kind)
+
+    with pytest.raises(UserCodeError, match=rf"raised in training on(?s:.*)\n  .*{advice}"):
+        trainer_of(definition_of(loss=loss)).train_steps(
+            [replace(batch, labels=batch.labels[:, None])]
+        )
+
+
+def test_outputs_in_columns_have_advice_if_the_labels_of_a_ranking_have_one_axis():
+    def ranking_of_columns(outputs, labels):
+        return nn.MarginRankingLoss()(outputs[:, :1], outputs[:, 1:2], labels)
+
+    with pytest.raises(UserCodeError, match=r"the outputs \(8, 1\): pass the .*squeeze\(-1\)"):
+        trainer_of(definition_of(loss=ranking_of_columns)).train_steps([batch_of(8)])
+
+
 @pytest.mark.parametrize(
     ("loss", "advice"),
     [

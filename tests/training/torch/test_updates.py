@@ -337,7 +337,7 @@ def test_a_onecyclelr_in_a_chain_keeps_its_last_rate(caplog):
         (
             warm_up_and_one_cycle,
             9,
-            "has 3 steps, and the training makes 9 updates, which take 4 steps of it. Set total",
+            "has 3 steps, and the training makes 9 updates, which take 4 of its steps. Set total",
         ),
     ],
 )
@@ -376,9 +376,122 @@ def test_a_schedule_that_a_callback_may_cut_short_fails_with_the_required_length
     )
     trainer.hooks.train_begin(num_epochs=1, num_steps=9, resumes=False, num_updates=9)
 
-    with pytest.raises(UserCodeError, match="which take 4 steps of it. Set total_steps=4"):
+    with pytest.raises(
+        UserCodeError, match="which take 4 of its steps. Set total_steps=4"
+    ) as error:
         for _ in range(9):
             trainer.train_steps([batch_of(8)])
+    assert "Set total_steps=4 and choose another --output (a resumed training" in str(error.value)
+
+
+def one_cycle_by_epoch(total_steps, frequency=1):
+    return lambda o: {
+        "scheduler": lr_scheduler.OneCycleLR(o, 0.1, total_steps=total_steps),
+        "interval": "epoch",
+        "frequency": frequency,
+    }
+
+
+@pytest.mark.parametrize(
+    ("create", "num_epochs", "problem"),
+    [
+        (
+            one_cycle_by_epoch(3),
+            4,
+            "3 steps and steps after each epoch, and the training has 4 epochs. Set total_steps=4,",
+        ),
+        (
+            one_cycle_by_epoch(3, frequency=2),
+            8,
+            "has 3 steps, and the training has 8 epochs, which take 4 of its steps. Set total_st",
+        ),
+        (
+            lambda o: {"scheduler": one_cycle_in_a_chain(o), "interval": "epoch"},
+            6,
+            r"the training has 6 epochs. Set total_steps=6,",
+        ),
+        (
+            lambda o: {"scheduler": warm_up_and_one_cycle(o), "interval": "epoch"},
+            6,
+            r"the training has 6 epochs, which take 4 of its steps. Set total_steps=4,",
+        ),
+    ],
+)
+@pytest.mark.parametrize("num_updates", [100, None])
+def test_a_onecyclelr_of_epochs_that_is_too_short_is_refused_before_the_first_step(
+    create, num_epochs, problem, num_updates
+):
+    trainer = trainer_of(definition_of(create_lr_schedulers=create))
+
+    def begin(num_epochs):
+        trainer.hooks.train_begin(
+            num_epochs=10,
+            num_steps=10,
+            resumes=False,
+            num_updates=num_updates,
+            num_full_epochs=num_epochs,
+        )
+
+    begin(num_epochs - 1)
+    with pytest.raises(DefinitionError, match=problem):
+        begin(num_epochs)
+
+
+def by_update(create):
+    return lambda o: {"scheduler": create(o), "interval": "step"}
+
+
+@pytest.mark.parametrize(
+    ("create", "num_updates", "num_epochs", "expected"),
+    [
+        (
+            by_update(lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=40)),
+            20,
+            2,
+            "makes 20 updates, so",
+        ),
+        (by_update(lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=40)), 38, 2, ""),
+        (by_update(lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=40)), None, 2, ""),
+        (by_update(step_lr), 20, 2, ""),
+        (by_update(one_cycle_in_a_chain), 3, 1, "makes 3 updates, so"),
+        # It has begun, but has not reached its milestone.
+        (by_update(warm_up_and_one_cycle), 3, 1, "makes 3 updates, which take 1 of its steps, so"),
+        (by_update(warm_up_and_one_cycle), 1, 1, ""),
+        (one_cycle_by_epoch(4, frequency=2), 50, 5, "Set total_steps=2, or train longer."),
+        (one_cycle_by_epoch(4), 50, None, ""),
+        # --max_steps ends the first epoch.
+        (one_cycle_by_epoch(4), 50, 0, ""),
+    ],
+)
+def test_a_onecyclelr_that_does_not_reach_its_end_is_noted_at_the_beginning(
+    create, num_updates, num_epochs, expected, caplog
+):
+    trainer = trainer_of(definition_of(create_lr_schedulers=create))
+
+    for resumes in (True, False):
+        assert caplog.messages == []
+        trainer.hooks.train_begin(
+            num_epochs=9,
+            num_steps=9,
+            resumes=resumes,
+            num_updates=num_updates,
+            num_full_epochs=num_epochs,
+        )
+
+    assert len(caplog.messages) == bool(expected)
+    assert expected in caplog.text
+
+
+def test_a_onecyclelr_of_epochs_keeps_its_last_rate_if_their_number_is_unknown(caplog):
+    trainer = trainer_of(definition_of(create_lr_schedulers=one_cycle_by_epoch(3)))
+    trainer.hooks.train_begin(num_epochs=5, num_steps=None, resumes=False)
+
+    for epoch in range(5):
+        trainer.train_steps([batch_of(8)])
+        trainer.hooks.epoch_end(epoch, {})
+
+    assert rate(trainer) == pytest.approx(0.1 / 25 / 1e4)
+    assert "keeps its last learning rate, 4e-07. It steps after each epoch." in caplog.text
 
 
 def test_a_resumed_schedule_that_is_too_short_is_that_of_the_checkpoint():
@@ -439,6 +552,32 @@ def test_a_schedule_that_is_too_short_is_refused_before_the_first_step():
     begin(20)
     with pytest.raises(DefinitionError, match=r"has 20 steps, .* makes 21 updates.*total_steps=21"):
         begin(21)
+
+
+# --- directions ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("maximizing", "resumes", "is_noted"),
+    [
+        ((True, False), False, True),
+        ((True, False), True, False),
+        ((True, True), False, False),
+        ((False, False), False, False),
+    ],
+)
+def test_groups_of_an_optimizer_that_move_the_loss_in_opposite_directions_are_noted(
+    maximizing, resumes, is_noted, caplog
+):
+    def sgd(parameters):
+        groups = zip(parameters, maximizing, strict=True)
+        return torch.optim.SGD([{"params": [p], "maximize": each} for p, each in groups], 0.1)
+
+    trainer = trainer_of(definition_of(optimizer=sgd))
+    trainer.hooks.train_begin(num_epochs=2, num_steps=2, resumes=resumes, num_updates=2)
+
+    notes = [text for text in caplog.messages if "set in 1 of 2 parameter groups" in text]
+    assert len(notes) == is_noted
 
 
 # --- clipping ------------------------------------------------------------------------------------

@@ -284,8 +284,9 @@ class KerasHooks:
         num_steps: int | None,
         resumes: bool,
         num_updates: int | None = None,
+        num_full_epochs: int | None = None,
     ) -> None:
-        del num_updates
+        del num_updates, num_full_epochs
         if self._leaves_out:
             self._leaves_out = False
             _log.warning(

@@ -14,8 +14,9 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -55,6 +56,16 @@ _NEEDS_INTEGERS = re.compile(
     r"0D or 1D target tensor expected|expected target dtype to be Long"
     r"|(?:nll_loss|cross_entropy)\w*\" not implemented for"
 )
+# The losses of MarginRankingLoss and MultiMarginLoss name their needs; others share the first text.
+_NEEDS_ONE_AXIS = re.compile(
+    r"0D or 1D target tensor expected|target tensor should be 1-D"
+    r"|margin_ranking_loss : All input tensors should have same dimension"
+)
+_RANKED_IN_COLUMNS = re.compile(
+    r"margin_ranking_loss : .* input1: torch\.Size\(\[\d+, 1\]\).* target: torch\.Size\(\[\d+\]\)"
+)
+# Functions of torch.nn.functional whose labels are 1 and -1.
+_OF_SIGNS = {"cosine_embedding_loss", "margin_ranking_loss"}
 _NEEDS_FLOATS = re.compile(r"result type Float can't be cast|Found dtype \w+ but expected Float")
 # An integer type where a loss expects the outputs.
 _SWAPPED = re.compile(
@@ -202,6 +213,8 @@ def label_advice(error: Exception, labels: object, outputs: torch.Size | None) -
         if labels.ndim == 1 and {len(labels), outputs[1]} == {int(n) for n in found.groups()}:
             shape = (len(labels), outputs[1])
             advice = _size_advice(labels.shape, shape, is_float=is_float)
+    elif of_column := _column_advice(error, labels):
+        advice = of_column
     elif _SWAPPED.search(text) or (
         not is_float and labels.ndim == 1 and "0D or 1D target tensor expected" in text
     ):
@@ -237,6 +250,28 @@ def _size_advice(target: tuple[int, ...], output: tuple[int, ...], *, is_float: 
         f"The labels have the shape {target}, the outputs {output}. For class numbers and one "
         "output per class, use nn.CrossEntropyLoss(); for this loss, let the model return as many "
         "values per example as there are labels."
+    )
+
+
+def _column_advice(error: Exception, labels: np.ndarray[Any, Any]) -> str:
+    """Return advice on labels or outputs of shape `[n, 1]` where a loss needs the shape `[n]`.
+
+    The result is empty for other errors.
+    """
+    if labels.ndim == 1 and _RANKED_IN_COLUMNS.search(str(error)):
+        return (
+            f"The labels have the shape {labels.shape}, the outputs {(len(labels), 1)}: pass the "
+            "outputs without their axis of 1, such as outputs[0].squeeze(-1)."
+        )
+    if labels.shape[1:] != (1,) or not _NEEDS_ONE_AXIS.search(str(error)):
+        return ""
+    functions = {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
+    is_of_signs = not functions.isdisjoint(_OF_SIGNS)
+    as_integers = '.astype("int64")' if labels.dtype.kind == "f" and not is_of_signs else ""
+    kind = " and class numbers of type int64" if as_integers else ""
+    return (
+        f"This loss needs labels of the shape {labels.shape[:1]}{kind}, but they have the shape "
+        f"{labels.shape}: return y[:, 0]{as_integers}."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from elasticdl.training.torch.callbacks import Callbacks
     from elasticdl.training.torch.schedulers import Schedulers
     from elasticdl.training.trainer import State
+
+_log = logging.getLogger("elasticdl")
 
 _STOPS = "stop_training"
 _TOUCHED = "model"
@@ -65,7 +68,7 @@ class TorchHooks:
     ) -> None:
         self._callbacks, self._model, self._optimizer = callbacks, model, optimizer
         self._modes, self._schedulers, self._drawing = modes, schedulers, drawing
-        self._changed = changed
+        self._changed, self._optimizer_at = changed, definition.where("optimizer")
         values = TorchValues(model, optimizer, callbacks.objects)
         self._memory = CallbackMemory(callbacks, values)
         self._touched = CallbackChanges(
@@ -109,15 +112,17 @@ class TorchHooks:
         num_steps: int | None,
         resumes: bool,
         num_updates: int | None = None,
+        num_full_epochs: int | None = None,
     ) -> None:
         del num_epochs, num_steps
         if not resumes:
             self._schedulers.note_idle_epoch()
             self._schedulers.note_wrong_mode()
-        if num_updates is None:
-            self._schedulers.hold_at_the_end()
-        if num_updates is not None:
-            self._schedulers.check_length(num_updates, may_end_earlier=bool(self._callbacks))
+            self._schedulers.note_unfinished(num_updates, num_full_epochs)
+            self._note_opposite_directions()
+        self._schedulers.check_length(
+            num_updates, num_full_epochs, may_end_earlier=bool(self._callbacks)
+        )
         if not self._callbacks:
             return
         setattr(self._model, _STOPS, False)
@@ -130,6 +135,19 @@ class TorchHooks:
         self._registered.begun()
         if not resumes:
             self._touched.keep()
+
+    def _note_opposite_directions(self) -> None:
+        groups = self._optimizer.param_groups
+        num_maximizing = sum(bool(group.get("maximize")) for group in groups)
+        if 0 < num_maximizing < len(groups):
+            _log.warning(
+                "%s: maximize=True is set in %d of %d parameter groups: these raise the loss, and "
+                "the others lower it. The lowest loss counts as the best, unless you set "
+                "--best_mode=max.",
+                self._optimizer_at,
+                num_maximizing,
+                len(groups),
+            )
 
     def committed(self, *, leads: bool) -> None:  # noqa: D102
         pass

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 _CLASS, _FUNCTIONS = "class", "functions/"
 _log = logging.getLogger("elasticdl")
 
+# Part of the steps of a OneCycleLR, after which its learning rate is a few percent of the highest.
+_NEARLY_ALL = 0.9
 _KEYS = ("scheduler", "interval", "frequency", "monitor")
 _COUNT_UPDATES = (lr_scheduler.OneCycleLR, lr_scheduler.CyclicLR)
 _METHODS = ("step", "state_dict", "load_state_dict")
@@ -103,45 +105,84 @@ class Schedulers:
             FunctionMemory(_functions_of(each.scheduler), self._codec, known=known)
             for each in self._schedules
         ]
-        self._loaded = self._holds = False
+        self._loaded = False
+        # The intervals of schedules that keep their last learning rate after their last step.
+        self._held_intervals: set[str] = set()
         self._num_held = 0
-        self._too_long_error = ""
+        # id() of a OneCycleLR that training, if it is not stopped early, outlasts -> the error.
+        self._outlasted: dict[int, str] = {}
         self.state()
 
     def __bool__(self) -> bool:
         """Return whether the model file has any schedulers."""
         return bool(self._schedules)
 
-    def check_length(self, num_updates: int, *, may_end_earlier: bool = False) -> None:
+    def check_length(
+        self,
+        num_updates: int | None,
+        num_epochs: int | None,
+        *,
+        may_end_earlier: bool = False,
+    ) -> None:
         """Reject a schedule of fixed length that ends before training does.
 
+        If the number of updates is unknown, a OneCycleLR that counts them keeps its last learning
+        rate: on workers, the number depends on how many of them live, and a job must not end
+        because one was lost. The same is true of epochs.
+
         Args:
-            num_updates: Total number of updates in the run.
+            num_updates: Total number of updates in the run; None if unknown.
+            num_epochs: Total number of complete epochs in the run; None if unknown.
             may_end_earlier: Whether a callback may stop the training before. Then it is not
-                rejected; the error of its last step has the number of updates.
+                rejected; the error of its last step has the required number of steps.
 
         Raises:
             DefinitionError: A OneCycleLR has fewer steps than the run, and would raise after its
                 last one.
         """
+        counts = {"step": num_updates, "epoch": num_epochs}
+        self._held_intervals = {interval for interval, count in counts.items() if count is None}
         for schedule in self._schedules:
-            if schedule.interval != "step":
+            count = counts[schedule.interval]
+            if count is None:
                 continue
-            for one, needed in one_cycles(schedule.scheduler, num_updates // schedule.frequency):
+            for one, needed in one_cycles(schedule.scheduler, count // schedule.frequency):
                 if one.total_steps >= needed:
                     continue
-                error = self._too_long(one, needed, num_updates)
                 if not may_end_earlier:
-                    raise error
-                self._too_long_error = str(error)
+                    raise self._too_long(one, schedule, needed, count)
+                error = self._too_long(one, schedule, needed, count, has_begun=True)
+                self._outlasted[id(one)] = str(error)
 
-    def hold_at_the_end(self) -> None:
-        """Let a OneCycleLR keep its last learning rate if there are more updates than its steps.
+    def note_unfinished(self, num_updates: int | None, num_epochs: int | None) -> None:
+        """Warn of a OneCycleLR that does not reach its end, at which the learning rate is low.
 
-        Call it if the number of updates is not known. On workers, it depends on how many of them
-        live, and a job must not end because one was lost.
+        Call it when a training begins, not when one is resumed: it may continue one of fewer
+        epochs. A OneCycleLR that ends at a milestone of a SequentialLR is meant to.
+
+        Args:
+            num_updates: Total number of updates in the run; None if unknown.
+            num_epochs: Total number of complete epochs in the run; None if unknown.
         """
-        self._holds = True
+        counts = {"step": num_updates, "epoch": num_epochs}
+        for schedule in self._schedules:
+            count = counts[schedule.interval]
+            if count is None:
+                continue
+            num_steps = count // schedule.frequency
+            with_one_more = one_cycles(schedule.scheduler, num_steps + 1)
+            for (one, made), (_, more) in zip(
+                one_cycles(schedule.scheduler, num_steps), with_one_more, strict=True
+            ):
+                if 0 < made < more and made < _NEARLY_ALL * one.total_steps:
+                    _log.warning(
+                        "%s: OneCycleLR has %s steps, and the training %s, so the schedule does "
+                        "not reach its end. Set total_steps=%d, or train longer.",
+                        self._where,
+                        f"{one.total_steps:,}",
+                        _length(schedule, made, count),
+                        made,
+                    )
 
     def note_idle_epoch(self) -> None:
         """Warn of a warm-up that starts at 0 and steps per epoch: nothing is learned in epoch 1.
@@ -198,7 +239,7 @@ class Schedulers:
         """Step the schedulers with interval "step", after update number `num_updates`."""
         for schedule in self._schedules:
             if schedule.interval == "step" and num_updates % schedule.frequency == 0:
-                self._step(schedule.scheduler)
+                self._step(schedule)
 
     def epoch_ended(self, epoch: int, metrics: Mapping[str, Any]) -> None:
         """Step the schedulers with interval "epoch", after an epoch and its validation.
@@ -214,7 +255,7 @@ class Schedulers:
             if schedule.interval == "step" or (epoch + 1) % schedule.frequency:
                 continue
             if not schedule.monitor:
-                self._step(schedule.scheduler)
+                self._step(schedule)
                 continue
             monitored = schedule.monitor
             if monitored not in metrics:
@@ -227,7 +268,7 @@ class Schedulers:
                     f"(measured: {', '.join(sorted(metrics))})"
                     f"{_instead_of(monitored, metrics)}"
                 )
-            self._step(schedule.scheduler, float(metrics[monitored]))
+            self._step(schedule, float(metrics[monitored]))
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
         """Return the state of the schedulers; empty if there are none.
@@ -286,11 +327,12 @@ class Schedulers:
         self._optimizer._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001
         return []
 
-    def _step(self, scheduler: Any, *monitored: float) -> None:
+    def _step(self, schedule: _Schedule, *monitored: float) -> None:
+        scheduler = schedule.scheduler
         held: list[lr_scheduler.OneCycleLR] = []
         try:
             with contextlib.ExitStack() as stack:
-                if self._holds:
+                if schedule.interval in self._held_intervals:
                     held = stack.enter_context(holding_ended(scheduler))
                 scheduler.step(*monitored)
         except Exception as error:
@@ -299,39 +341,56 @@ class Schedulers:
                 f"{users_traceback(error)}{self._too_short(scheduler)}"
             ) from error
         if held:
-            self._note_held(held[0])
+            self._note_held(held[0], schedule)
 
-    def _note_held(self, one: lr_scheduler.OneCycleLR) -> None:
+    def _note_held(self, one: lr_scheduler.OneCycleLR, schedule: _Schedule) -> None:
         self._num_held += 1
         # A schedule that fits is held after the last update.
         if self._num_held == 2:  # noqa: PLR2004
+            why = (
+                "On workers, an update uses one minibatch of each live worker, so a lost worker "
+                "makes more updates. Their number is fixed only with --global_batch_size."
+                if schedule.interval == "step"
+                else "It steps after each epoch."
+            )
             _log.warning(
                 "%s: OneCycleLR has made all its %s steps: from here on, it keeps its last "
-                "learning rate, %.4g. On workers, an update uses one minibatch of each live "
-                "worker, so a lost worker makes more updates. Their number is fixed only with "
-                "--global_batch_size.",
+                "learning rate, %.4g. %s",
                 self._where,
                 f"{one.total_steps:,}",
                 float(one.get_last_lr()[0]),
+                why,
             )
 
     def _too_long(
-        self, one: lr_scheduler.OneCycleLR, needed: int, num_updates: int
+        self,
+        one: lr_scheduler.OneCycleLR,
+        schedule: _Schedule,
+        needed: int,
+        count: int,
+        *,
+        has_begun: bool = False,
     ) -> ElasticDLError:
         """Return the error for a training that needs more steps than a OneCycleLR has."""
-        in_part = "" if needed == num_updates else f", which take {needed:,} steps of it"
+        is_each_epoch = schedule.interval == "epoch" and schedule.frequency == 1
+        when = " and steps after each epoch" if is_each_epoch else ""
+        length = _length(schedule, needed, count)
         if self._loaded:
             return DefinitionError(
-                f"{self._where}: lr_scheduler(): the training makes {num_updates:,} "
-                f"updates{in_part}, and OneCycleLR has {one.total_steps:,} steps in the "
-                "checkpoint. A resumed training keeps the schedule of its checkpoint, whatever "
-                "total_steps is in the file now. Train for fewer epochs, or start a new "
+                f"{self._where}: lr_scheduler(): the training {length}, and OneCycleLR has "
+                f"{one.total_steps:,} steps in the checkpoint. A resumed training keeps "
+                "the schedule of its checkpoint, whatever total_steps is in the file now. Train for fewer epochs, or start a new "
                 "training: choose another --output."
             )
+        longer = f"Set total_steps={needed}"
+        if has_begun:
+            longer += (
+                " and choose another --output (a resumed training keeps the schedule of its "
+                "checkpoint)"
+            )
         return self._error(
-            f"OneCycleLR has {one.total_steps:,} steps, and the training makes {num_updates:,} "
-            f"updates{in_part}.",
-            f"Set total_steps={needed}, or train for fewer epochs.",
+            f"OneCycleLR has {one.total_steps:,} steps{when}, and the training {length}.",
+            f"{longer}, or train for fewer epochs.",
         )
 
     def _too_short(self, scheduler: Any) -> str:
@@ -339,8 +398,8 @@ class Schedulers:
         ended = [one for one, _ in one_cycles(scheduler, 0) if one.last_epoch >= one.total_steps]
         if not ended:
             return ""
-        if self._too_long_error:
-            return f"\n  {self._too_long_error}"
+        if id(ended[0]) in self._outlasted:
+            return f"\n  {self._outlasted[id(ended[0])]}"
         return (
             f"\n  OneCycleLR has {ended[0].total_steps} steps, and the training makes more of "
             "them: the number of minibatches in an epoch, times --num_epochs. On workers, an "
@@ -425,6 +484,14 @@ class Schedulers:
 
     def _error(self, problem: str, way_out: str) -> ElasticDLError:
         return DefinitionError(f"{self._where}: lr_scheduler(): {problem} {way_out}")
+
+
+def _length(schedule: _Schedule, num_steps: int, count: int) -> str:
+    """Return the end of a sentence about a training: its updates or epochs, and their steps."""
+    in_part = "" if num_steps == count else f", which take {num_steps:,} of its steps"
+    if schedule.interval == "epoch":
+        return f"has {count:,} epoch{'s' if count > 1 else ''}{in_part}"
+    return f"makes {count:,} updates{in_part}"
 
 
 def _instead_of(monitored: str, measured: Iterable[str]) -> str:
