@@ -337,7 +337,7 @@ def test_a_onecyclelr_in_a_chain_keeps_its_last_rate(caplog):
         (
             warm_up_and_one_cycle,
             9,
-            "has 3 steps, and the training makes 9 updates, which take 4 steps of it. Set total",
+            "has 3 steps, and the training makes 9 updates, which take 4 of its steps. Set total",
         ),
     ],
 )
@@ -376,7 +376,9 @@ def test_a_schedule_that_a_callback_may_cut_short_fails_with_the_required_length
     )
     trainer.hooks.train_begin(num_epochs=1, num_steps=9, resumes=False, num_updates=9)
 
-    with pytest.raises(UserCodeError, match="which take 4 steps of it. Set total_steps=4") as error:
+    with pytest.raises(
+        UserCodeError, match="which take 4 of its steps. Set total_steps=4"
+    ) as error:
         for _ in range(9):
             trainer.train_steps([batch_of(8)])
     assert "Set total_steps=4 and choose another --output (a resumed training" in str(error.value)
@@ -401,7 +403,7 @@ def one_cycle_by_epoch(total_steps, frequency=1):
         (
             one_cycle_by_epoch(3, frequency=2),
             8,
-            "has 3 steps, and the training has 8 epochs, which take 4 steps of it. Set total_st",
+            "has 3 steps, and the training has 8 epochs, which take 4 of its steps. Set total_st",
         ),
         (
             lambda o: {"scheduler": one_cycle_in_a_chain(o), "interval": "epoch"},
@@ -411,7 +413,7 @@ def one_cycle_by_epoch(total_steps, frequency=1):
         (
             lambda o: {"scheduler": warm_up_and_one_cycle(o), "interval": "epoch"},
             6,
-            r"the training has 6 epochs, which take 4 steps of it. Set total_steps=4,",
+            r"the training has 6 epochs, which take 4 of its steps. Set total_steps=4,",
         ),
     ],
 )
@@ -433,6 +435,51 @@ def test_a_onecyclelr_of_epochs_that_is_too_short_is_refused_before_the_first_st
     begin(num_epochs - 1)
     with pytest.raises(DefinitionError, match=problem):
         begin(num_epochs)
+
+
+def by_update(create):
+    return lambda o: {"scheduler": create(o), "interval": "step"}
+
+
+@pytest.mark.parametrize(
+    ("create", "num_updates", "num_epochs", "expected"),
+    [
+        (
+            by_update(lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=40)),
+            20,
+            2,
+            "makes 20 updates, so",
+        ),
+        (by_update(lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=40)), 38, 2, ""),
+        (by_update(lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=40)), None, 2, ""),
+        (by_update(step_lr), 20, 2, ""),
+        (by_update(one_cycle_in_a_chain), 3, 1, "makes 3 updates, so"),
+        # It has begun, but has not reached its milestone.
+        (by_update(warm_up_and_one_cycle), 3, 1, "makes 3 updates, which take 1 of its steps, so"),
+        (by_update(warm_up_and_one_cycle), 1, 1, ""),
+        (one_cycle_by_epoch(4, frequency=2), 50, 5, "Set total_steps=2, or train longer."),
+        (one_cycle_by_epoch(4), 50, None, ""),
+        # --max_steps ends the first epoch.
+        (one_cycle_by_epoch(4), 50, 0, ""),
+    ],
+)
+def test_a_onecyclelr_that_does_not_reach_its_end_is_noted_at_the_beginning(
+    create, num_updates, num_epochs, expected, caplog
+):
+    trainer = trainer_of(definition_of(create_lr_schedulers=create))
+
+    for resumes in (True, False):
+        assert caplog.messages == []
+        trainer.hooks.train_begin(
+            num_epochs=9,
+            num_steps=9,
+            resumes=resumes,
+            num_updates=num_updates,
+            num_full_epochs=num_epochs,
+        )
+
+    assert len(caplog.messages) == bool(expected)
+    assert expected in caplog.text
 
 
 def test_a_onecyclelr_of_epochs_keeps_its_last_rate_if_their_number_is_unknown(caplog):

@@ -118,6 +118,7 @@ class TorchHooks:
         if not resumes:
             self._schedulers.note_idle_epoch()
             self._schedulers.note_wrong_mode()
+            self._schedulers.note_unfinished(num_updates, num_full_epochs)
             self._note_opposite_directions()
         self._schedulers.check_length(
             num_updates, num_full_epochs, may_end_earlier=bool(self._callbacks)

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 _CLASS, _FUNCTIONS = "class", "functions/"
 _log = logging.getLogger("elasticdl")
 
+# Part of the steps of a OneCycleLR, after which its learning rate is a few percent of the highest.
+_NEARLY_ALL = 0.9
 _KEYS = ("scheduler", "interval", "frequency", "monitor")
 _COUNT_UPDATES = (lr_scheduler.OneCycleLR, lr_scheduler.CyclicLR)
 _METHODS = ("step", "state_dict", "load_state_dict")
@@ -151,6 +153,36 @@ class Schedulers:
                     raise self._too_long(one, schedule, needed, count)
                 error = self._too_long(one, schedule, needed, count, has_begun=True)
                 self._outlasted[id(one)] = str(error)
+
+    def note_unfinished(self, num_updates: int | None, num_epochs: int | None) -> None:
+        """Warn of a OneCycleLR that does not reach its end, at which the learning rate is low.
+
+        Call it when a training begins, not when one is resumed: it may continue one of fewer
+        epochs. A OneCycleLR that ends at a milestone of a SequentialLR is meant to.
+
+        Args:
+            num_updates: Total number of updates in the run; None if unknown.
+            num_epochs: Total number of complete epochs in the run; None if unknown.
+        """
+        counts = {"step": num_updates, "epoch": num_epochs}
+        for schedule in self._schedules:
+            count = counts[schedule.interval]
+            if count is None:
+                continue
+            num_steps = count // schedule.frequency
+            with_one_more = one_cycles(schedule.scheduler, num_steps + 1)
+            for (one, made), (_, more) in zip(
+                one_cycles(schedule.scheduler, num_steps), with_one_more, strict=True
+            ):
+                if 0 < made < more and made < _NEARLY_ALL * one.total_steps:
+                    _log.warning(
+                        "%s: OneCycleLR has %s steps, and the training %s, so the schedule does "
+                        "not reach its end. Set total_steps=%d, or train longer.",
+                        self._where,
+                        f"{one.total_steps:,}",
+                        _length(schedule, made, count),
+                        made,
+                    )
 
     def note_idle_epoch(self) -> None:
         """Warn of a warm-up that starts at 0 and steps per epoch: nothing is learned in epoch 1.
@@ -340,17 +372,15 @@ class Schedulers:
         has_begun: bool = False,
     ) -> ElasticDLError:
         """Return the error for a training that needs more steps than a OneCycleLR has."""
-        by_epoch = schedule.interval == "epoch"
-        in_part = "" if needed == count else f", which take {needed:,} steps of it"
-        makes = f"has {count:,} epochs" if by_epoch else f"makes {count:,} updates"
-        when = " and steps after each epoch" if by_epoch and schedule.frequency == 1 else ""
+        is_each_epoch = schedule.interval == "epoch" and schedule.frequency == 1
+        when = " and steps after each epoch" if is_each_epoch else ""
+        length = _length(schedule, needed, count)
         if self._loaded:
             return DefinitionError(
-                f"{self._where}: lr_scheduler(): the training {makes}{in_part}, and OneCycleLR has "
-                f"{one.total_steps:,} steps in the "
-                "checkpoint. A resumed training keeps the schedule of its checkpoint, whatever "
-                "total_steps is in the file now. Train for fewer epochs, or start a new "
-                "training: choose another --output."
+                f"{self._where}: lr_scheduler(): the training {length}, and OneCycleLR has "
+                f"{one.total_steps:,} steps in the checkpoint. A resumed training keeps "
+                "the schedule of its checkpoint, whatever total_steps is in the file now. Train "
+                "for fewer epochs, or start a new training: choose another --output."
             )
         longer = f"Set total_steps={needed}"
         if has_begun:
@@ -359,7 +389,7 @@ class Schedulers:
                 "checkpoint)"
             )
         return self._error(
-            f"OneCycleLR has {one.total_steps:,} steps{when}, and the training {makes}{in_part}.",
+            f"OneCycleLR has {one.total_steps:,} steps{when}, and the training {length}.",
             f"{longer}, or train for fewer epochs.",
         )
 
@@ -454,6 +484,14 @@ class Schedulers:
 
     def _error(self, problem: str, way_out: str) -> ElasticDLError:
         return DefinitionError(f"{self._where}: lr_scheduler(): {problem} {way_out}")
+
+
+def _length(schedule: _Schedule, num_steps: int, count: int) -> str:
+    """Return the end of a sentence about a training: its updates or epochs, and their steps."""
+    in_part = "" if num_steps == count else f", which take {num_steps:,} of its steps"
+    if schedule.interval == "epoch":
+        return f"has {count:,} epoch{'s' if count > 1 else ''}{in_part}"
+    return f"makes {count:,} updates{in_part}"
 
 
 def _instead_of(monitored: str, measured: Iterable[str]) -> str:
