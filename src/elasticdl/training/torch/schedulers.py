@@ -379,8 +379,8 @@ class Schedulers:
             return DefinitionError(
                 f"{self._where}: lr_scheduler(): the training {length}, and OneCycleLR has "
                 f"{one.total_steps:,} steps in the checkpoint. A resumed training keeps "
-                "the schedule of its checkpoint, whatever total_steps is in the file now. Train for fewer epochs, or start a new "
-                "training: choose another --output."
+                "the schedule of its checkpoint, whatever total_steps is in the file now. Train "
+                "for fewer epochs, or start a new training: choose another --output."
             )
         longer = f"Set total_steps={needed}"
         if has_begun:
