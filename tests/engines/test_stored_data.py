@@ -357,7 +357,7 @@ def test_classes_of_the_model_file_in_another_order_than_those_of_the_data_are_r
     with pytest.raises(
         DataError,
         match="In the data, class 1 of the column 'y' is 'dog', but 'owl' in `classes` of .*"
-        r"named.py.*classes = \['cat', 'dog', 'owl'\]",
+        r"named.py.*as in the data: classes = \['cat', 'dog', 'owl'\]",
     ):
         train(data, model_def="named")
     assert not (tmp_path / "out").exists()
@@ -367,6 +367,20 @@ def test_classes_of_the_model_file_in_another_order_than_those_of_the_data_are_r
     (tmp_path / "out").rename(tmp_path / "aligned")
     (tmp_path / "named.py").write_text(MODEL + 'classes = ["cat", "dog", "owl", "elk"]\n')
     assert train(data, model_def="named").metrics["loss"] > 0
+
+
+@pytest.mark.parametrize(
+    ("classes", "error"),
+    [
+        (["dog", "cat", "owl"], "class 0 of the column 'y' is 'cat', but 'dog' in `classes`"),
+        (["cat", "dog"], "the column 'y' has 3 classes, but `classes` of .* has 2, without 'owl'"),
+    ],
+)
+def test_the_first_class_and_the_number_of_classes_are_compared(train, tmp_path, classes, error):
+    (tmp_path / "named.py").write_text(MODEL + f"classes = {classes}\n")
+
+    with pytest.raises(DataError, match=error):
+        train(labelled("cat", "dog", "owl"), model_def="named")
 
 
 def test_classes_of_the_model_file_may_translate_those_of_the_data(train, tmp_path):

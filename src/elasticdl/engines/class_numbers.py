@@ -177,18 +177,26 @@ def check_numbers(
     # A prebuilt table model numbers the values of the column, whatever these denote.
     if not definition.classes or definition.complete_params is not None:
         return
-    classes = definition.classes
-    differing = {name: renumbered(classes, names) for name, names in columns.items()}
-    if any(not differing[name] and {*classes} & {*names} for name, names in columns.items()):
+    classes, file = definition.classes, definition.origin.file
+    shared = {name: names for name, names in columns.items() if {*classes} & {*names}}
+    differing = {name: renumbered(classes, names) for name, names in shared.items()}
+    agreeing = [name for name, number in differing.items() if number is None]
+    if any(len(shared[name]) <= len(classes) for name in agreeing):
         return
+    for column in agreeing:
+        lacking = shared[column][len(classes) :]
+        raise DataError(
+            f"In {what}, the column {column!r} has {len(shared[column])} classes, but `classes` of "
+            f"{file} has {len(classes)}, without {listed(lacking[:_MAX_LISTED])}. "
+            f"{_as_in_data(shared[column])}."
+        )
     for column, number in differing.items():
-        if number is None:
-            continue
-        names = columns[column]
+        assert number is not None  # noqa: S101 - otherwise it is agreeing
+        names = shared[column]
         raise DataError(
             f"In {what}, class {number} of the column {column!r} is {names[number]!r}, but "
-            f"{classes[number]!r} in `classes` of {definition.origin.file}, so predictions "
-            f"would have the wrong names. {_advice(column, classes, names)}"
+            f"{classes[number]!r} in `classes` of {file}, so predictions would have the wrong "
+            f"names. {_as_in_data(names)}. Or renumber the data. {_alignment(column, classes)}"
         )
 
 
@@ -232,14 +240,10 @@ def renumbered(before: Sequence[str], now: Sequence[str]) -> int | None:
     return next((number for number, (name, other) in enumerate(shared) if name != other), None)
 
 
-def _advice(column: str, classes: Sequence[str], names: Sequence[str]) -> str:
-    """Return how to make the numbers of the model file and the data equal."""
-    reorder = (
-        f"Reorder `classes` in the model file as in the data: classes = [{listed(names)}]"
-        if len(names) <= _MAX_LISTED
-        else "Reorder `classes` in the model file as in the data"
-    )
-    return f"{reorder}. Or renumber the data. {_alignment(column, classes)}"
+def _as_in_data(names: Sequence[str]) -> str:
+    """Return the advice to list the classes in the model file as they are in the data."""
+    known = f": classes = [{listed(names)}]" if len(names) <= _MAX_LISTED else ""
+    return f"List `classes` in the model file as in the data{known}"
 
 
 def _alignment(column: str, names: Sequence[str]) -> str:
