@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from elasticdl.job import ModelReference
 from elasticdl.zoo import snapshot
+from elasticdl.zoo.code_files import code_files
 from elasticdl.zoo.snapshot import copy_zoo
 
 
@@ -126,3 +128,34 @@ def test_links_out_of_the_zoo_are_not_followed(zoo: Path) -> None:
     (zoo / "same.py").symlink_to(zoo / "m.py")
 
     assert copied(zoo) == ({"m.py", "same.py"}, [])
+
+
+CODE = """
+import helper, numpy, pathlib
+import keras
+LOG = "log.csv"
+here = pathlib.Path(__file__).parent
+words = (here / "words.csv").read_text()
+tables = {key: here / f"table_{key}.npy" for key in "ab"}
+pictures = sorted((here / "pictures").iterdir())
+
+def callbacks():
+    return [keras.callbacks.CSVLogger(LOG), keras.callbacks.CSVLogger("second.csv")]
+"""
+
+
+def test_data_is_copied_only_if_the_code_of_the_model_may_read_it(zoo: Path) -> None:
+    write(zoo, "m.py", CODE.encode())
+    write(zoo, "helper.py", b'open("inner.parquet")\n')
+    write(zoo, "make.py", b'frame.to_parquet("train.parquet"); open("other.csv")\n')
+    data = ["train.parquet", "other.csv", "table_a.csv", "photos/1.jpg", "log.csv", "second.csv"]
+    read = ["words.csv", "table_a.npy", "pictures/1.jpg", "inner.parquet", "given.csv"]
+    for name in (*data, *read, "note.txt"):
+        write(zoo, name)
+    model = ModelReference(str(zoo), "m", params={"file": "data/given.csv"})
+
+    copy_zoo(zoo, zoo.parent / "copy", model=model)
+
+    files = {str(p.relative_to(zoo.parent / "copy")) for p in (zoo.parent / "copy").rglob("*.*")}
+    assert files == {"m.py", "helper.py", "make.py", "note.txt", *read}
+    assert code_files(model, zoo).keys() == {"m.py", "helper.py", *read} - {"pictures/1.jpg"}

@@ -10,7 +10,9 @@ Callers: `model_code.py`, `near_names.py`, `unread_names.py`, `other_trainers.py
 from __future__ import annotations
 
 import ast
+import fnmatch
 import functools
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +21,7 @@ from elasticdl import tracebacks, user_files
 from elasticdl.syntax import parse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 shown_path = tracebacks.shown_path
 
@@ -80,13 +82,89 @@ def names_imported(file: Path) -> frozenset[str]:
     return frozenset(part for name in dotted for part in name.split("."))
 
 
-def file_names_in_texts(file: Path) -> frozenset[str]:
-    """Return all strings in a file's code, because any may name a file; only the part after `/`."""
+def file_names_read(file: Path) -> Callable[[str], bool]:
+    """Return a function that tells whether a file's code may read a file, or a folder, of a name.
+
+    Any string may name one, or several: `"vocabulary.csv"`, `"words/*.txt"`, `f"{language}.csv"`,
+    `".npy"`. A string that is only passed to a call that writes a file, such as `CSVLogger`, is
+    not among them.
+    """
     tree = _parsed(file)
-    return frozenset(
-        node.value.rpartition("/")[2]
-        for node in (() if tree is None else ast.walk(tree))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    if tree is None:
+        return lambda _: False
+    written = _written(tree)
+    exact: set[str] = set()
+    patterns: set[str] = set()
+    for node in ast.walk(tree):
+        if node in written:
+            continue
+        text = _pattern(node)
+        for part in text.split("/"):
+            if "*" not in part and not part.startswith("."):
+                exact.add(part)
+            elif any(map(str.isalnum, part)):
+                patterns.add(part if "*" in part else f"*{part}")
+    is_matched = re.compile("|".join(map(fnmatch.translate, patterns)) or "(?!)").match
+    return lambda name: name in exact or is_matched(name) is not None
+
+
+def _pattern(node: ast.AST) -> str:
+    """Return the text of a string in code, with `*` for what is inserted; "" for other nodes."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(_pattern, node.values))
+    if isinstance(node, ast.FormattedValue):
+        return "*"
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return re.sub(r"%\w+|\{\w*\}", "*", node.value)
+    return ""
+
+
+# Functions, methods and classes to which the name of a file that they write is passed.
+_WRITERS = frozenset(
+    {
+        *("CSVLogger", "ModelCheckpoint", "BackupAndRestore", "TensorBoard", "FileHandler"),
+        *("to_csv", "to_parquet", "to_json", "to_excel", "savefig", "imsave", "savez", "savetxt"),
+        *("save", "save_weights", "save_model", "write_text", "write_bytes"),
+    }
+)
+
+
+def _written(tree: ast.AST) -> set[ast.AST]:
+    """Return the strings, and parts of them, that are only names of files that code writes.
+
+    They are arguments of a call that writes, the object of its method, or the values of variables
+    that are used only there.
+    """
+    inside = {
+        node
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call) and _writes(call)
+        for node in ast.walk(call)
+    }
+    loaded = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    ]
+    read = {node.id for node in loaded if node not in inside}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and all(
+            isinstance(target, ast.Name) and target.id not in read for target in node.targets
+        ):
+            names = {target.id for target in node.targets if isinstance(target, ast.Name)}
+            if names <= {each.id for each in loaded}:
+                inside |= set(ast.walk(node.value))
+    return inside
+
+
+def _writes(call: ast.Call) -> bool:
+    name = getattr(call.func, "id", None) or getattr(call.func, "attr", None)
+    if name != "open":
+        return name in _WRITERS
+    modes = [*call.args[isinstance(call.func, ast.Name) :], *(k.value for k in call.keywords)]
+    return any(
+        isinstance(mode, ast.Constant) and str(mode.value).strip("bt+") in {"w", "a", "x"}
+        for mode in modes
     )
 
 

@@ -1,22 +1,22 @@
 """Finds the files of a zoo that belong to one model, without importing anything.
 
 A folder may hold several models, scripts and data. A model's own files are the file in its
-`model_def`, the files that the code of its own files imports, and those whose name is a string, or
-the last part of a path, in that code. Only names are compared, so a file of the same name in
-another folder counts too.
+`model_def`, the files that the code of its own files imports, and those that this code may read,
+because their name is in a string of the code or of the model's params. Only names are compared, so
+a file of the same name in another folder counts too.
 
-Callers: `engines/publish.py`.
+Callers: `engines/publish.py`, `snapshot.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elasticdl.dialects.source_lines import file_names_in_texts, names_imported
+from elasticdl.dialects.source_lines import file_names_read, names_imported
 from elasticdl.errors import UsageError
 from elasticdl.zoo import specs
 from elasticdl.zoo.folder import Zoo, find
@@ -34,7 +34,7 @@ def code_files(model: ModelReference, copy: Path) -> dict[str, str]:
             the folder count as the model's own.
     """
     files = {path: str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()}
-    own = files if specs.is_spec(model.model_def) else set(_used(model, copy, files))
+    own = files if specs.is_spec(model.model_def) else own_files(model, copy, files)
     return {
         name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path, name in sorted(files.items())
@@ -42,22 +42,40 @@ def code_files(model: ModelReference, copy: Path) -> dict[str, str]:
     }
 
 
-def _used(model: ModelReference, copy: Path, files: Mapping[Path, str]) -> Iterator[Path]:
+def own_files(
+    model: ModelReference, folder: Path, files: Collection[Path], *, with_folders: bool = False
+) -> set[Path]:
+    """Return those of the files in a zoo that are a model's own.
+
+    Args:
+        model: The reference to the model, which is not a spec.
+        folder: The folder of the zoo, or a copy of it.
+        files: The files to choose from, in this folder.
+        with_folders: Whether the files of a folder whose name is in the code are its own. A name
+            such as "data" may have another meaning in code.
+    """
     roots = []
     for dotted in (model.model_def, *model.overrides.values()):
         # An override may come from an installed package.
         with contextlib.suppress(UsageError):
-            roots.append(find(Zoo("", copy), dotted))
+            roots.append(find(Zoo("", folder), dotted))
     pending = [place.file for place in roots]
     packages = {part for place in roots for part in place.module.split(".")[:-1]}
-    unused = set(files) - set(pending)
+    own = set(pending)
+    in_params = {str(value).rpartition("/")[2] for value in model.params.values()}
+    own |= {path for path in files if path.name in in_params}
     while pending:
         file = pending.pop()
-        yield file
-        modules, others = names_imported(file) | packages, file_names_in_texts(file)
-        found = {path for path in unused if path.name in others or _module(path) in modules}
-        unused -= found
+        modules, is_read = names_imported(file) | packages, file_names_read(file)
+        found = {
+            path
+            for path in set(files) - own
+            if _module(path) in modules
+            or any(map(is_read, path.relative_to(folder).parts[0 if with_folders else -1 :]))
+        }
+        own |= found
         pending += found
+    return own & set(files)
 
 
 def _module(path: Path) -> str | None:

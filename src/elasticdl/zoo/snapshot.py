@@ -2,12 +2,13 @@
 
 Sources and small files are copied. Hidden folders, caches, virtual environments, logs, outputs of
 jobs and links out of the zoo are not, because they are not user code; nor are private keys and
-key stores, because users share trained models. Files that are too large to be code are left out
-and listed, so that the user notices.
+key stores, and data that the model's code does not read, because users share trained models. Files
+that are too large to be code are left out and listed, so that the user notices.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from collections.abc import Collection, Iterator
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elasticdl.zoo import specs
+from elasticdl.zoo.code_files import own_files
 from elasticdl.zoo.folder import may_hold_code
 
 if TYPE_CHECKING:
@@ -27,6 +29,14 @@ MAX_FILES = 20_000
 
 _SOURCES = frozenset(
     {".py", ".pyi", ".txt", ".toml", ".cfg", ".ini", ".yaml", ".yml", ".json", ".md"}
+)
+# Formats of data. The code of a model may read some, such as a vocabulary.
+_DATA = frozenset(
+    {
+        *(".csv", ".tsv", ".parquet", ".arrow", ".feather", ".jsonl", ".xlsx", ".db", ".sqlite"),
+        *(".recordio", ".tfrecord", ".tfrecords", ".npy", ".npz", ".ipynb", ".html"),
+        *(".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".gz", ".zip"),
+    }
 )
 # A log may be that of the job itself, and grow.
 _NOT_BY_USERS = (".pyc", ".pyo", ".log")
@@ -54,7 +64,7 @@ def copy_model(model: ModelReference, zoo: Zoo, destination: Path) -> list[str]:
         # The config of a session: runs are beside each other, each with its config and its output.
         is_session = model.dialect == "abstractions" and model.config_file is not None
         runs = Path(str(model.config_file)).parent.parent if is_session else None
-        return copy_zoo(zoo.folder, destination, without=runs)
+        return copy_zoo(zoo.folder, destination, without=runs, model=None if is_session else model)
     left_out: list[str] = []
     if model.overrides or specs.open_spec(zoo, model.model_def).custom_objects:
         # Code may import files beside it. A spec without code may be beside unrelated files.
@@ -63,13 +73,21 @@ def copy_model(model: ModelReference, zoo: Zoo, destination: Path) -> list[str]:
     return left_out
 
 
-def copy_zoo(zoo: Path, destination: Path, *, without: Path | None = None) -> list[str]:
+def copy_zoo(
+    zoo: Path,
+    destination: Path,
+    *,
+    without: Path | None = None,
+    model: ModelReference | None = None,
+) -> list[str]:
     """Copy a zoo's code.
 
     Args:
         zoo: Folder of the zoo.
         destination: Target folder, created if it does not exist; may be inside the zoo.
         without: A folder to leave out, because it has no user code; need not be in the zoo.
+        model: The model whose code decides which data files are copied: those that it may read.
+            None to copy all.
 
     Returns:
         Files left out because of their size: paths relative to the zoo, sorted.
@@ -80,11 +98,15 @@ def copy_zoo(zoo: Path, destination: Path, *, without: Path | None = None) -> li
     left_out = []
     chosen = []
     no_code = {destination.resolve()} | ({without.resolve()} if without else set())
-    files = _files(zoo.resolve(), no_code)
+    files = list(itertools.islice(_files(zoo.resolve(), no_code), MAX_FILES + 1))
+    paths = {zoo / path for path, _ in files}
+    own = paths if model is None else own_files(model, zoo, paths, with_folders=True)
     for number, (path, size) in enumerate(files):
         if number >= MAX_FILES:
             left_out.append(f"all but the first {MAX_FILES} files")
             break
+        if Path(path).suffix.lower() in _DATA and zoo / path not in own:
+            continue
         if size > MAX_FILE_BYTES:
             left_out.append(path)
         else:
