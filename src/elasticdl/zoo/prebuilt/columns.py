@@ -140,13 +140,14 @@ class Columns:
             found[PLAIN] = np.concatenate(plain, axis=1, dtype=np.float32)
         if ids:
             found[IDS] = np.stack(ids, axis=1)
-        if mode != Mode.TRAINING:
-            self._compare_with_vocabularies(found, records, mode)
+        self._compare_with_vocabularies(found, records, mode)
         return found
 
     def _compare_with_vocabularies(
         self, found: Mapping[str, Array], records: Sequence[Record], mode: Mode
     ) -> None:
+        if mode == Mode.TRAINING:
+            return
         categories = [source for source in self.sources if isinstance(source, Category)]
         for number, category in enumerate(categories):
             self._compare(category, found[IDS][:, number], records, mode)
