@@ -127,3 +127,10 @@ def test_columns_may_be_the_columns_of_a_table():
     job = job_options.prediction_job(**REQUIRED["predict"], columns=columns)
 
     assert job.columns == ("a", "b")
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("wrong", [object(), "quiet", print])
+def test_a_reporter_without_its_methods_is_refused(name, wrong):
+    with pytest.raises(UsageError, match="^reporter is an object of type .*; expected .*methods"):
+        getattr(elasticdl, name)(**REQUIRED[name], reporter=wrong)
