@@ -56,3 +56,81 @@ def test_help_mentions_the_other_name_of_the_minibatch_size(name):
 def test_an_unknown_option_is_refused_by_name():
     with pytest.raises(UsageError, match="num_epoch"):
         elasticdl.train(model_def="mnist", data="d", output="o", num_epoch=3)
+
+
+REQUIRED = {
+    "train": {"data": "d", "output": "o", "model_def": "mnist"},
+    "evaluate": {"data": "d", "trained_model": "t"},
+    "predict": {"data": "d", "output": "o", "trained_model": "t"},
+}
+EVERY_OPTION = [
+    (name, option)
+    for name, (job_function, _) in FUNCTIONS.items()
+    for option in (
+        {*options_of(name), *inspect.signature(job_function).parameters, "batch_size"} - {"options"}
+    )
+]
+
+
+@pytest.mark.parametrize(("name", "option"), sorted(EVERY_OPTION))
+def test_none_is_an_option_that_is_not_given_unless_it_is_required(name, option):
+    build, required = FUNCTIONS[name][0], REQUIRED[name]
+    named = {option: None}
+    if name != "train":
+        named = job_options.checked_options(named, build)
+    if option in required:
+        with pytest.raises(UsageError, match="[Ee]xpected"):
+            build(**required | named)
+    else:
+        assert build(**required | named) == build(**required)
+
+
+@pytest.mark.parametrize(("name", "option"), sorted(EVERY_OPTION))
+def test_an_object_of_a_wrong_type_is_refused_with_the_name_of_the_option(name, option):
+    if option in {"data", "validation_data"}:
+        return  # Data in memory is an object.
+    options = REQUIRED[name] | {option: object()}
+    called = option.replace("batch_size", "(mini)?batch_size").replace("mini(mini)?", "mini")
+    with pytest.raises(UsageError, match=rf"^{called} is .*object.*; expected "):
+        getattr(elasticdl, name)(**options)
+
+
+@pytest.mark.parametrize(("name", "option"), sorted(EVERY_OPTION))
+def test_no_value_of_an_option_ends_in_an_internal_error(name, option, tmp_path, monkeypatch):
+    """Other values are refused later: the data does not exist."""
+    monkeypatch.chdir(tmp_path)
+    for wrong in ([1], {"a": 1}, b"x", 1.5):
+        options = REQUIRED[name] | {option: wrong}
+        with pytest.raises(elasticdl.errors.ElasticDLError):
+            getattr(elasticdl, name)(**options)
+
+
+@pytest.mark.parametrize("call", [elasticdl.train, elasticdl.predict])
+def test_none_as_output_is_refused(call):
+    name = call.__name__
+    with pytest.raises(UsageError, match=r"^output is None; expected a path\.$"):
+        call(**REQUIRED[name] | {"output": None})
+
+
+def test_none_as_trained_model_or_data_is_refused():
+    with pytest.raises(UsageError, match=r"^trained_model is None; expected the folder that"):
+        elasticdl.load(None)
+    for name, required in REQUIRED.items():
+        with pytest.raises(UsageError, match=r"^data is None; expected the name of files"):
+            getattr(elasticdl, name)(**required | {"data": None})
+
+
+def test_columns_may_be_the_columns_of_a_table():
+    pandas = pytest.importorskip("pandas")
+    columns = pandas.DataFrame({"a": [1], "b": [2]}).columns
+
+    job = job_options.prediction_job(**REQUIRED["predict"], columns=columns)
+
+    assert job.columns == ("a", "b")
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("wrong", [object(), "quiet", print])
+def test_a_reporter_without_its_methods_is_refused(name, wrong):
+    with pytest.raises(UsageError, match="^reporter is an object of type .*; expected .*methods"):
+        getattr(elasticdl, name)(**REQUIRED[name], reporter=wrong)

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from elasticdl import plugins
+from elasticdl.engines.engine import Reporter
 from elasticdl.errors import (
     MissingExtraError,
     UnavailableError,
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from elasticdl.cluster.options import ClusterOptions
     from elasticdl.cluster.states import RayJobState
     from elasticdl.engines.audit import AuditReport
-    from elasticdl.engines.engine import Outcome, Reporter
+    from elasticdl.engines.engine import Outcome
     from elasticdl.job import Job
     from elasticdl.option_types import EvaluateOptions, PredictOptions, TrainOptions
 
@@ -271,6 +272,11 @@ def _run_on_data(
     from elasticdl.engines import progress_bar, stored_data  # noqa: PLC0415 - imports take time
     from elasticdl.training import framework_settings  # noqa: PLC0415 - as above
 
+    if reporter is not None and not isinstance(reporter, Reporter):
+        raise UsageError(
+            f"reporter is an object of type {type(reporter).__name__}; expected an object with the "
+            "methods started, advanced, note and ended, or None. quiet=True prints nothing."
+        )
     if data["data"] is None:
         raise UsageError("data is None; expected the name of files, or data in memory.")
     given = {name: value for name, value in data.items() if value is not None}

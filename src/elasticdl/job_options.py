@@ -9,12 +9,15 @@ Callers: `api.py`, `cli/`, `sql/`, `sessions/`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import json
 import math
 import os
+from collections.abc import Iterable, Mapping
+from numbers import Number
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, ParamSpec, get_args
 
 from elasticdl.data.stored_file import check_output
 from elasticdl.engines.engine import Outcome
@@ -31,9 +34,73 @@ from elasticdl.job import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
+
+_Arguments = ParamSpec("_Arguments")
 
 
+def _typed(job_function: Callable[_Arguments, Job]) -> Callable[_Arguments, Job]:
+    """Decorator: treat None as "not given", and check the types of options by their annotations.
+
+    Numbers and booleans are converted and checked where they are used, because they may be strings.
+    """
+    parameters = inspect.signature(job_function).parameters.values()
+    # Without its default, an option is required.
+    declared = {each.name: (str(each.annotation), each.default) for each in parameters}
+    declared |= {
+        each.name: (str(each.type), each.default) for each in dataclasses.fields(TrainingOptions)
+    }
+
+    @functools.wraps(job_function)
+    def build(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Job:
+        for given, value in list(kwargs.items()):
+            types, default = declared.get(_ALIASES.get(given, given), ("Any", None))
+            if value is None and default not in {None, inspect.Parameter.empty}:
+                del kwargs[given]
+            elif not (value is None and default is None) and given not in _CHECKED_ELSEWHERE:
+                _check_type(given, value, types)
+        return job_function(*args, **kwargs)
+
+    return build
+
+
+def _check_type(name: str, value: object, types: str) -> None:
+    """Check that the value of an option has one of the types that its annotation names.
+
+    Raises:
+        UsageError: It has another type.
+    """
+    scalar = any(each in types for each in ("int", "float", "bool"))
+    fits = (
+        types == "Any"
+        or isinstance(value, str)
+        or ("Path" in types and isinstance(value, os.PathLike))
+        or ("Mapping" in types and isinstance(value, Mapping))
+        or ("Sequence" in types and isinstance(value, Iterable) and not isinstance(value, bytes))
+        # NumPy registers its numbers, but not its booleans.
+        or (scalar and (isinstance(value, Number) or getattr(value, "shape", None) == ()))
+    )
+    if fits:
+        return
+    words = {
+        "int": "a whole number",
+        "float": "a number",
+        "bool": "True or False",
+        "Path": "a path",
+        "Mapping": "a string or a dict",
+        "Sequence": "a string or a list of strings",
+    }
+    expected = [text for each, text in words.items() if each in types] or ["a string"]
+    got = "None" if value is None else f"an object of type {type(value).__name__}"
+    raise UsageError(f"{name} is {got}; expected {', or '.join(expected)}.")
+
+
+# Options whose errors have advice of their own.
+_CHECKED_ELSEWHERE = ("model_def", "trained_model")
+_ALIASES = {"batch_size": "minibatch_size"}
+
+
+@_typed
 def training_job(
     *,
     data: str | Path,
@@ -249,6 +316,7 @@ def _model(
     return ModelReference(zoo, within.as_posix())
 
 
+@_typed
 def evaluation_job(
     *,
     trained_model: str | Path,
@@ -297,6 +365,7 @@ def evaluation_job(
     )
 
 
+@_typed
 def prediction_job(
     *,
     trained_model: str | Path,
@@ -391,7 +460,6 @@ def tracking_of(
 
 # Files that people might expect to be written; other names are folders.
 _OTHER_FORMATS = (".xlsx", ".xls", ".json", ".jsonl", ".tsv", ".txt", ".gz", ".zip", ".feather")
-_ALIASES = {"batch_size": "minibatch_size"}
 # Options of `train` that are not in `TrainOptions`.
 _NAMED = (
     "data",
@@ -627,9 +695,9 @@ def trained_location(trained_model: object) -> str:
     if isinstance(trained_model, (str, os.PathLike)):
         return location(str(trained_model))
     hint = ": pass its attribute output" if isinstance(trained_model, Outcome) else ""
+    got = "None" if trained_model is None else f"an object of type {type(trained_model).__name__}"
     raise UsageError(
-        f"trained_model is an object of type {type(trained_model).__name__}; expected the folder "
-        f"that a training wrote, its output{hint}."
+        f"trained_model is {got}; expected the folder that a training wrote, its output{hint}."
     )
 
 

@@ -491,6 +491,36 @@ def test_elements_with_weights_are_refused_with_an_alternative():
         arrow_rows(dataset)
 
 
+class Items(torch.utils.data.Dataset):
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, number):
+        return self.items[number]
+
+
+@pytest.mark.parametrize("values", [["good", "bad", "b"], [3, 1, 2], [0.5, 1.5, 2.5]])
+def test_single_texts_and_numbers_are_named_x(values):
+    tf = pytest.importorskip("tensorflow")
+    pipeline = tf.data.Dataset.from_tensor_slices((values, [0, 1, 1])).map(lambda x, y: x)
+    found = [plain(data) for data in (pipeline, pipeline.batch(2), Items(values))]
+    if not isinstance(values[0], str):
+        found.append(plain(Items(torch.tensor(values))))
+
+    stored = [each.encode() if isinstance(each, str) else each for each in values]
+    for each in found:
+        assert list(each) == ["x"]
+        assert each["x"] in (values, stored)
+
+
+def test_an_element_without_a_value_is_refused():
+    with pytest.raises(UsageError, match="An element of data is a NoneType; expected a dict, a "):
+        plain(Items([None, None]))
+
+
 def test_a_seeded_shuffle_with_a_fixed_order_is_accepted():
     tf = pytest.importorskip("tensorflow")
     tf.random.set_seed(None)

@@ -304,7 +304,7 @@ def test_files_in_memory_are_read():
             {"x": ["yes", "no"]},
             schema_of(x=([], "float64")).undeclared(),
             (
-                r"record 0: column 'x' holds text, such as 'yes'; the model needs float64\. It was "
+                r"record 0: column 'x' holds text, such as 'yes'; the model needs numbers\. It was "
                 r"made for numbers or booleans there, such as those of the training data\. Convert"
             ),
         ),

@@ -68,6 +68,17 @@ def test_text_labels_are_answered_with_how_to_number_them() -> None:
     assert "classes.index(record['y'].item().decode()) for record in records" in str(caught.value)
 
 
+def test_text_may_be_returned_for_a_model_that_takes_it() -> None:
+    with pytest.raises(SchemaError, match=r"strings as they are, for a model that takes text"):
+        INPUT(rows(x=np.array([b"a", b"b"], object), y=np.ones(2)), Mode.TRAINING)
+
+
+def test_an_evaluation_without_labels_is_answered_with_predict() -> None:
+    message = "have no label .*; they have 'x'. An evaluation needs labels; use predict for data "
+    with pytest.raises(SchemaError, match=message):
+        INPUT(rows(x=np.ones(2)), Mode.EVALUATION)
+
+
 def test_without_a_label_the_error_advises_to_rename_one() -> None:
     with pytest.raises(SchemaError, match=r"a Series keeps its name: y\.rename\(\"y\"\)\.$"):
         INPUT(rows(x=np.ones(2), progress=np.ones(2)), Mode.TRAINING)

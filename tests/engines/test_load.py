@@ -188,7 +188,7 @@ def test_text_in_place_of_numbers_is_reported_with_a_conversion(table_model):
         with pytest.raises(
             DataError,
             match=r"^data, record 0: column 'b' holds text, such as '0\.00000'; the model "
-            r"needs float64\. Convert the column, as with pandas\.to_numeric\(\)\.$",
+            r"needs numbers\. Convert the column, as with pandas\.to_numeric\(\)\.$",
         ):
             use()
 

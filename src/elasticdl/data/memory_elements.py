@@ -200,11 +200,12 @@ def _element(element: Any) -> dict[str, Any]:
     if isinstance(element, (tuple, list)) and len(element) == 1:
         # The item of a TensorDataset of one tensor.
         (element,) = element
-    if is_array(element):
+    # A text or a number, too, which NumPy has as a scalar without axes.
+    if hasattr(element, "__array__") or isinstance(element, (bytes, str, bool, int, float)):
         return {"x": as_numpy(element)}
     raise UsageError(
-        f"An element of data is a {type(element).__name__}; expected a dict, a pair (x, y), or an "
-        "array x."
+        f"An element of data is a {type(element).__name__}; expected a dict, a pair (x, y), or x "
+        "alone: an array, a text or a number."
     )
 
 

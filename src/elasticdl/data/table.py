@@ -410,7 +410,7 @@ class _TableGroup:
                 )
             raise SchemaError(
                 f"{self._where(row)}: column {part!r} holds text, such as {shown(text)}; "
-                f"{field.requires(field.dtype_name)}. {advice}"
+                f"{field.requires(field.dtype_name if field.is_declared else 'numbers')}. {advice}"
             )
 
     def _dtype(self, name: str) -> np.dtype[Any]:

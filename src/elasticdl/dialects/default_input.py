@@ -59,10 +59,17 @@ class _DefaultInput:
             if labels:
                 problem = f"{listed(labels)} could all be labels (a label is called {_NAMES})"
                 raise self._error(names, problem)
+            rename = 'in data (x, y), a Series keeps its name: y.rename("y").'
+            if mode == Mode.EVALUATION:
+                raise SchemaError(
+                    f"the records have no label (a label is called {_NAMES}); they have "
+                    f"{listed(names)}. An evaluation needs labels; use predict for data without "
+                    f"them. Else call the label y; {rename}"
+                )
             raise self._error(
                 names,
                 f"none of them is a label (a label is called {_NAMES})",
-                'Or call the label y; in data (x, y), a Series keeps its name: y.rename("y").',
+                f"Or call the label y; {rename}",
             )
         features = [name for name in names if name not in labels]
         if not features:
@@ -85,7 +92,13 @@ class _DefaultInput:
             raise self._error(list(records[0]), f"{name!r} {values}")
         if arrays[0].dtype.kind in "OSU":
             problem = f"{name!r} is text, but a model needs numbers"
-            advice = text_label_advice(arrays[0], field=name) if name in LABELS else ""
+            advice = (
+                text_label_advice(arrays[0], field=name)
+                if name in LABELS
+                else "It may return the strings as they are, for a model that takes text "
+                '(keras.Input((), dtype="string")): '
+                f"np.array([record[{name!r}].item() for record in records])."
+            )
             raise self._error(list(records[0]), problem, advice)
         return np.stack(arrays)
 

@@ -240,8 +240,8 @@ def audit(output: str | os.PathLike[str]) -> AuditReport:
     folder = OutputFolder(output)
     if not folder.exists(EVENTS_FILE):
         raise OutputError(
-            f"{folder.where(EVENTS_FILE)}: no training log found. Pass the folder that `elasticdl "
-            "train` had as --output."
+            f"{folder.where(EVENTS_FILE)}: no training log found. Pass the folder that a "
+            "training wrote, its output."
         )
     # Read before the log: events are written before the checkpoint that contains their steps, so
     # steps of a job that is still running do not look as if they were missing.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from elasticdl.definition import Mode
@@ -40,6 +40,7 @@ class Outcome:
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
+@runtime_checkable
 class Reporter(Protocol):
     """Interface that shows the progress of a run to the user, such as a progress bar."""
 

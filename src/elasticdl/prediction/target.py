@@ -81,7 +81,7 @@ class Target:
         path = self.place.local_path("" if self.in_place else self.name)
         if path is not None and path.exists() and path.is_dir() == self.is_file:
             raise OutputError(
-                f"{self.output}: is a {'folder' if self.is_file else 'file'}, and predictions "
+                f"{self.output} is a {'folder' if self.is_file else 'file'}, and predictions "
                 f"would be a {'file' if self.is_file else 'folder'} (a name that ends in "
                 f"{', '.join(f'.{each}' for each in _FORMATS)} is a file). Choose another --output."
             )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from elasticdl.data.schema import Schema
+from elasticdl.definition import Mode
 from elasticdl.errors import SchemaError, UsageError
 from elasticdl.zoo.prebuilt import columns as module
 from elasticdl.zoo.prebuilt.columns import Columns
@@ -102,6 +103,43 @@ def test_lists_that_float32_cannot_tell_apart_have_a_warning(
     arrays({"kind": "number", "column": "x", "size": 2}, values)
 
     assert advice in caplog.text
+
+
+SEX = {"kind": "category", "column": "sex", "vocabulary": ["female", "male"]}
+
+
+@pytest.mark.parametrize(
+    ("entry", "values", "warning"),
+    [
+        (SEX, [b"MALE", None, b"FEMALE"] * 3, "none of its first 6 values, such as 'MALE'; it kno"),
+        (SEX, [b"0"] * 5, "such as '0'; it knows 'female', 'male'. If they mean"),
+        (SEX, [b"0"] * 4, ""),
+        (SEX, [b"0"] * 5 + [b"male"], ""),
+        (SEX, [None] * 9, ""),
+        ({"kind": "category", "column": "sex", "buckets": 8}, [b"0"] * 5, ""),
+        (SEX | {"vocabulary": [1, 2, 3, 4]}, [7.0] * 5, "such as 7.0; it knows 1, 2, 3, ..."),
+        (SEX | {"kind": "sequence", "delimiter": " "}, [b"a b", b"c d", b"e"], "such as 'a'; it"),
+    ],
+)
+@pytest.mark.parametrize("mode", [Mode.EVALUATION, Mode.PREDICTION])
+def test_a_column_of_unknown_values_has_one_warning(entry, values, warning, mode, caplog) -> None:
+    found = columns(entry)
+    records = rows(sex=values)
+
+    for used in (Mode.TRAINING, mode, mode):
+        found.arrays(records, used)
+
+    assert len(caplog.messages) == bool(warning)
+    assert warning in caplog.text
+
+
+def test_only_the_first_values_are_compared_with_the_vocabulary(caplog) -> None:
+    found = columns(SEX)
+
+    found.arrays(rows(sex=[b"male"] * 5), Mode.PREDICTION)
+    found.arrays(rows(sex=[b"0"] * 5), Mode.PREDICTION)
+
+    assert not caplog.messages
 
 
 def test_text_with_a_delimiter_is_split_into_an_array() -> None:

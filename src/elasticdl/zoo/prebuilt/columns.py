@@ -17,11 +17,13 @@ from __future__ import annotations
 import logging
 import math
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from elasticdl.data.wording import listed, shown
+from elasticdl.definition import Mode
 from elasticdl.errors import SchemaError
 from elasticdl.zoo.prebuilt.column_entries import read_columns
 from elasticdl.zoo.prebuilt.column_kinds import (
@@ -52,6 +54,9 @@ _DAY_S = 86_400
 _WEEK_S = 7 * _DAY_S
 # 1970-01-01 was a Thursday; weeks begin on Monday.
 _FIRST_MONDAY_S = 4 * _DAY_S
+# Fewer values than this may all be unknown by chance.
+_LEAST_UNKNOWN = 5
+_SHOWN_WORDS = 3
 
 
 @dataclass(frozen=True)
@@ -61,10 +66,12 @@ class Columns:
     Attributes:
         features: Features, in the user's order.
         sources: Columns to read from the table for them, each once.
+        compared: Columns whose first values were compared with their vocabulary, in each mode.
     """
 
     features: tuple[Feature, ...]
     sources: tuple[Source, ...]
+    compared: set[tuple[Mode, str]] = field(default_factory=set, compare=False, repr=False)
 
     @staticmethod
     def of(entries: Sequence[Mapping[str, Any]], label: str) -> Columns:
@@ -90,8 +97,13 @@ class Columns:
                 entries[source.column] |= {"dtype": "string", "wide": True}
         return [*entries.values()]
 
-    def arrays(self, records: Sequence[Record]) -> dict[str, Array]:
+    def arrays(self, records: Sequence[Record], mode: Mode = Mode.TRAINING) -> dict[str, Array]:
         """Convert a batch of records to arrays of features.
+
+        Args:
+            records: The records of the batch.
+            mode: What the batch is for. In evaluation and prediction, a column without a value from
+                its vocabulary has a warning, once.
 
         Returns:
             Name -> array. `numbers`, float32 [batch, numbers], is 0 for a missing value; `missing`,
@@ -128,7 +140,64 @@ class Columns:
             found[PLAIN] = np.concatenate(plain, axis=1, dtype=np.float32)
         if ids:
             found[IDS] = np.stack(ids, axis=1)
+        self._compare_with_vocabularies(found, records, mode)
         return found
+
+    def _compare_with_vocabularies(
+        self, found: Mapping[str, Array], records: Sequence[Record], mode: Mode
+    ) -> None:
+        if mode == Mode.TRAINING:
+            return
+        categories = [source for source in self.sources if isinstance(source, Category)]
+        for number, category in enumerate(categories):
+            self._compare(category, found[IDS][:, number], records, mode)
+        for source in self.sources:
+            if isinstance(source, IdSequence):
+                self._compare(source, found[source.input_name], records, mode)
+
+    def _compare(
+        self, source: Category | IdSequence, ids: Array, records: Sequence[Record], mode: Mode
+    ) -> None:
+        """Warn if the first values of a column in this mode are all missing in its vocabulary.
+
+        That happens if other data writes them in another way, such as MALE for male.
+
+        Args:
+            source: The column.
+            ids: The ids of its values.
+            records: The records with these values.
+            mode: What the batch is for.
+        """
+        present = ids[ids != source.missing_id]
+        if (
+            not source.vocabulary
+            or present.size < _LEAST_UNKNOWN
+            or (mode, source.column) in self.compared
+        ):
+            return
+        self.compared.add((mode, source.column))
+        if (present != source.unknown_id).any():
+            return
+        values = (value for each in records for value in _values(source, each))
+        example = next(value for value in values if not _is_missing(value))
+        example = example.decode(errors="replace") if isinstance(example, bytes) else example
+        words = source.vocabulary[:_SHOWN_WORDS]
+        more = ", ..." if len(source.vocabulary) > len(words) else ""
+        _log.warning(
+            "Column %r: the model knows none of its first %d values, such as %s; it knows %s%s. If "
+            "they mean the same, write them as in the training data.",
+            source.column,
+            present.size,
+            shown(example),
+            listed(words),
+            more,
+        )
+
+
+def _values(source: Category | IdSequence, record: Record) -> list[Any]:
+    if isinstance(source, IdSequence):
+        return _present_values(source, record)
+    return [record[source.column].item()]
 
 
 def _single(records: Sequence[Record], column: str) -> list[Any]:

@@ -100,7 +100,7 @@ class TableReader:
         """
         if self.columns is None:
             return features_and_label(records, mode, label=self.label, ignore=self.ignore)
-        features = self.columns.arrays(records)
+        features = self.columns.arrays(records, mode)
         return features, None if mode == Mode.PREDICTION else labels_of(records, self.label)
 
     def tower(self, hidden_units: Sequence[int], embedding_size: int) -> keras.layers.Layer:
