@@ -338,8 +338,9 @@ def _advice_on_class(message: str) -> str:
     """
     if found := _UNEXPECTED.search(message):
         return (
-            f". Let {found[1]}.__init__ take **kwargs and pass them on, super().__init__(**kwargs): "
-            "Keras adds name, trainable and dtype to the arguments when it loads the model"
+            f". Let {found[1]}.__init__ take **kwargs and pass them on, "
+            "super().__init__(**kwargs): Keras adds name, trainable and dtype to the arguments "
+            "when it loads the model"
         )
     if found := _NOT_GIVEN.search(message):
         return (
