@@ -193,9 +193,10 @@ def test_a_class_without_an_output_is_refused_with_one_record(place, tmp_path, c
 
     with pytest.raises(
         DataError,
-        match=r"label 2, the model has 2 outputs \(expected 0 to 1\), but there are 3 classes "
-        r"\('bar', 'line', 'stroke'\), in [^,]*/stroke/\d\d\.png, record 0( and \d+ more)? .*\n"
-        r"  Correct the labels, or give the model an output for each class\.$",
+        match=r"the data have label 2, but the model has 2 outputs, for labels 0 to 1\. There are "
+        r"3 classes \('bar', 'line', 'stroke'\)\. Found in [^,]*/stroke/\d\d\.png, record 0"
+        r"(, and \d+ more records? \(other .*\))?\.\n"
+        r"  Correct the labels, or give the model 3 outputs, one for each class\.$",
     ):
         train(place, tmp_path / "out", f"small_{code}")
 
