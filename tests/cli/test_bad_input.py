@@ -366,7 +366,9 @@ def test_a_label_beyond_the_models_outputs_is_named_with_its_place(train, tmp_pa
     code, said = train(data=tmp_path / "ten.recordio")
 
     assert code == 4, said
-    assert "label 3, 4, 5, 6, 7 and 3 more, the model has 3 outputs (expected 0 to 2)" in said
+    assert (
+        "labels 3, 4, 5, 6, 7 and 3 more, but the model has 3 outputs, for labels 0 to 2." in said
+    )
     assert "ten.recordio, records " in said
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import html
 import json
 
 import numpy as np
@@ -192,3 +194,20 @@ def test_pictures_come_from_the_records(digits, tmp_path) -> None:
     evaluate(tmp_path / "out", digits / "test", "--report")
 
     assert "data:image/png" in (tmp_path / "out" / "report" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("names", [["<red>", "green, dark", "blue"], ["red", "green"]])
+def test_the_names_of_the_classes_are_on_the_page_and_in_the_table(names, data, tmp_path):
+    model = train(tmp_path / "of", f"{TORCH}\n\nclasses = {names!r}\n", data)
+
+    evaluate(model, data, f"--report={tmp_path / 'r'}")
+
+    page = (tmp_path / "r" / "report.html").read_text()
+    assert all(html.escape(name) in page for name in names)
+    with (tmp_path / "r" / "eval_report.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0])[-2:] == ["label_name", "prediction_name"]
+    named = [*names, ""][:3]
+    for row in rows:
+        assert row["label_name"] == named[int(row["label"])]
+        assert row["prediction_name"] == named[int(row["prediction"])]

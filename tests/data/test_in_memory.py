@@ -369,8 +369,15 @@ def test_random_elements_are_refused_because_they_would_be_frozen():
         def __getitem__(self, i):
             return X[i] + np.random.rand(), Y[i]  # noqa: NPY002 - as users do
 
-    with pytest.raises(UsageError, match="data is random"):
-        arrow_rows(Augmented())
+    line = Augmented.__getitem__.__code__.co_firstlineno
+    expected = (
+        rf"test_in_memory.py:{line}: data is random: Augmented.__getitem__\(2\) gives another 'x' "
+        r"when .* input_fn\(records, mode\)\. Or.* train_dataloader\(\)"
+    )
+    subset = torch.utils.data.Subset(Augmented(), [2, 3])
+    for data in (subset, torch.utils.data.DataLoader(subset, batch_size=2)):
+        with pytest.raises(UsageError, match=expected):
+            arrow_rows(data)
 
 
 def test_an_infinite_dataset_is_refused():
@@ -622,7 +629,9 @@ def test_a_random_hugging_face_transform_is_refused():
     rng = np.random.default_rng(0)
     data = of_hugging_face(y=[0, 1]).with_transform(lambda rows: {"y": rng.normal(size=2)})
 
-    with pytest.raises(UsageError, match="data is random"):
+    with pytest.raises(
+        UsageError, match="data is random: the transform of the data set, on row 0, gives .* 'y'"
+    ):
         arrow_rows(data)
 
 

@@ -193,11 +193,48 @@ def test_a_class_without_an_output_is_refused_with_one_record(place, tmp_path, c
 
     with pytest.raises(
         DataError,
-        match=r"label 2, the model has 2 outputs \(expected 0 to 1\), but there are 3 classes "
-        r"\('bar', 'line', 'stroke'\), in [^,]*/stroke/\d\d\.png, record 0( and \d+ more)? .*\n"
-        r"  Correct the labels, or give the model an output for each class\.$",
+        match=r"the data have label 2, but the model has 2 outputs, for labels 0 to 1\. There are "
+        r"3 classes \('bar', 'line', 'stroke'\)\. Found in [^,]*/stroke/\d\d\.png, record 0"
+        r"(, and \d+ more records? \(other .*\))?\.\n"
+        r"  Correct the labels, or give the model 3 outputs, one for each class\.$",
     ):
         train(place, tmp_path / "out", f"small_{code}")
+
+
+@pytest.mark.parametrize(
+    "stack",
+    [
+        "np.stack([r['image'] for r in records])",
+        "np.array([r['image'] for r in records])",
+        "torch.stack([torch.tensor(r['image']) for r in records])",
+        None,
+    ],
+)
+def test_images_of_different_sizes_without_a_schema_are_to_be_resized(tmp_path, stack):
+    for name, size in (("a", (8, 6)), ("b", (9, 5))):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        Image.new("RGB", size).save(tmp_path / "data" / name / "1.png")
+    code = f"def input_fn(records):\n    return {stack}, np.zeros(2)\n" if stack else ""
+    (tmp_path / "model.py").write_text(
+        "import numpy as np\n" + TORCH.removeprefix(INPUT.replace("SHAPE", "[3, 6, 6]")) + code
+    )
+
+    with pytest.raises(ElasticDLError) as caught:
+        elasticdl.train(
+            data=str(tmp_path / "data"),
+            output=str(tmp_path / "out"),
+            model_zoo=str(tmp_path),
+            model_def="model.custom_model",
+        )
+
+    message = str(caught.value)
+    assert "have different sizes, such as the shapes [" in message
+    assert "[6, 8, 3]" in message
+    assert message.endswith(
+        "Add to the model file:\n    def data_schema():\n        return ["
+        '{"name": "image", "shape": [5, 9, 3], "dtype": "uint8"}, '
+        '{"name": "label", "shape": [], "dtype": "int64"}]'
+    )
 
 
 def test_predictions_of_a_flat_folder_are_keyed_by_file_names(trained, place, tmp_path):

@@ -121,8 +121,9 @@ def test_a_label_without_an_output_is_named_with_its_records(framework, folder, 
 
     assert said.startswith(
         f"zoo/m.py:{line_of(FILES[framework], 'crossentropy(') if framework == 'keras' else 13}: "
-        "label 7, the model has 5 outputs (expected 0 to 4), in "
-        f"{data}, record 6."
+        "the data have label 7, but the model has 5 outputs, for labels 0 to 4. Found in "
+        f"{data}, record 6.\n  Correct the labels (class numbers begin at 0), or give the model at "
+        "least 8 outputs (the highest label + 1)."
     )
 
 
@@ -140,7 +141,7 @@ def test_one_output_for_two_classes_is_answered_with_another_loss(framework, fol
 
     said = refused(DataError, train, folder, data=data)
 
-    assert "label 1, the model has 1 output (expected 0), in " in said
+    assert "the data have label 1, but the model has 1 output, for label 0. Found in " in said
     loss = {"keras": "BinaryCrossentropy(from_logits=True)", "torch": "BCEWithLogitsLoss"}
     assert f"For two classes, 0 and 1, one output needs another loss: {loss[framework]}" in said
 
@@ -163,7 +164,7 @@ def test_a_validation_label_without_an_output_is_named(framework, folder):
     )
 
     for message in (said, told):
-        assert "label 8, 9, the model has 5 outputs (expected 0 to 4)" in message
+        assert "labels 8, 9, but the model has 5 outputs, for labels 0 to 4." in message
         assert f"{bad}, records 2 to 3 (other minibatches were not checked)" in message
 
 
@@ -203,7 +204,8 @@ def test_an_id_without_an_embedding_row_is_named(kind, number, folder):
     )
 
     for message in (said, told):
-        assert f"id 7 in the features, {layer} has 5 rows (expected 0 to 4)" in message
+        assert f"id 7 in the features, but {layer} has 5 rows, for ids 0 to 4." in message
+        assert "or give the embedding at least 8 rows (the highest id + 1)" in message
         assert f"{data}, record" in message
 
 
@@ -219,7 +221,7 @@ def test_an_error_about_a_nan_loss_mentions_labels_without_outputs(folder):
     said = refused(NonFiniteLossError, train, folder, data=data, shuffle=False)
 
     assert f"{data}, records 4 to 7" in said
-    assert "label 7, the model has 5 outputs (expected 0 to 4)" in said
+    assert "It has label 7, but the model has 5 outputs, for labels 0 to 4." in said
 
 
 RESHAPES = """

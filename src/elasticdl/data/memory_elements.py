@@ -29,6 +29,7 @@ from elasticdl.errors import (
     raised_at,
     users_traceback,
 )
+from elasticdl.tracebacks import is_of_the_user, shown_path
 
 _log = logging.getLogger("elasticdl")
 PAIR, WITH_WEIGHTS = 2, 3
@@ -46,9 +47,10 @@ _ELEMENT_BY_ELEMENT = {
         *("Repeat", "Shard", "Shuffle", "Skip", "Take", "Zip"),
     )
 }
+_STORED_ONCE = "It is stored once, so augmentation would be the same in every epoch. "
 _RANDOM = (
-    "data is random: it may yield different elements when it is read again. It is stored once, so "
-    "augmentation would be the same in every epoch. Remove shuffle() and random steps: ElasticDL "
+    f"data is random: it may yield different elements when it is read again. {_STORED_ONCE}"
+    "Remove shuffle() and random steps: ElasticDL "
     "shuffles by itself, and augmentation belongs in the model (Keras layers such as RandomFlip) "
     "or in its file (input_fn(records, mode), which augments in training only, or train_dataloader "
     "for PyTorch)."
@@ -77,12 +79,14 @@ class Elements:
         batch_size: Size of the user's batches, if the elements were split from batches; else None.
         position_format: Where the data set raised, for an error: "on item {} (counted from 0)". The
             placeholder `{}` stands for the number of elements that were read before.
+        data_set: The data set itself, if its items are numbered, as in PyTorch; else None.
     """
 
     read: Callable[[], Iterable[Any]]
     num_rows: int | None
     batch_size: int | None
     position_format: str
+    data_set: Any = None
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield a dict of arrays per element, after checking that the elements are not random.
@@ -91,7 +95,7 @@ class Elements:
             UsageError: The elements are random, or of another kind.
             UserCodeError: The code of the data set raised.
         """
-        _check_same_again(lambda: _read(self.read(), self.position_format))
+        _check_same_again(lambda: _read(self.read(), self.position_format), self.data_set)
         return (_element(each) for each in _read(self.read(), self.position_format))
 
 
@@ -106,7 +110,9 @@ def elements_of(data: Any) -> Elements | None:
         # A batch raises as a whole, so the number of the item is not known.
         return Elements(*_of_tensorflow(data), position_format="after {} items")
     if {"Dataset", "DataLoader"} & kinds:
-        return Elements(*_of_torch(data), position_format="on item {} (counted from 0)")
+        of_torch = _of_torch(data)
+        numbered = data.dataset if "DataLoader" in kinds else data
+        return Elements(*of_torch, "on item {} (counted from 0)", numbered)
     return None
 
 
@@ -228,30 +234,68 @@ def pair(x: Any, y: Any) -> dict[str, Any]:
     return columns
 
 
-def _check_same_again(elements: Callable[[], Iterable[Any]]) -> None:
+def _check_same_again(elements: Callable[[], Iterable[Any]], data_set: Any) -> None:
     """Check that a data set is not random, as after augmentation, by reading its start twice.
 
     The elements are stored only once, so random values would be the same in all epochs.
 
     Args:
         elements: Function () -> the elements, from the first one.
+        data_set: The data set, if its items are numbered; else None.
 
     Raises:
         UsageError: One of the first elements differs when it is read again.
     """
-    first, again = (_digest(itertools.islice(elements(), _COMPARED)) for _ in range(2))
-    if first != again:
+    # Digests, because two copies of the elements may not fit into memory.
+    first, again = (list(_digests(itertools.islice(elements(), _COMPARED))) for _ in range(2))
+    if first == again:
+        return
+    if data_set is None or len(first) != len(again):
         raise UsageError(_RANDOM)
+    item = next(i for i, (one, other) in enumerate(zip(first, again, strict=True)) if one != other)
+    raise UsageError(_random_item(data_set, item, first[item], again[item]))
 
 
-def _digest(elements: Iterable[Any]) -> bytes:
-    digest = hashlib.blake2b()
+def _random_item(
+    data_set: Any, item: int, first: Mapping[str, bytes], again: Mapping[str, bytes]
+) -> str:
+    """Return the error for an item of a PyTorch or Hugging Face data set that is random.
+
+    Args:
+        data_set: The data set.
+        item: Number of the item.
+        first: Digests of its fields, by name.
+        again: Digests when the item was read again.
+    """
+    names = [name for name in {**first, **again} if first.get(name) != again.get(name)]
+    while type(data_set).__name__ == "Subset" and type(data_set).__module__.startswith("torch."):
+        data_set, item = data_set.dataset, data_set.indices[item]
+    code = getattr(getattr(type(data_set), "__getitem__", None), "__code__", None)
+    where = ""
+    if code is not None and is_of_the_user(code.co_filename):
+        where = f"{shown_path(code.co_filename)}:{code.co_firstlineno}: "
+    called = f"{type(data_set).__name__}.__getitem__({item})"
+    if kinds_of(data_set)[0] == "datasets":
+        called = f"the transform of the data set, on row {item},"
+    return (
+        f"{where}data is random: {called} gives another {' and '.join(map(repr, names))} when it "
+        f"is called again. {_STORED_ONCE}Let it return the example without random steps, and "
+        "augment in the model file, in training only: input_fn(records, mode). Or, with PyTorch, "
+        "return a DataLoader of the data set from train_dataloader() of the model file, in place "
+        "of data."
+    )
+
+
+def _digests(elements: Iterable[Any]) -> Iterator[dict[str, bytes]]:
+    """Yield the digests of each element's fields, by name."""
     for element in elements:
-        for value in _element(element).values():
-            # The memory of an array of objects, such as strings, contains only addresses.
-            plain = repr(value.tolist()).encode() if value.dtype.hasobject else value.tobytes()
-            digest.update(plain)
-    return digest.digest()
+        yield {name: _digest(value) for name, value in _element(element).items()}
+
+
+def _digest(value: Any) -> bytes:
+    # The memory of an array of objects, such as strings, contains only addresses.
+    plain = repr(value.tolist()).encode() if value.dtype.hasobject else value.tobytes()
+    return hashlib.blake2b(plain, digest_size=16).digest()
 
 
 def _of_tensorflow(dataset: Any) -> tuple[Callable[[], Iterable[Any]], int | None, int | None]:

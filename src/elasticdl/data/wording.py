@@ -14,6 +14,8 @@ _MAX_GROUPS = 3
 _LIKENESS = 0.6
 _LABEL_LIKENESS = 0.8
 _MAX_LONGER = 2
+# From how many letters on a name counts as an abbreviation of one that begins with it.
+_FEWEST_LETTERS = 3
 
 
 def shown(value: Any) -> str:
@@ -103,7 +105,7 @@ def rename_or_add(missing: Sequence[str], present: Iterable[str], needed: Iterab
     free = set(present) - set(needed)
     renamed: dict[str, str] = {}
     for name in missing:
-        near = _nearest(name, sorted(free), is_label=False)
+        near = nearest(name, sorted(free), is_label=False)
         if near is not None:
             renamed[name] = near
             free.remove(near)
@@ -138,17 +140,20 @@ def did_you_mean(name: str, known: Iterable[str], *, is_label: bool = False) -> 
     Example:
         >>> did_you_mean("lable", ["image", "label"]), did_you_mean("x", ["image", "label"])
         ("; did you mean 'label'?", '.')
+        >>> did_you_mean("val_acc", ["val_ce", "val_accuracy"])
+        "; did you mean 'val_accuracy'?"
         >>> (
         ...     did_you_mean("label", ["new_label"]),
         ...     did_you_mean("label", ["new_label"], is_label=True),
         ... )
         ("; did you mean 'new_label'?", '.')
     """
-    near = _nearest(name, known, is_label=is_label)
+    near = nearest(name, known, is_label=is_label)
     return "." if near is None else f"; did you mean {near!r}?"
 
 
-def _nearest(name: str, known: Iterable[str], *, is_label: bool) -> str | None:
+def nearest(name: str, known: Iterable[str], *, is_label: bool = False) -> str | None:
+    """Return the most similar name, as `did_you_mean` suggests it; None if none is similar."""
     names = list(known)
     if is_label:
         for each in names:
@@ -156,6 +161,12 @@ def _nearest(name: str, known: Iterable[str], *, is_label: bool) -> str | None:
                 return each
         # A typing mistake, unlike a prefix, hardly changes the length.
         names = [each for each in names if abs(len(each) - len(name)) <= _MAX_LONGER]
+    elif len(name) >= _FEWEST_LETTERS:
+        # An abbreviation: `val_acc` is one of `val_accuracy`, though `val_ce` has fewer other
+        # letters.
+        longer = [each for each in names if each.startswith(name) and each != name]
+        if longer:
+            return min(longer, key=len)
     cutoff = _LABEL_LIKENESS if is_label else _LIKENESS
     return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=cutoff)), None)
 

@@ -22,7 +22,7 @@ import numpy as np
 from elasticdl.data.wording import listed
 from elasticdl.definition import Mode, RecordInput
 from elasticdl.errors import SchemaError
-from elasticdl.training.input_words import text_label_advice
+from elasticdl.training.input_words import how_to_resize, images_of_two_sizes, text_label_advice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,7 +89,9 @@ class _DefaultInput:
             values = (
                 "is missing in some records" if len(arrays) < len(records) else "varies in size"
             )
-            raise self._error(list(records[0]), f"{name!r} {values}")
+            pair = images_of_two_sizes(records) if name == "image" else None
+            way_out = how_to_resize(records, pair) if pair else ""
+            raise self._error(list(records[0]), f"{name!r} {values}", way_out)
         if arrays[0].dtype.kind in "OSU":
             problem = f"{name!r} is text, but a model needs numbers"
             advice = (
@@ -103,10 +105,11 @@ class _DefaultInput:
         return np.stack(arrays)
 
     def _error(self, names: Sequence[str], problem: str, way_out: str = "") -> SchemaError:
+        if "varies in size" in problem and not way_out:
+            way_out = "Or give it one shape in data_schema()."
         return SchemaError(
             f"{self._file} has no input_fn(records), and the model's input cannot be derived from "
             f"the fields of the records, {listed(names)}: {problem}. Write "
             "input_fn(records), which returns features and labels."
             + (f" {way_out}" if way_out else "")
-            + (" Or give it one shape in data_schema()." if "varies in size" in problem else "")
         )

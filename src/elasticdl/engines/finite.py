@@ -104,7 +104,7 @@ def _labels_of(batch: Batch | None, trainer: Trainer) -> str:
         return records
     stop = num_classes(outputs[0].shape, batch.labels) if len(outputs) == 1 else 0
     wrong = out_of_range(batch.labels, stop) if stop else []
-    return f"{records}\n  Invalid labels in it: {in_words(wrong, stop)}." if wrong else records
+    return f"{records}\n  It has {in_words(wrong, stop)}." if wrong else records
 
 
 def check_sum(total: float, *, step: int, epoch: int) -> None:

@@ -8,6 +8,7 @@ Callers: `record_data.py`, `missing_fields.py`.
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +30,15 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.sharding.permutation import derive_seed
+from elasticdl.training.input_words import how_to_resize, images_of_two_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+# Of np.stack, np.array, torch.stack and tf.stack.
+_NEEDS_ONE_SHAPE = re.compile(
+    "must have the same shape|inhomogeneous shape|to be equal size|Shapes of all inputs must match"
+)
 
 
 def make_batch(
@@ -106,6 +113,7 @@ def _made(
         raise UserCodeError(
             f"{raised_at(error, definition.where('input'))}: the input function raised on "
             f"{where()}:\n{users_traceback(error)}{_missing_key(error, how, records, mode)}"
+            f"{_different_sizes(error, how, records, where)}"
         ) from error
     parts = made if isinstance(made, tuple) else (made,)
     if mode is Mode.PREDICTION and len(parts) > 1 and _are_of_no_record(parts[1]):
@@ -173,6 +181,18 @@ def _missing_key(error: Exception, how: RecordInput, records: Sequence[Record], 
     if how.schema is None:
         return have
     return f"{have} Only fields in data_schema() are read: add {key!r} there if the data has it."
+
+
+def _different_sizes(
+    error: Exception, how: RecordInput, records: Sequence[Record], where: Callable[[], str]
+) -> str:
+    """Return advice to append to an error if images of different sizes were stacked; else ""."""
+    if how.schema is not None or not _NEEDS_ONE_SHAPE.search(str(error)):
+        return ""
+    if not (pair := images_of_two_sizes(records)):
+        return ""
+    of_both = f"{where.of_examples(pair)}: " if isinstance(where, RecordNames) else ""
+    return f"\n  {of_both}{how_to_resize(records, pair)}"
 
 
 def _check_none_empty(

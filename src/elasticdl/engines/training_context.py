@@ -6,7 +6,6 @@ Callers: `run.py` for the process that starts a training run, `elastic/worker.py
 from __future__ import annotations
 
 import contextlib
-import difflib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -363,12 +362,11 @@ class TrainingContext:
         if self.validation is not None:
             values |= {f"val_{name}": value for name, value in metrics.items()}
         if not isinstance(values.get(wanted), float):
-            near = difflib.get_close_matches(wanted, values, n=1)
             measured = ", ".join(name for name, value in values.items() if isinstance(value, float))
             raise UsageError(
                 f"--best_metric={wanted}: "
                 f"{'not a single number' if wanted in values else 'no such metric'}"
-                f"{f'; did you mean {near[0]!r}?' if near and wanted not in values else '.'} "
+                f"{'.' if wanted in values else did_you_mean(wanted, values)} "
                 f"The metrics are {measured}."
             )
         if self.job.training.best_mode == "auto" and best_mode_of(wanted, trainer) is None:

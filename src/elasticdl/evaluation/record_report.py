@@ -119,9 +119,19 @@ class RecordReport:
         """
         result = self.writer.result
         report = Report(result.path)
-        views = write_views(report, self._folder)
+        names = [str(name) for name in self._definition.classes]
+        if len(names) > report.facts["num_classes"]:
+            # As in predictions: names of other classes than the outputs'.
+            names = []
+        views = write_views(report, self._folder, class_names=names)
         schema = getattr(self._definition.input, "schema", None)
-        write_page(report, self._folder, title=title, picture_of=pictures_of(self._source, schema))
+        write_page(
+            report,
+            self._folder,
+            title=title,
+            picture_of=pictures_of(self._source, schema),
+            class_names=names,
+        )
         notes = [*result.notes, *views.notes]
         if not self._loss_is_a_mean:
             notes.append(

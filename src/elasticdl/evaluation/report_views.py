@@ -1,6 +1,7 @@
 """Writes an evaluation report as CSV files, for spreadsheets.
 
     eval_report.csv            ,<function> ...,label,prediction,confidence,source
+                               and label_name,prediction_name if the classes have names
     eval_report_summary.csv    ,<function> ...   count mean std min 25% 50% 75% max
 
 The first column is the id and has no name, followed by one column per function under its given
@@ -31,9 +32,11 @@ from elasticdl.evaluation.report_writer import METRIC
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
 
 DEFAULT_MAX_ROWS = 200_000
 _BESIDE = ("label", "prediction", "confidence", "source")
+_NAMED = ("label", "prediction")
 _NEEDS_QUOTES = '[,"\r\n]'
 # Within these bounds, unless it is a whole number, Arrow formats a float as Python does.
 _PLAIN_FROM = 1e-3
@@ -60,6 +63,7 @@ def write_views(
     folder: OutputFolder | str | os.PathLike[str],
     *,
     name: str = "eval_report",
+    class_names: Sequence[str] = (),
     max_rows: int = DEFAULT_MAX_ROWS,
 ) -> CsvFiles:
     """Write a report as CSV files, `<name>.csv` and `<name>_summary.csv`, and return their paths.
@@ -68,6 +72,7 @@ def write_views(
         report: A report, or its path.
         folder: Folder of the files.
         name: Prefix of their names.
+        class_names: Names of the classes, by number; empty if they are unknown.
         max_rows: The first file is not written if there are more rows than this.
 
     Raises:
@@ -89,21 +94,27 @@ def write_views(
         where = folder.where(f"{name}.csv")
         with folder.scratch() as scratch, output_errors(where):
             path = scratch / "rows.csv"
-            _write_rows(report, path)
+            _write_rows(report, path, class_names)
             folder.publish(path, f"{name}.csv")
     return CsvFiles(where, folder.where(f"{name}_summary.csv"), notes)
 
 
-def _write_rows(report: Report, path: Any) -> None:
+def _write_rows(report: Report, path: Any, class_names: Sequence[str]) -> None:
     beside = [name if name not in report.metrics else f"{name} (report)" for name in _BESIDE]
     names = ["data_id", *(f"{METRIC}{name}" for name in report.metrics), *_BESIDE]
     types = report.facts["value_types"]
+    named = _NAMED if class_names and report.facts["num_classes"] else ()
+    added = [f"{name}_name" for name in named]
+    added = [name if name not in report.metrics else f"{name} (report)" for name in added]
     with path.open("wb") as file:
-        file.write(_line(["", *report.metrics, *beside]))
+        file.write(_line(["", *report.metrics, *beside, *added]))
         for table in report.batches(*names):
             columns = [
                 _texts(table[name].combine_chunks(), types.get(name.removeprefix(METRIC), ""))
                 for name in names
+            ]
+            columns += [
+                _texts(_names_of(table[name].combine_chunks(), class_names), "") for name in named
             ]
             rows = pc.binary_join_element_wise(*columns, ",")
             lines = pc.binary_join_element_wise(rows, "", "\n")
@@ -111,6 +122,12 @@ def _write_rows(report: Report, path: Any) -> None:
             start, stop = lines.offset, lines.offset + len(lines)
             offsets = np.frombuffer(lines.buffers()[1], np.int32)
             file.write(memoryview(lines.buffers()[2])[offsets[start] : offsets[stop]])
+
+
+def _names_of(numbers: Any, class_names: Sequence[str]) -> Any:
+    """Return the name of each class number; null for null, and for classes without a name."""
+    known = pc.and_(pc.greater_equal(numbers, 0), pc.less(numbers, len(class_names)))
+    return pa.array(class_names, pa.string()).take(pc.if_else(known, numbers, None))
 
 
 def _texts(column: Any, value_type: str) -> Any:

@@ -7,7 +7,7 @@ Callers: `dialects/default_input.py`, `keras/inputs.py`, `keras/failures.py`, `k
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _EACH_LABEL = ("label", "label in labels")
 # Up to how many names of features are all listed, and how many of more.
 _MAX_NAMES, _MAX_SHOWN = 10, 5
+_IMAGE_AXES = 3
 
 
 def source_of_features(*, is_default: bool) -> str:
@@ -111,6 +112,38 @@ def as_floats(features: Arrays) -> Arrays | None:
 def has_text(arrays: Arrays) -> bool:
     """Return whether any of the arrays has strings or bytes."""
     return any(array.dtype.kind in "OSU" for array in leaves(arrays))
+
+
+def images_of_two_sizes(records: Sequence[Mapping[str, Any]]) -> tuple[int, int] | None:
+    """Return the positions of two image files' records whose images differ in size; else None.
+
+    Without a schema, the records of image files have the image at its own size, and maybe a label.
+    """
+    if any(not {"image"} <= record.keys() <= {"image", "label"} for record in records):
+        return None
+    shapes = [np.shape(record["image"]) for record in records]
+    if any(len(shape) != _IMAGE_AXES for shape in shapes):
+        return None
+    others = (i for i, shape in enumerate(shapes) if shape != shapes[0])
+    return next(((0, i) for i in others), None)
+
+
+def how_to_resize(records: Sequence[Mapping[str, Any]], pair: tuple[int, int]) -> str:
+    """Return advice for images of different sizes in a model file without `data_schema()`.
+
+    Args:
+        records: Records of image files.
+        pair: Positions of two records whose images differ in size.
+    """
+    shapes = [list(np.shape(records[i]["image"])) for i in pair]
+    label = ', {"name": "label", "shape": [], "dtype": "int64"}' if "label" in records[0] else ""
+    return (
+        f"The images have different sizes, such as the shapes {shapes[0]} and {shapes[1]} (height, "
+        "width, channels). They are resized if data_schema() gives them one shape. Add to the "
+        "model file:\n"
+        "    def data_schema():\n"
+        f'        return [{{"name": "image", "shape": {min(shapes)}, "dtype": "uint8"}}{label}]'
+    )
 
 
 def text_label_advice(labels: Arrays, *, field: str = "", classes: Collection[str] = ()) -> str:

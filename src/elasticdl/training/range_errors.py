@@ -45,16 +45,18 @@ def label_mistake(
         too_few = ""
         if len(classes) > num_outputs:
             names = listed(classes[:_MAX_SHOWN]) + ", ..." * (len(classes) > _MAX_SHOWN)
-            too_few = f", but there are {len(classes):,} classes ({names})"
+            too_few = f" There are {len(classes):,} classes ({names})."
         # With all classes at hand, one record is enough to see which of them has no output.
-        records = _records_suffix(batch, batch.labels, num_outputs, most=1 if too_few else None)
-        advice = "Correct the labels, or give the model an output for each class."
+        records = _found_in(batch, batch.labels, num_outputs, most=1 if too_few else None)
+        advice = _advice_on_labels(wrong, num_outputs, len(classes))
         if num_outputs == 1 and wrong == [1]:
             advice = (
                 f"For two classes, 0 and 1, one output needs another loss: {binary_loss}. Or give "
                 "the model an output for each class."
             )
-        return DataError(f"{where}: {in_words(wrong, num_outputs)}{too_few}{records}.\n  {advice}")
+        return DataError(
+            f"{where}: the data have {in_words(wrong, num_outputs)}.{too_few}{records}\n  {advice}"
+        )
     return None
 
 
@@ -76,9 +78,10 @@ def id_mistake(
             wrong = out_of_range(arrays, num_rows)
             if wrong:
                 return DataError(
-                    f"{where}: id {_listed(wrong)} in {name}, {layer} has {num_rows} rows "
-                    f"(expected 0 to {num_rows - 1}){_records_suffix(batch, arrays, num_rows)}.\n"
-                    "  Correct the ids, or give the embedding a row for each of them."
+                    f"{where}: the data have {_numbered('id', wrong)} in {name}, but {layer} has "
+                    f"{counted(num_rows, 'row')}, for {_range('id', num_rows)}."
+                    f"{_found_in(batch, arrays, num_rows)}\n"
+                    f"  Correct the ids{_or_give(wrong, num_rows, 'the embedding', 'row')}."
                 )
     return None
 
@@ -127,17 +130,40 @@ def num_classes(outputs: Sequence[int], labels: Arrays) -> int:
 
 
 def in_words(wrong: Sequence[int], num_outputs: int) -> str:
-    """Return such as "label 7, the model has 5 outputs (expected 0 to 4)", for an error message.
+    """Return such as "label 7, but the model has 5 outputs, for labels 0 to 4", for an error.
 
     Args:
         wrong: The distinct labels that are out of range.
         num_outputs: Number of scores per example that the model returns.
     """
-    expected = f"0 to {num_outputs - 1}" if num_outputs > 1 else "0"
     return (
-        f"label {_listed(wrong)}, the model has {counted(num_outputs, 'output')} "
-        f"(expected {expected})"
+        f"{_numbered('label', wrong)}, but the model has {counted(num_outputs, 'output')}, for "
+        f"{_range('label', num_outputs)}"
     )
+
+
+def _advice_on_labels(wrong: Sequence[int], num_outputs: int, num_classes: int) -> str:
+    if num_classes > num_outputs:
+        return f"Correct the labels, or give the model {num_classes:,} outputs, one for each class."
+    or_give = _or_give(wrong, num_outputs, "the model", "output")
+    return f"Correct the labels (class numbers begin at 0){or_give}."
+
+
+def _or_give(wrong: Sequence[int], stop: int, what: str, each: str) -> str:
+    """Return ", or give the model at least 8 outputs (...)"; "" if all numbers are negative."""
+    if max(wrong) < stop:
+        return ""
+    number = "label" if each == "output" else "id"
+    least = counted(max(wrong) + 1, each)
+    return f", or give {what} at least {least} (the highest {number} + 1)"
+
+
+def _numbered(word: str, numbers: Sequence[int]) -> str:
+    return f"{word}{'s' if len(numbers) > 1 else ''} {_listed(numbers)}"
+
+
+def _range(word: str, stop: int) -> str:
+    return f"{word}s 0 to {stop - 1}" if stop > 1 else f"{word} 0"
 
 
 def _listed(numbers: Sequence[int]) -> str:
@@ -146,8 +172,8 @@ def _listed(numbers: Sequence[int]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def _records_suffix(batch: Batch, arrays: Arrays, stop: int, *, most: int | None = None) -> str:
-    """Return ", in ..." with the records that have wrong values, to append to an error message.
+def _found_in(batch: Batch, arrays: Arrays, stop: int, *, most: int | None = None) -> str:
+    """Return " Found in ..." with the records that have wrong values, to append to an error.
 
     The result is empty if the records are unknown.
 
@@ -169,5 +195,6 @@ def _records_suffix(batch: Batch, arrays: Arrays, stop: int, *, most: int | None
         return ""
     rest = len(rows) - len(rows[:most])
     if rest and batch.names_each:
-        names += f" and {rest:,} more"
-    return f", in {names}" + (" (other minibatches were not checked)" if len(rows) > 1 else "")
+        names += f", and {counted(rest, 'more record')}"
+    not_checked = " (other minibatches were not checked)" if len(rows) > 1 else ""
+    return f" Found in {names}{not_checked}."

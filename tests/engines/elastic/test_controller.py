@@ -97,7 +97,8 @@ def test_a_label_without_an_output_ends_the_job_and_names_its_records(tmp_path):
         training.wait_for_the_end(expected=4)
 
     told = training.log()
-    assert f"{model}:13: label 7, the model has 5 outputs (expected 0 to 4), in {data}" in told
+    expected = "the data have label 7, but the model has 5 outputs, for labels 0 to 4. Found in"
+    assert f"{model}:13: {expected} {data}" in told
 
 
 def test_a_silent_worker_with_the_only_copy_of_events_is_not_awaited(numbers, tmp_path):

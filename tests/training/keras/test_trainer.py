@@ -513,6 +513,41 @@ def test_predictions_of_the_export_match_the_trainer(keras, tmp_path):
     np.testing.assert_allclose(loaded.predict(batch.features, verbose=0), expected, rtol=1e-5)
 
 
+def test_the_note_on_a_class_that_keras_cannot_create_again_has_the_cause_and_advice(
+    keras, tmp_path, caplog
+):
+    from elasticdl.training.keras.export import Example, export
+
+    class Net(keras.Model):
+        def __init__(self, units=3):
+            super().__init__()
+            self.scores = keras.layers.Dense(units)
+
+        def call(self, x):
+            return self.scores(x)
+
+    class Forgetful(keras.Model):
+        def __init__(self, units, **kwargs):
+            super().__init__(**kwargs)
+            self.scores = keras.layers.Dense(units)
+
+        def get_config(self):
+            return {"name": "forgetful"}
+
+        def call(self, x):
+            return self.scores(x)
+
+    x = np.float32([[1, 2]])
+    for model in (Net(), keras.Sequential([keras.Input((2,)), Net()]), Forgetful(3)):
+        assert export(model, tmp_path, Example(x, model(x).numpy())) == ["saved_model"]
+
+    lines = [each for each in caplog.messages if "model.keras" in each]
+    for line in lines[:2]:
+        assert "Net.__init__() got an unexpected keyword argument 'trainable'. Let " in line
+        assert "Let Net.__init__ take **kwargs and pass them on, super().__init__(**kwargs)" in line
+    assert "Return 'units' from Forgetful.get_config() as well" in lines[2]
+
+
 def test_a_model_that_keras_cannot_save_is_still_exported(keras, tmp_path, caplog):
     import tensorflow as tf
 

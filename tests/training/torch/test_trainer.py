@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional
 
 from elasticdl.data.batch import Batch
-from elasticdl.definition import MetricFunctions, Mode, NamedMetric
+from elasticdl.definition import MetricFunctions, Mode, NamedMetric, RecordInput
 from elasticdl.errors import DefinitionError, UserCodeError
 from elasticdl.evaluation.metrics import add_states
 
@@ -358,6 +358,17 @@ def test_labels_in_a_column_have_advice_if_the_loss_needs_one_axis(loss, kind, a
 
     with pytest.raises(UserCodeError, match=rf"raised in training on(?s:.*)\n  .*{advice}"):
         trainer_of(definition_of(loss=loss)).train_steps(
+            [replace(batch, labels=batch.labels[:, None])]
+        )
+
+
+def test_float_class_numbers_without_an_input_function_are_to_be_converted_in_the_data():
+    definition = definition_of(loss=nn.CrossEntropyLoss())
+    default = RecordInput(lambda records: records, is_default=True)
+    batch = relabelled(batch_of(8), "float32")
+
+    with pytest.raises(UserCodeError, match="but the labels are float32: convert them in the data"):
+        trainer_of(replace(definition, input=default)).train_steps(
             [replace(batch, labels=batch.labels[:, None])]
         )
 

@@ -7,7 +7,6 @@ improves, and the metrics that callbacks monitor with those measured.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elasticdl.data.batch import describe, leaves
+from elasticdl.data.wording import nearest
 from elasticdl.sessions.checks.finding import CheckFinding, error, warning
 
 if TYPE_CHECKING:
@@ -201,12 +201,12 @@ def best(
     name = wanted.removeprefix("val_")
     better = "min" if name == "loss" else direction(name)
     if wanted not in known:
-        near = difflib.get_close_matches(wanted, known, n=1)
+        near = nearest(wanted, known)
         yield error(
             f"export.metric is {wanted!r}, which is not measured; expected one of "
             f"{', '.join(known)}.",
             config.export.where("metric"),
-            f"Did you mean {near[0]!r}?" if near else "Use one of them, or add it in compile().",
+            f"Did you mean {near!r}?" if near else "Use one of them, or add it in compile().",
         )
     elif better is not None and mode != better:
         larger = "larger" if better == "max" else "smaller"
@@ -232,12 +232,12 @@ def monitors(
     for callback in callbacks:
         wanted = getattr(callback, "monitor", None)
         if isinstance(wanted, str) and wanted not in names:
-            near = difflib.get_close_matches(wanted, names, n=1)
+            near = nearest(wanted, names)
             yield warning(
                 f"{type(callback).__name__} monitors {wanted!r}, which is not measured; expected "
                 f"one of {', '.join(names[:-2])}.",
                 where,
-                f"Did you mean {near[0]!r}?" if near else "Use one of them.",
+                f"Did you mean {near!r}?" if near else "Use one of them.",
             )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import re
 import textwrap
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -34,6 +35,11 @@ SAVED_MODEL = "saved_model"
 _RUNS_CODE = {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"}
 # Length of Keras' messages, which may contain the whole config of a model.
 _MAX_SHOWN = 200
+# What Keras writes before the error that kept it from creating a class again, several times if
+# classes are nested.
+_BEFORE_CAUSE = re.compile(r"(?:Exception encountered|Error encountered during deserialization): ")
+_UNEXPECTED = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument")
+_NOT_GIVEN = re.compile(r"(\w+)\.__init__\(\) missing \d+ required .*?argument(?:s)?: (.+)")
 # Relative to the largest output, because the exported graph may be optimized differently: it keeps
 # intermediate results in float32 where layers called one by one round each to half precision.
 _TOLERANCE = 1e-4
@@ -60,6 +66,10 @@ class Example:
 
 class ExportError(Exception):
     """A model cannot be written in a format; the message gives the reason in one line."""
+
+
+class _OtherError(ExportError):
+    """An error that is not about the arguments of a class."""
 
 
 def export(model: keras.Model, folder: Path, example: Example) -> list[str]:
@@ -111,10 +121,16 @@ def why_not_exported(model: keras.Model, example: Example) -> dict[str, str]:
 def _save(model: keras.Model, file: Path, example: Example) -> None:
     with _one_line(), _quiet():
         model.save(file)
+    classes = _classes_of(model)
     if _is_described_by_layers(model):
+        if classes:
+            # Functions, such as a custom activation, are not among the classes and may be missing
+            # here; so only an error about a class counts.
+            with contextlib.suppress(_OtherError), _one_line(_OtherError), _quiet():
+                keras.saving.load_model(file, classes, compile=False, safe_mode=False)
         return
     with _one_line(), _quiet():
-        again = keras.saving.load_model(file, _classes_of(model), compile=False)
+        again = keras.saving.load_model(file, classes, compile=False)
     inputs = map_arrays(tf.convert_to_tensor, example.inputs)
     _check_same(
         lambda: again(inputs, training=False),
@@ -294,17 +310,44 @@ def _are_close(found: Sequence[Any], expected: Sequence[Any], tolerance: float) 
 
 
 @contextlib.contextmanager
-def _one_line() -> Any:
-    """Turn any exception in the block into an ExportError with a one-line message."""
+def _one_line(other: type[ExportError] = ExportError) -> Any:
+    """Turn any exception in the block into an ExportError with a one-line message.
+
+    Args:
+        other: Class of an error that is not about the arguments of a class.
+    """
     try:
         yield
     except ExportError:
         raise
     except Exception as error:
         # Keras' messages span several lines, with codes for bold text, and may contain whole
-        # configs.
-        message = textwrap.shorten(plain(error), _MAX_SHOWN)
-        raise ExportError(f"{type(error).__name__}: {message}") from error
+        # configs; the cause is at their end.
+        cause = _BEFORE_CAUSE.split(plain(error))[-1]
+        message = textwrap.shorten(cause, _MAX_SHOWN)
+        advice = _advice_on_class(message)
+        kind = ExportError if advice else other
+        raise kind(f"{type(error).__name__}: {message}{advice}") from error
+
+
+def _advice_on_class(message: str) -> str:
+    """Return how to change a class that Keras cannot create from its config; "" for other errors.
+
+    Args:
+        message: Python's message about the call of the class.
+    """
+    if found := _UNEXPECTED.search(message):
+        return (
+            f". Let {found[1]}.__init__ take **kwargs and pass them on, "
+            "super().__init__(**kwargs): Keras adds name, trainable and dtype to the arguments "
+            "when it loads the model"
+        )
+    if found := _NOT_GIVEN.search(message):
+        return (
+            f". Return {found[2]} from {found[1]}.get_config() as well: Keras creates the class "
+            "with these values when it loads the model"
+        )
+    return ""
 
 
 @contextlib.contextmanager

@@ -189,7 +189,9 @@ def loss_advice(error: Exception) -> str:
     return f"\n  {advice}" if advice else ""
 
 
-def label_advice(error: Exception, labels: object, outputs: torch.Size | None) -> str:
+def label_advice(
+    error: Exception, labels: object, outputs: torch.Size | None, *, is_default: bool = False
+) -> str:
     """Return advice, as a separate line, on an error about the type or shape of labels.
 
     The result is empty for other errors.
@@ -198,6 +200,7 @@ def label_advice(error: Exception, labels: object, outputs: torch.Size | None) -
         error: PyTorch's exception.
         labels: The labels of the batch.
         outputs: Shape of the model's outputs for another batch, if known.
+        is_default: Whether the model file has no input function.
     """
     if not isinstance(labels, np.ndarray):
         return ""
@@ -213,7 +216,7 @@ def label_advice(error: Exception, labels: object, outputs: torch.Size | None) -
         if labels.ndim == 1 and {len(labels), outputs[1]} == {int(n) for n in found.groups()}:
             shape = (len(labels), outputs[1])
             advice = _size_advice(labels.shape, shape, is_float=is_float)
-    elif of_column := _column_advice(error, labels):
+    elif of_column := _column_advice(error, labels, is_default=is_default):
         advice = of_column
     elif _SWAPPED.search(text) or (
         not is_float and labels.ndim == 1 and "0D or 1D target tensor expected" in text
@@ -253,7 +256,9 @@ def _size_advice(target: tuple[int, ...], output: tuple[int, ...], *, is_float: 
     )
 
 
-def _column_advice(error: Exception, labels: np.ndarray[Any, Any]) -> str:
+def _column_advice(
+    error: Exception, labels: np.ndarray[Any, Any], *, is_default: bool = False
+) -> str:
     """Return advice on labels or outputs of shape `[n, 1]` where a loss needs the shape `[n]`.
 
     The result is empty for other errors.
@@ -268,10 +273,16 @@ def _column_advice(error: Exception, labels: np.ndarray[Any, Any]) -> str:
     functions = {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
     is_of_signs = not functions.isdisjoint(_OF_SIGNS)
     as_integers = '.astype("int64")' if labels.dtype.kind == "f" and not is_of_signs else ""
+    if is_default and as_integers:
+        return (
+            f"This loss needs class numbers that are integers, but the labels are {labels.dtype}: "
+            'convert them in the data, y.astype("int64"), or int(y) for each label of a data set.'
+        )
     kind = " and class numbers of type int64" if as_integers else ""
+    how = "write input_fn(records) and return" if is_default else "return"
     return (
         f"This loss needs labels of the shape {labels.shape[:1]}{kind}, but they have the shape "
-        f"{labels.shape}: return y[:, 0]{as_integers}."
+        f"{labels.shape}: {how} y[:, 0]{as_integers}."
     )
 
 

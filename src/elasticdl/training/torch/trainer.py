@@ -863,12 +863,17 @@ class TorchTrainer:
             if mistake is not None:
                 raise mistake from error
             labels = "" if batch.labels is None else f", labels {describe(batch.labels)}"
+            of_labels = failures.label_advice(
+                error,
+                batch.labels,
+                self._outputs_shape,
+                is_default=self._definition.has_default_input,
+            )
             raise UserCodeError(
                 f"{failures.place_of(error, self._definition)}: the model, its loss or its metrics "
                 f"raised in {phase(what)} on {describe(batch.features)}{labels}:\n"
                 f"{users_traceback(error)}{failures.device_advice(error)}"
-                f"{failures.label_advice(error, batch.labels, self._outputs_shape)}"
-                f"{failures.loss_advice(error)}"
+                f"{of_labels}{failures.loss_advice(error)}"
             ) from error
 
     def _outputs_again(self, batch: Batch) -> Any:
