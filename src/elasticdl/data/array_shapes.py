@@ -42,8 +42,8 @@ def shape_of(field: pa.Field) -> tuple[int, ...] | None:
 def check_shape(field: Field, stored: tuple[int, ...] | None, where: Callable[[], str]) -> None:
     """Check that the shape of a schema's field agrees with the stored shape of its values.
 
-    Two differences are accepted, because they keep the order of the values: axes of size 1, and a
-    field with a single axis.
+    Two differences are accepted, because they do not change the order of the values: axes of size 1
+    may be missing or added, and the field may be flat (a single axis).
 
     Args:
         field: The field of the schema.

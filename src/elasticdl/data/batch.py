@@ -114,7 +114,7 @@ class Batch:
 
 
 def _numbers_in_a_list(parts: Sequence[Arrays]) -> str:
-    """Return the end of an error message if a part is a list of single values, not an array.
+    """Return a phrase that completes an error message if a part is a list of single values.
 
     An example is "labels that are a list of 64 single values; make them one array or tensor, such
     as np.array(labels) or torch.tensor(labels)". The result is empty if no part is such a list.
@@ -216,8 +216,8 @@ def repeated(batch: Batch, num_examples: int) -> Batch:
 
     It is used to find models whose output for an example depends on the other examples, because
     they use statistics of the batch such as its mean: their outputs for a part of the batch differ
-    from those for the whole. Copies of an example are adjacent, so that a part has another mean
-    than the whole.
+    from those for the whole. Copies of an example are adjacent, so that the mean of a
+    part differs from that of the whole.
     """
     rows = np.sort(np.arange(num_examples) % batch.num_examples)
 
@@ -235,7 +235,7 @@ def repeated(batch: Batch, num_examples: int) -> Batch:
 def map_arrays(function: Callable[[Any], Any], tree: Arrays) -> Arrays:
     """Apply a function to every array in a nesting of dicts, lists and tuples; return the results.
 
-    The result has the same nesting. For None, it is None.
+    The result has the same nesting. None stays None.
     """
     if tree is None:
         return None

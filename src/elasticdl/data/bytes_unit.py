@@ -1,8 +1,8 @@
 """Holds units of serialized records in memory, and picks records from them to decode.
 
-A unit is a range of records that is read at once (`units.py`). Picked records of equal length are
-copied into one array and decoded there: a `bytes` object for each of them would cost more than the
-copy. If all records fit into memory, the units are joined into one as they are read: each minibatch
+A unit is a range of records that is read as a whole (`units.py`). Picked records of equal length
+are copied into one array and decoded there: a `bytes` object for each of them would cost more than
+the copy. If all records fit into memory, the units are joined into one as they are read: each minibatch
 has records from most units, and handling a thousand units would take longer than handling the
 records.
 
@@ -38,7 +38,7 @@ _PICKED_AT_ONCE = 256
 
 @dataclass(frozen=True, eq=False)
 class BytesUnit:
-    """Serialized records that are read at once, as one unit; implements `units.Unit`.
+    """A unit of serialized records in memory; implements `units.Unit`.
 
     Record i is `memory[starts[i]:stops[i]]`.
     """

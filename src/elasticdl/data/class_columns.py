@@ -1,9 +1,13 @@
-"""Names of the classes that columns of numbers denote, as in a `ClassLabel` of Hugging Face.
+"""Stores the names of the classes that a column's numbers stand for (0 = cat, 1 = dog).
 
-Data in memory is stored with these names in the metadata of its Arrow columns. Parquet files that
-`Dataset.to_parquet` of Hugging Face wrote, or the Hub serves, have them in metadata of their own.
+Hugging Face calls such a column a `ClassLabel`. Data in memory is stored with the names in the
+metadata of its Arrow columns. Parquet files that were written by Hugging Face's
+`Dataset.to_parquet`, or come from the Hub, have the names in Hugging Face's own metadata.
 
-    ClassLabel --with_class_columns--> Parquet --class_columns_of--> compared by class_numbers.py
+    ClassLabel --with_class_columns--> Parquet --class_columns_of--> names of the classes
+
+`engines/class_numbers.py` compares these names with those of the model, because a class with
+another number would be learned or evaluated wrongly.
 
 Callers: `in_memory.py` stores the names, `parquet.py` reads them.
 """
@@ -24,12 +28,12 @@ _HUGGING_FACE_KEY = b"huggingface"
 
 
 def with_class_columns(schema: pa.Schema, names: Mapping[str, Sequence[str]]) -> pa.Schema:
-    """Return a schema with the names of classes in the metadata of columns.
+    """Return a schema with the names of classes in the metadata of its columns.
 
     Args:
         schema: The schema.
-        names: Column -> the names of its classes, by number. Columns that the schema lacks are
-            ignored.
+        names: Column -> the names of its classes, in the order of their numbers from 0. Columns
+            that the schema lacks are ignored.
     """
     for column, classes in names.items():
         if (index := schema.get_field_index(column)) >= 0:
@@ -40,7 +44,7 @@ def with_class_columns(schema: pa.Schema, names: Mapping[str, Sequence[str]]) ->
 
 
 def class_columns_of(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
-    """Return column -> the names of its classes, by number, for each column that has them.
+    """Return column -> names of its classes, ordered by number, for each column that has them.
 
     Example:
         >>> import pyarrow as pa
@@ -57,7 +61,7 @@ def class_columns_of(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
 
 
 def _of_hugging_face(stored: bytes | None) -> dict[str, tuple[str, ...]]:
-    """Return the names in the metadata that the package `datasets` writes into Parquet files."""
+    """Return column -> names of its classes, from the metadata that Hugging Face writes."""
     features: Any = {}
     # The metadata of another version may look different; it only serves a check.
     with contextlib.suppress(ValueError, KeyError, TypeError):

@@ -40,9 +40,9 @@ class ColumnSummary:
         kind: `number`, `boolean`, `time`, `text`, `list`, `empty` (no value at all) or `other`.
         num_rows: Rows of the table.
         num_missing: Rows without a value; NaN counts as missing.
-        minimum: Least number; times count as numbers of seconds (see `as_seconds`). None if the
+        minimum: Smallest number; times are converted to seconds (see `as_seconds`). None if the
             column has no numbers.
-        maximum: Greatest number. None under the same condition as `minimum`.
+        maximum: Largest number. None under the same condition as `minimum`.
         mean: Mean of the numbers, also of those within lists. None under the same condition as
             `minimum`.
         deviation: Standard deviation of the numbers. None under the same condition as `minimum`.

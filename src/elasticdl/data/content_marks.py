@@ -34,7 +34,7 @@ _GZIP_TIME = slice(4, 8)
 
 
 def content_marks(uris: Sequence[str]) -> list[str]:
-    """Return a mark (its size and a hash) for each file, to detect later that a file has changed.
+    """Return a mark for each file, such as "1834-9f0c...", to detect later that it has changed.
 
     For more than `MAX_FILES` files, a single mark is returned, a hash of their sizes only.
 

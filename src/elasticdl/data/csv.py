@@ -225,7 +225,7 @@ class CSVSource:
         return records
 
     def units(self, schema: Schema | None) -> Units:
-        """Return the ranges of rows that are read at once; see `units.UnitSource`."""
+        """Divide the rows into units, ranges that are read as a whole; see `units.UnitSource`."""
         sizes = [
             index.firsts[stop] - index.firsts[first]
             for (_, index), units in zip(self._files, self._units, strict=True)
@@ -335,7 +335,7 @@ def _open(uri: str) -> tuple[CSVFile, CSVIndex]:
 
 
 def _units_of(rows: CSVIndex, at_once: int) -> list[tuple[int, int]]:
-    """Divide the blocks of a file into units, the ranges of rows that are read at once.
+    """Divide the blocks of a file into units, ranges of rows that are read as a whole.
 
     Args:
         rows: Index of the file.
@@ -379,8 +379,8 @@ def _types_in(index: DataIndex | None, uris: Sequence[str]) -> _Types | None:
 
     Args:
         index: The index, if there is one.
-        uris: Files to read. Types depend on the cells of all files, so those of an index are valid
-            only for exactly its files.
+        uris: Files to read. Types depend on the cells of all files, so the types in an index are
+            valid only if it describes exactly these files.
 
     Returns:
         Column -> type; None if the index contains no types for exactly these files.

@@ -110,7 +110,7 @@ def _with_nulls(table: pa.Table) -> pa.Table:
 def _boolean_column(
     error: pa.ArrowInvalid, index: CSVIndex, types: Mapping[str, pa.DataType], known: Sequence[str]
 ) -> str | None:
-    """Return the name of the float column in which pyarrow rejected a cell `true` or `false`.
+    """Return the name of the float column in which pyarrow rejected the cell `true` or `false`.
 
     `read_blocks` then reads this column again, as booleans. Returns None if the error has another
     cause.
@@ -185,7 +185,8 @@ def _relaxed(arrow_type: pa.DataType) -> pa.DataType:
 def _check_header(file: CSVFile, index: CSVIndex) -> None:
     """Check, once per process, that a file still has the columns that its index lists.
 
-    Does nothing if the file was opened without an index that existed before, or has no header.
+    Does nothing if the file has no header, or was opened without an existing index: the columns
+    were then read from the file itself.
 
     Raises:
         DataError: The columns differ.

@@ -1,9 +1,10 @@
 """Format of a CSV file: delimiter, encoding, decimal point and header, detected from its content.
 
-    delimiter   comma, semicolon, tab or vertical bar. Only characters that the first line contains
-                are candidates; if there are several, the one that splits the next rows into as many
-                cells as the first line; and of those, the one that makes every cell a number.
-                Anything else is an error: a wrong guess would train on columns that do not exist.
+    delimiter   comma, semicolon, tab or vertical bar. Candidates are those in the first line. Of
+                several candidates, the one that splits all rows into equally many cells is chosen;
+                if several do, the one that makes all cells below the first line numbers. If the
+                choice is still open, it is an error: a wrong guess would train on columns that do
+                not exist.
     encoding    UTF-8, or UTF-16 with a byte order mark. A file that is neither is Windows-1252,
                 the usual superset of Latin-1.
     decimal     a comma, if the delimiter is a semicolon, no number has a point, and at least one
@@ -106,7 +107,8 @@ def format_of(uri: str, head: bytes, *, is_whole: bool, is_compressed: bool = Fa
         is_compressed: Whether the file is gzip.
 
     Raises:
-        SchemaError: Several delimiters are possible.
+        SchemaError: Several delimiters are possible, or the first line may be either a header or
+            a row of numbers.
     """
     mark, encoding = next(
         ((mark, name) for mark, name in _MARKS.items() if head.startswith(mark)), (b"", "utf-8")

@@ -49,7 +49,7 @@ _SHOWN_BYTES = 80
 
 
 class CSVIndex(NamedTuple):
-    """Positions of the blocks of a CSV file: groups of consecutive rows that are parsed at once.
+    """Positions of the blocks of a CSV file: groups of consecutive rows that are parsed together.
 
     Attributes:
         header: The names of the columns.
@@ -281,7 +281,8 @@ class _Scanner:
     Attributes:
         line_start: Byte offset of the start of the line that has not ended yet.
         inside: Whether the bytes so far end within a quoted field.
-        opened_at: Byte offset of the last quote that opened or closed a field.
+        opened_at: Byte offset of the last quote that opened or closed a field. If `inside` is true,
+            this quote opened the current field; an error about an unclosed quote names it.
     """
 
     def __init__(self, offset: int, csv_format: CSVFormat) -> None:
@@ -330,7 +331,8 @@ class _Scanner:
     def _real_quotes(self, array: Array) -> Array:
         """Return the positions, in a chunk of code units, of the quotes that open or close a field.
 
-        Other quotes are content, such as that in `5" disk`. Updates the state for the next chunk.
+        Other quotes are content, such as that in `5" disk`. The last character is stored, to decide
+        about a quote at the start of the next chunk.
         """
         quotes = np.flatnonzero(array == _QUOTE)
         before = array[quotes - 1]
@@ -346,7 +348,10 @@ class _Scanner:
         return quotes
 
     def _opens(self, before: Array) -> Array:
-        """Return, for each character of an array, whether a quote after it may open a field."""
+        """Return, for each character of an array, whether a quote after it may open a field.
+
+        These characters are the delimiter, line ends and quotes.
+        """
         return np.isin(before, self._before_a_field)
 
 

@@ -76,7 +76,10 @@ def arrow_types(files: Sequence[tuple[CSVFile, CSVIndex]]) -> dict[str, pa.DataT
 
 
 def _warn_of(name: str, odd: OddValue) -> None:
-    """Log that a column is text because of a few of its cells, unless these look like classes."""
+    """Warn that a column is text because of a few odd cells, and name the first of them.
+
+    There is no warning if its cells look like class names: few distinct values, each repeated.
+    """
     file, index, block = odd.batch
     cells = parse_blocks(file, index, (block, block + 1), {name: pa.string()}).column(name)
     value = cells[odd.row].as_py()

@@ -108,7 +108,7 @@ class IndexedSource(Protocol):
 
 @runtime_checkable
 class InferringSource(IndexedSource, Protocol):
-    """An `IndexedSource` that infers the types of its columns from the cells, without a schema."""
+    """An `IndexedSource` that infers column types from its cells if there is no schema: CSV."""
 
     def infer_types(self) -> None:
         """Infer the types from all cells, once; `index` includes them afterwards."""

@@ -78,9 +78,10 @@ class ExampleGroup(Protocol):
 
     @property
     def conversion_advice(self) -> str:
-        """Advice for values of the wrong kind or shape, to which an error may add "or ...".
+        """How to correct values of the wrong kind or shape in the data, for an error message.
 
-        An example is "Convert the column, as with astype() in pandas".
+        An example is "Convert the column, as with astype() in pandas". The error may continue with
+        an alternative: "or correct the dtype in data_schema()".
         """
         ...
 

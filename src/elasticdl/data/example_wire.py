@@ -272,7 +272,8 @@ class ExpectedLayout:
     def of(cls, layout: Layout) -> ExpectedLayout | None:
         """Return a parser for records like the one with this layout.
 
-        Returns None if one of its fields has no payload or several: it can then not be used.
+        Returns None if one of the fields has no payload, or several: `layout_of` then has to find
+        the payloads of every such record.
         """
         is_simple = all(len(feature.ranges) == 1 for feature in layout.values())
         return cls(layout) if is_simple else None

@@ -183,7 +183,8 @@ class Field:
             where: The field and the record, for an error message.
 
         Raises:
-            SchemaError: The shape or the kind of the value is wrong, or a number would change.
+            SchemaError: The shape or the kind of the value is wrong, or the field's dtype would
+                change a number.
         """
         # As objects: numpy's own arrays of bytes lose the zeros at the end of a value.
         wanted = STRING if self.dtype == STRING else None
@@ -311,7 +312,9 @@ def digits(array: Array) -> Array:
 
 
 def first_changed(array: Array, dtype: np.dtype[Any]) -> int | None:
-    """Return the index (in row order) of the first number that `dtype` would change, or None.
+    """Return the index (in row order) of the first number that `dtype` would change.
+
+    Returns None if it would change no number.
 
     Rounding from one floating dtype to a shorter one is not a change; becoming infinite is.
     """

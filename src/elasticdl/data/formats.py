@@ -1,7 +1,7 @@
 """Detection of a file's format, by its name or by its first bytes.
 
-A format is a name, such as "csv". To add one: `BUILT_IN` and `EXTENSIONS` here, its reader in
-`sources.py`. The format of a plugin is detected by the file's extension only.
+A format is a name, such as "csv". To add a format, extend `BUILT_IN` and `EXTENSIONS` here, and add
+its reader to `sources.py`. The format of a plugin is detected by the file's extension only.
 
 Callers: `find_files.py`, `sources.py`, `data_index.py`.
 """

@@ -8,7 +8,7 @@ also as floating-point numbers; transparency is dropped. As in Keras and torchvi
 orientation in EXIF metadata is ignored, and of an animation only the first frame is read. For an
 integer dtype, interpolated values are rounded.
 
-Pillow is imported here only. Which files are images is decided in `formats.py`.
+Pillow is imported here only. `formats.py` decides which files are images.
 
 Callers: `image_unit.py`; `images.py` for sizes.
 """

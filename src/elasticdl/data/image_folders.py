@@ -6,7 +6,7 @@
 
 A folder with images directly in it is flat; otherwise its folders are classes. Hidden files and
 folders, folders of thumbnails, and files that are not images are skipped, as Keras and torchvision
-skip them. Images in a format that is not read are an error; otherwise they would be lost silently.
+skip them. An image in an unsupported format is an error: skipping it would silently lose data.
 
 The caller passes a `Place`, which lists local or remote folders. Files are not opened.
 
@@ -149,14 +149,16 @@ def classes_of(uris: Sequence[str], roots: Iterable[str]) -> list[str | None]:
 
 
 def _first_below(folder: str, named: set[str]) -> str | None:
-    """Return the name of the folder directly below the outermost folder that the user named.
+    """Return the class of an image: the folder directly below the one that the user named.
+
+    If the user named several folders that contain the image, the outermost one counts.
 
     Args:
         folder: URI of the folder of an image.
         named: URIs of the folders that the user named.
 
     Returns:
-        The name; None if `folder` is not inside of a named folder.
+        The folder's name; None if `folder` is not inside of a named folder.
     """
     found = None
     above, slash, inner = folder.rpartition("/")

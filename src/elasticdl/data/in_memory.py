@@ -1,13 +1,12 @@
 """Stores data that users pass as Python objects in a Parquet file, which any engine reads by row.
 
-    DataFrame of pandas, Dataset of Hugging Face                           its columns; if it has a
-                                                                           transform, its rows
-    Arrow table, DataFrame of polars, whatever has Arrow's interface       its columns
-    dict of arrays                                                         one column for each
-    list of dicts                                                          one row for each
-    (x, y), or x alone                                                     columns x and y; those of
-                                                                           x, if it is a table
-    tf.data.Dataset, PyTorch Dataset or DataLoader                         its elements, in order
+    DataFrame of pandas                                its columns
+    Dataset of Hugging Face                            its columns; with a transform, its rows
+    Arrow table, polars, any Arrow-compatible object   its columns
+    dict of arrays                                     one column for each array
+    list of dicts                                      one row for each dict
+    (x, y), or x alone                                 columns x and y; for a table x, its columns
+    tf.data.Dataset, PyTorch Dataset or DataLoader     its elements, in order
 
     data --arrow_rows--> batches of rows --store--> FOLDER/CONTENT_HASH.parquet
 
@@ -15,9 +14,9 @@ Training reads records by number, in each epoch, on several processes and after 
 rows are written once. The name of the file is a hash of the content: the same data is the same file
 in each run, and a run cannot be resumed with other data.
 
-An array of more than two dimensions becomes a column of lists with the values of a row. Their shape
-is stored beside them (`array_shapes.py`): the reader returns values of this shape, and rejects
-another one in the model file's `data_schema()`. The names of the classes of a Hugging Face
+An array of more than two dimensions becomes a column of flat lists, one for each row. The shape of
+a row is stored with the column (`array_shapes.py`): the reader returns values of this shape, and
+rejects a `data_schema()` of the model file with another shape. The names of the classes of a Hugging Face
 `ClassLabel` are stored in the same way (`class_columns.py`).
 
 `memory_tables.py` converts tables, `memory_elements.py` reads data sets of elements. Callers:

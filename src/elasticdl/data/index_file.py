@@ -3,7 +3,7 @@
     data index, data prepare --write--> FOLDER/.elasticdl-index --find--> the requested part
 
 There is one index file for each folder with data files. It names the files without the folder, so
-that it may be moved with them. An index file is used only while it agrees with one listing of its
+that it may be moved with them. An index file is used only if it agrees with a listing of its
 folder: the same files, with the same sizes and versions. Otherwise a warning is logged, and the
 files are opened as if it did not exist.
 
@@ -67,7 +67,7 @@ def find_index(uris: Sequence[str]) -> DataIndex | None:
     """Return an index of some or all of the files, from the index files in their folders.
 
     An index file that does not agree with its folder is ignored, with a warning. The result is None
-    if no index file is left, or if they are of different formats.
+    if no index file remains, or if those that remain describe files of different formats.
 
     Args:
         uris: Files, as `find_files` returns them.

@@ -94,8 +94,8 @@ class InflatedFile:
     def _find(self, position: int) -> int:
         """Return the number of the compressed block that contains a decompressed position.
 
-        Decompresses the file as far as needed. For a position after the end of the file, it returns
-        the number of all blocks.
+        Decompresses the file as far as needed. For a position after the end of the file, the result
+        is the total number of blocks.
         """
         with self._lock:
             while self._starts[-1] <= position and len(self._starts) <= self._num_blocks:

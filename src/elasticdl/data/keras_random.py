@@ -1,10 +1,11 @@
 """Makes Keras's random numbers in users' input functions depend only on a given seed.
 
 Everything in Keras that draws random numbers, such as `keras.random.normal` or a `RandomFlip`
-layer, takes its seeds from a `SeedGenerator`. That generator belongs to a layer, to the user's file
-or to the thread, and its state advances from batch to batch. No checkpoint contains this state, and
-a model may use the same layer in another thread. So in the thread that prepares batches, and only
-there, a substitute replaces each generator. Each batch or pipeline has its own substitutes.
+layer, takes its seeds from a `SeedGenerator`. That generator belongs to a layer, to the user's
+model file or to the thread, and its state advances from batch to batch. No checkpoint contains this
+state, and a model may use the same layer in another thread. So in the thread that prepares batches,
+and only there, a substitute replaces each generator. Each batch or pipeline has its own
+substitutes.
 
 Callers: `engines/randomness.py` and `training/framework_settings.py`, where Keras is loaded anyway.
 """
@@ -95,7 +96,7 @@ def _install() -> None:
 
 
 def random_state() -> Any:
-    """Return this thread's global Keras seed, its global `SeedGenerator`, and the state of that.
+    """Return this thread's global Keras seed, its global `SeedGenerator`, and that one's state.
 
     `set_random_state` restores all three.
     """

@@ -1,4 +1,6 @@
-"""Reads a user's data set (tf.data, PyTorch) element by element as rows; rejects random ones.
+"""Reads a user's data set (tf.data, PyTorch) element by element as rows.
+
+A data set whose elements change from one reading to the next is rejected.
 
     tf.data.Dataset                  its elements, or the rows of its batches
     PyTorch Dataset, DataLoader      its items; of a DataLoader, those of its data set
@@ -77,8 +79,8 @@ class Elements:
         read: Function () -> the elements: dicts, pairs (x, y), or x alone.
         num_rows: Number of elements; None if it is unknown.
         batch_size: Size of the user's batches, if the elements were split from batches; else None.
-        position_format: Where the data set raised, for an error: "on item {} (counted from 0)". The
-            placeholder `{}` stands for the number of elements that were read before.
+        position_format: Phrase that says in an error where the code of the data set raised, such as
+            "on item {} (counted from 0)"; `{}` is replaced by the number of elements read before.
         data_set: The data set itself, if its items are numbered, as in PyTorch; else None.
     """
 
@@ -89,7 +91,9 @@ class Elements:
     data_set: Any = None
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield a dict of arrays per element, after checking that the elements are not random.
+        """Yield a dict of arrays per element, after checking that elements do not change.
+
+        For this check, the first elements are read twice.
 
         Raises:
             UsageError: The elements are random, or of another kind.
@@ -100,7 +104,7 @@ class Elements:
 
 
 def elements_of(data: Any) -> Elements | None:
-    """Return the elements of a data set; None for any other object.
+    """Return an `Elements` that reads a tf.data or PyTorch data set; None for other objects.
 
     Raises:
         UsageError: The data set is random or infinite, or has no length.
@@ -117,7 +121,11 @@ def elements_of(data: Any) -> Elements | None:
 
 
 def num_repetitions(data: Any) -> int:
-    """Return how often a `tf.data` pipeline repeats its examples, by `repeat(n)`; else 1."""
+    """Return how many times a `tf.data` pipeline yields its examples: n if it has `repeat(n)`.
+
+    The result is 1 without such a step, for an endless `repeat()`, and for other data. Repeated
+    examples must not be split for validation: copies would be on both sides.
+    """
     root, kinds = kinds_of(data)
     if root != "tensorflow" or "DatasetV2" not in kinds:
         return 1
@@ -131,8 +139,9 @@ def num_repetitions(data: Any) -> int:
 def joined_with_itself(data: Any) -> str:
     """Return the name of the function that joined a data set with itself, such as `concatenate()`.
 
-    Only the very same object is recognised, not another data set with the same examples. The result
-    is empty if there is none.
+    Such data must not be split for validation: the same example would be on both sides. Only the
+    very same object is recognised, not another data set with the same examples. The result is empty
+    if the data set was not joined with itself.
     """
     root, kinds = kinds_of(data)
     if root == "tensorflow" and "DatasetV2" in kinds:
@@ -162,7 +171,10 @@ def _has_twice(values: Sequence[Any]) -> bool:
 
 
 def _read_from(dataset: Any) -> Any:
-    """Return the data set that a `tf.data` pipeline reads, if it yields all of its elements."""
+    """Return the data set that a `tf.data` pipeline reads before its last steps.
+
+    Only steps such as `map`, `prefetch` and `cache`, which use every element, are skipped.
+    """
     while any(word in type(dataset).__name__ for word in (*_UNCHANGED, "Map")):
         (dataset,) = dataset._inputs()  # noqa: SLF001 - as in `_steps`
     return dataset
@@ -173,7 +185,7 @@ def _read(elements: Iterable[Any], position_format: str) -> Iterator[Any]:
 
     Args:
         elements: The elements.
-        position_format: Where the data set raised; see `Elements`.
+        position_format: Phrase that says where the data set raised; see `Elements`.
 
     Raises:
         UserCodeError: The code raised. The error names the element and the user's line.
@@ -235,9 +247,9 @@ def pair(x: Any, y: Any) -> dict[str, Any]:
 
 
 def _check_same_again(elements: Callable[[], Iterable[Any]], data_set: Any) -> None:
-    """Check that a data set is not random, as after augmentation, by reading its start twice.
+    """Check that a data set yields the same elements each time, by reading its first ones twice.
 
-    The elements are stored only once, so random values would be the same in all epochs.
+    The elements are stored only once, so random augmentation would be the same in all epochs.
 
     Args:
         elements: Function () -> the elements, from the first one.
@@ -259,13 +271,13 @@ def _check_same_again(elements: Callable[[], Iterable[Any]], data_set: Any) -> N
 def _random_item(
     data_set: Any, item: int, first: Mapping[str, bytes], again: Mapping[str, bytes]
 ) -> str:
-    """Return the error for an item of a PyTorch or Hugging Face data set that is random.
+    """Return the error message about an item that differs each time it is read.
 
     Args:
-        data_set: The data set.
+        data_set: The PyTorch or Hugging Face data set.
         item: Number of the item.
-        first: Digests of its fields, by name.
-        again: Digests when the item was read again.
+        first: Digests of the item's fields, by name.
+        again: Digests of the same fields when the item was read again.
     """
     names = [name for name in {**first, **again} if first.get(name) != again.get(name)]
     while type(data_set).__name__ == "Subset" and type(data_set).__module__.startswith("torch."):
@@ -400,8 +412,8 @@ def _repeats_its_order(step: Any) -> bool:
     """Return whether a `shuffle` step gives the same order in every epoch and every process.
 
     Raises:
-        UsageError: The order is the same in every epoch, but it has no seed, so it would be another
-            one in the next process.
+        UsageError: The order is the same in every epoch, but has no seed: another process would get
+            a different order.
     """
     if getattr(step, "_reshuffle_each_iteration", True) is not False:
         return False
@@ -415,7 +427,7 @@ def _repeats_its_order(step: Any) -> bool:
 
 
 def _draws(step: Any) -> bool:
-    """Return whether a function in a `tf.data` step, such as that of `map`, uses random numbers."""
+    """Return whether the user's function in a `tf.data` step such as `map` uses random numbers."""
     for each in step._functions():  # noqa: SLF001
         graph = each.function.graph.as_graph_def()
         nodes = [*graph.node, *(node for fun in graph.library.function for node in fun.node_def)]

@@ -1,4 +1,4 @@
-"""Tables in memory: converts objects with columns, of any package, to Arrow tables for a job.
+"""Converts tables that users have in memory, of any package, to Arrow tables.
 
     DataFrame of pandas, Dataset of Hugging Face, Arrow table, DataFrame of polars, list of dicts
 
@@ -85,7 +85,7 @@ def _check_dense(frame: Any) -> None:
     """Check that no column of a DataFrame of pandas is sparse, which Arrow cannot convert.
 
     Raises:
-        UsageError: One is.
+        UsageError: A column is sparse.
     """
     for name, dtype in frame.dtypes.items():
         if type(dtype).__name__ == "SparseDtype":
@@ -96,7 +96,7 @@ def _check_dense(frame: Any) -> None:
 
 
 def _note_levels(frame: Any) -> None:
-    """Warn of columns of a DataFrame that have several levels, whose names become one text."""
+    """Warn if a DataFrame has multi-level column names (MultiIndex), which become text."""
     if getattr(frame.columns, "nlevels", 1) > 1 and len(frame.columns):
         _log.warning(
             "The DataFrame has columns of several levels (MultiIndex); the names are text such as "
@@ -109,7 +109,7 @@ def _note_levels(frame: Any) -> None:
 def _row_advice(data: Any) -> str | None:
     """Return advice for a pandas Series that seems to be a row of a DataFrame.
 
-    Such a Series has the names of columns as its index. None for other objects.
+    Such a Series has the names of columns as its index. The result is None for other objects.
     """
     labels = list(data.index) if type(data).__name__ == "Series" and hasattr(data, "index") else []
     if not labels or not all(isinstance(label, str) for label in labels):
@@ -141,7 +141,7 @@ def _of_hugging_face(data: Any) -> pa.Table | None:
 def class_names(data: Any) -> dict[str, list[str]]:
     """Return column -> the names of its classes, for each `ClassLabel` of a Hugging Face `Dataset`.
 
-    Empty for other data, also for the objects of the package that `table_of` refuses.
+    Empty for any other data, such as a `DatasetDict`.
     """
     root, kinds = kinds_of(data)
     if root != "datasets" or "Dataset" not in kinds:
@@ -166,7 +166,7 @@ def rows_of_hugging_face(data: Any) -> Sequence[Any]:
 
 
 def _with_its_columns(data: Any) -> Any:
-    """Return a Hugging Face `Dataset` without the columns that its format hides.
+    """Return a Hugging Face `Dataset` with only the columns that its `set_format` selects.
 
     A data set with a transform is returned unchanged, because the transform receives and returns
     the right columns by itself.
@@ -255,9 +255,10 @@ def _check_distinct(names: Sequence[str]) -> None:
 
 
 def plain_table(table: pa.Table) -> pa.Table:
-    """Return a table without metadata, dictionary-encoded columns and string or binary views.
+    """Return a table without metadata, and with plain column types.
 
-    Tables with equal data then compare equal.
+    Dictionary-encoded values and string or binary views are converted, so that tables with equal
+    data compare equal.
 
     Raises:
         DataError: Two columns have the same name.

@@ -24,7 +24,7 @@ class PaddedParts:
     Attributes:
         whole: The batch.
         parts: Its first examples and the rest.
-        of_labels: Whether the padding of labels or sample weights differs, not only of features.
+        of_labels: Whether the padding differs in labels or sample weights, not only in features.
     """
 
     whole: Batch
@@ -36,7 +36,7 @@ def padded_parts(batch: Batch, before: Batch | None = None) -> PaddedParts | Non
     """Return a batch and its two parts, each padded by the user's input function.
 
     Args:
-        batch: The batch, with its `remake`.
+        batch: The batch, whose `remake` makes the parts.
         before: The previous batch. Only used if `batch` has a single example and so cannot be
             divided: the two batches are then the parts of a larger one.
 

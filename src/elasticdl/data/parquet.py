@@ -144,15 +144,15 @@ class ParquetSource:
         return DataIndex("parquet", tuple(map(_entry, self._files)))
 
     def class_columns(self) -> dict[str, tuple[str, ...]]:
-        """Return the names of classes in the first file; see `record_source.HasClassColumns`."""
+        """Return the class names stored in the first file; see `record_source.HasClassColumns`."""
         return class_columns_of(_schema(self._files[0])) if self._files else {}
 
     def arrow_schema(self) -> pa.Schema:
-        """Return the columns; see `record_source.TableSource`."""
+        """Return names and types of all columns; see `record_source.TableSource`."""
         return common_schema([(file.uri, _schema(file)) for file in self._files])
 
     def arrow_tables(self) -> Iterator[pa.Table]:
-        """Yield all rows; see `record_source.TableSource`."""
+        """Yield all rows as Arrow tables, in order; see `record_source.TableSource`."""
         schema = self.arrow_schema()
         for index in range(len(self._files)):
             for table in self.tables(index):
@@ -185,7 +185,7 @@ class ParquetSource:
         return records
 
     def units(self, schema: Schema | None) -> Units:
-        """Return the row groups; see `units.UnitSource`."""
+        """Return the row groups as units, each read as a whole; see `units.UnitSource`."""
         memory_bytes = 0
         for file in self._files:
             wanted = set(_wanted(file, schema))
@@ -271,7 +271,8 @@ class _ThreadCache(threading.local):
 def _wanted(file: _File, schema: Schema | None) -> tuple[str, ...]:
     """Return the columns of a file to read: those in the schema, or all.
 
-    All are read without a schema, or if a field is missing: the error can then name the columns.
+    All columns are returned without a schema, or if a field of the schema is missing: the error
+    about that field can then name the columns.
     """
     if schema is None:
         return file.columns

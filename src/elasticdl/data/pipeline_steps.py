@@ -145,8 +145,8 @@ def _yields(create_dataset: Callable[[Any], Any], nothing: Any) -> bool:
 class _StepChecker:
     """Finds steps of a `tf.data` pipeline that behave differently on parts of the data.
 
-    A dataset knows only the datasets that it reads, so steps are visited from the last one back to
-    the records.
+    A dataset only refers to the datasets that it reads, so steps are visited from the last one back
+    to the records.
 
     Args:
         records: The dataset of records, with which the pipeline begins.

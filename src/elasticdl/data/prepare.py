@@ -1,6 +1,6 @@
 """Data preparation (`elasticdl data prepare`): writes record files from input files, in parallel.
 
-    input files --plan--> parts --kept if up to date--> made by processes --> output, its index
+    input files --plan--> parts --if not up to date--> made by processes --> output and its index
                                                             |
                                      a function raised: all processes stop, finished parts stay
 

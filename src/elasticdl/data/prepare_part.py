@@ -9,8 +9,8 @@ The accepted signatures and results of the function are defined here:
     -> bytes                    one record, serialized already
     -> a generator or a list    several records, each in one of these forms
 
-This runs in its own process. Errors are returned, not raised: a user's exception may not survive
-being sent to the other process.
+This runs in a process of its own. Errors are returned, not raised, because an exception of the
+user's code cannot always be sent to another process.
 
 Callers: `prepare.py`.
 """

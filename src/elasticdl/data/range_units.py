@@ -1,6 +1,6 @@
 """Divides sources that do not offer units, such as a user's own reader, into ranges of records.
 
-A unit is a part of a source that is read at once (see `units.py`); here, a range is a unit.
+A unit is a part of a source that is read as a whole (see `units.py`); here, each range is a unit.
 
 Callers: `unit_reader.py`.
 """
@@ -28,7 +28,7 @@ _ARRAY_BYTES, _RECORD_BYTES = 112, 232
 
 
 class ListUnit:
-    """A list of records that are read at once, from a source that does not offer units itself.
+    """A unit with a list of records, from a source that does not offer units itself.
 
     Args:
         given: The records, all decoded or all serialized.

@@ -42,7 +42,7 @@ class RecordFile:
 
 @runtime_checkable
 class RecordSource(Protocol):
-    """Records that are read by number, from any storage."""
+    """Interface of a reader: records that are read by number, from any storage."""
 
     @property
     def files(self) -> Sequence[RecordFile]:
@@ -87,20 +87,20 @@ class RecordSource(Protocol):
 
 @runtime_checkable
 class HasClassNames(Protocol):
-    """A record source whose labels are class numbers, and that knows the names of the classes."""
+    """A record source whose labels are class numbers, and that provides the classes' names."""
 
     @property
     def classes(self) -> Sequence[str]:
-        """Name of each class, in the order of their numbers from 0; empty if they have none."""
+        """Name of each class, in the order of their numbers from 0; empty if it has no classes."""
         ...
 
 
 @runtime_checkable
 class HasClassColumns(Protocol):
-    """A record source that may know the names of the classes that columns of numbers denote."""
+    """A record source that may provide the class names for numbers in a column (0 = cat)."""
 
     def class_columns(self) -> Mapping[str, Sequence[str]]:
-        """Return column -> the names of its classes, by number; empty if none are known.
+        """Return column -> names of its classes, ordered by number; empty if none are known.
 
         Raises:
             DataError: A file cannot be read.
@@ -112,8 +112,8 @@ class HasClassColumns(Protocol):
 class TableSource(Protocol):
     """A `RecordSource` whose records are rows of tables.
 
-    Its own methods return all columns unchanged. `read_records`, in contrast, needs a schema for
-    missing values, and leaves out columns of types that cannot be a field.
+    The methods defined here return all columns unchanged. `read_records`, in contrast, leaves out
+    columns that cannot be a field, and accepts missing values only if a schema allows them.
     """
 
     def arrow_schema(self) -> pa.Schema:

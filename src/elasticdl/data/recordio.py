@@ -154,7 +154,7 @@ class RecordIOSource:
         return decode_records(records, schema, lambda i: self._numbering.name(start + i))
 
     def units(self, schema: Schema | None) -> Units:
-        """Return the chunks; see `units.UnitSource`.
+        """Return the chunks as units, each read as a whole; see `units.UnitSource`.
 
         Raises:
             CorruptDataError: One of the chunks sampled to estimate the compression ratio is

@@ -6,7 +6,7 @@
 
 The checksum is the CRC-32 (IEEE) of the payload as stored. Compressors: 0 none, 1 snappy in
 its framing format (https://github.com/google/snappy/blob/main/framing_format.txt), one stream per
-chunk, 2 gzip. `recordio.py` knows the chunks of a file, and chooses the one to read.
+chunk, 2 gzip. `recordio.py` finds the chunks of a file, and chooses the one to read.
 
 Callers: `recordio.py`.
 """

@@ -52,7 +52,7 @@ class NoValueError(SchemaError):
 
     Args:
         message: The error message.
-        problem: Its beginning, without advice: the row, and the name of the column.
+        problem: The beginning of `message`, which names the row and the column, without advice.
         column: Name of the column.
     """
 

@@ -1,6 +1,6 @@
-"""Arranges serialized records of equal length as the rows of one array, to decode them at once.
+"""Arranges serialized records of equal length as the rows of one array, to decode them together.
 
-Many records are decoded at once if they are in one 2-D array. How they are copied there depends on
+Records in one 2-D array are decoded together, which is faster. How they are copied there depends on
 their storage: `Listed` copies them from a list, `bytes_unit.py` directly from the units of a
 source, without a `bytes` object for each.
 

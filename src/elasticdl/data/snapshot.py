@@ -65,8 +65,8 @@ class FileSnapshot:
         num_training: Number of rows to train on.
         num_validation: Number of rows that are held out.
         columns: Summary of each column, over all rows.
-        held_out_summary: Summary, over the held-out rows only, of the column that `held_column` of
-            `write_snapshot` named; None if it named no column.
+        held_out_summary: Summary, over the held-out rows only, of the column that was passed to
+            `write_snapshot` as `held_column`; None if that was None.
     """
 
     folder: str

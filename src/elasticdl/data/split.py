@@ -5,8 +5,8 @@
 The side of the split that a record is on depends on nothing else: not on the seed, the order, the
 number of workers or the other files. So every process computes the same split without reading a
 record, and adding files leaves all other records where they are. The folder of a file does not
-count, so the data can be moved. (A hash of the content would put duplicates on one side, but needs
-a read of everything.)
+count, so the data can be moved. (A hash of the content would put duplicates on one side, but would
+require reading all records.)
 
 Nothing is opened here. `split_source.py` reads the records of one side.
 

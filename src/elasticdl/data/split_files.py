@@ -65,7 +65,7 @@ class WrittenPart(NamedTuple):
 
 
 class Progress(Protocol):
-    """Receives the progress of a split."""
+    """Interface of a callback that receives the progress of a split."""
 
     def __call__(self, title: str, done: int, total: int) -> None:
         """Report that `done` of `total` records are processed in the pass called `title`."""
@@ -86,9 +86,9 @@ def split_files(
         data: Names of files, folders or patterns, separated by commas.
         output: The folder to write; it must be new or empty, and on this machine.
         parts: The parts.
-        stratify: Name of a field whose values are divided evenly among the parts.
-        seed: The part of a record is a function of the seed, the name of its file, its number
-            in it, and the value of the field.
+        stratify: Name of a field, such as the label: the records with each value of it are divided
+            among the parts by their shares. None: divide all records without regard to values.
+        seed: Determines which records each part gets. The same data and seed give the same parts.
         on_progress: Called with the progress.
 
     Returns:

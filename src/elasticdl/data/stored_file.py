@@ -1,4 +1,4 @@
-"""Stored files: reads bytes by position from any storage. Readers use no other access to storage.
+"""Stored files: reads bytes by position from any storage. All readers access storage through it.
 
 Plain paths and `file://` are read with the operating system's own calls, everything else
 (`s3://`, `gs://`, `memory://`, ...) through fsspec. Nothing stays open between two reads: a

@@ -289,7 +289,7 @@ class _TableGroup:
         where: Function (i) -> name of row i, for an error message.
 
     Raises:
-        SchemaError: A field of the schema has a column of a type that it cannot be read from.
+        SchemaError: The type of a column does not suit its field in the schema.
     """
 
     may_lack_fields = False
@@ -442,7 +442,7 @@ class _TableGroup:
 
         Args:
             name: Name of the column.
-            field_name: Name of the field that the column belongs to, alone or with others.
+            field_name: Name of the field that consists of this column, or of it and other columns.
 
         Raises:
             SchemaError: A value is missing and the field is not nullable, or cannot be converted.

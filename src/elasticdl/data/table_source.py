@@ -1,6 +1,6 @@
 """Summarises the columns of a table source, and finds column types that fit all its files.
 
-A text column whose values are nearly all numbers or dates is named in a warning.
+A warning names each text column in which nearly all values are numbers or dates.
 
 Callers: `parquet.py`, `engines/table_params.py`.
 """

@@ -84,7 +84,10 @@ def seconds(column: pa.Array) -> Array:
 
 
 def are_times(column: pa.Array) -> bool:
-    """Return whether timestamps parsed from strings are plausible: no year is before 1000."""
+    """Return whether timestamps parsed from strings are plausible: no year is before 1000.
+
+    Otherwise, the strings were probably parsed with a wrong format.
+    """
     earliest = pc.min(column.cast(pa.timestamp("s"), safe=False)).as_py()
     return earliest is None or earliest >= _FIRST_YEAR
 
@@ -97,7 +100,8 @@ def parsed_seconds(column: pa.Array, where: Callable[[int], str]) -> Array:
         where: Function (i) -> name of the i-th of them, for an error message.
 
     Returns:
-        int64 if all are whole seconds in one form without a zone, else float64.
+        int64 if all strings are whole seconds, in the same format and without a time zone; else
+        float64.
 
     Raises:
         SchemaError: A string is neither a date or time nor a number.
@@ -135,7 +139,7 @@ def parsed_seconds(column: pa.Array, where: Callable[[int], str]) -> Array:
 
 
 def _parsed(text: str) -> float:
-    """Return the seconds of a date, a time or a number; NaN for a missing value.
+    """Convert the text of a date, a time or a number to seconds; NaN for a missing value.
 
     Raises:
         ValueError: It is none of these.

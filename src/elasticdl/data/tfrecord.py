@@ -171,7 +171,7 @@ class TFRecordSource:
         return decode_records(records, schema, lambda i: self._numbering.name(start + i))
 
     def units(self, schema: Schema | None) -> Units:
-        """Return the ranges of records that are read at once; see `units.UnitSource`."""
+        """Divide the records into units, ranges read as a whole; see `units.UnitSource`."""
         del schema
         sizes = [np.diff(np.array(firsts, np.int64)) for firsts in self._units]
         memory_bytes = sum(starts[-1] for starts in self._starts)
@@ -203,7 +203,7 @@ class TFRecordSource:
 
 
 def _unit_firsts(starts: array[int], at_once: int) -> list[int]:
-    """Split a file into units that are read in one go.
+    """Split a file into units, ranges of records that are read as a whole.
 
     Args:
         starts: Byte offset of each record, then the end of the file.
@@ -244,7 +244,7 @@ def _unpacked(entry: FileEntry) -> _Opened:
 
 
 def _is_compressed(stored: StoredFile) -> bool:
-    """Return whether a file is a gzip or zlib stream, rather than records that look like one."""
+    """Return whether a file is a gzip or zlib stream, not a TFRecord file that begins like one."""
     data = stored.read(0, _HEADER.size)
     if len(data) == _HEADER.size and _length(data, 0) is not None:
         return False

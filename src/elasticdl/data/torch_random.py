@@ -29,7 +29,7 @@ _OF_GPUS = ("manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state
 
 
 class _Threads(threading.local):
-    """The generators of this thread's open `UseGenerator` blocks, the innermost block's last."""
+    """The generators of the `UseGenerator` blocks that this thread is in, the innermost last."""
 
     def __init__(self) -> None:
         self.generators: list[torch.Generator] = []

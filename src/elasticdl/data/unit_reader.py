@@ -4,7 +4,7 @@
                                ^
                                `-- the units used last are kept, `CACHE_BYTES` of them
 
-A unit is a part of a source that is read at once, such as a chunk of RecordIO; see `units.py`.
+A unit is a part of a source that is read as a whole, such as a chunk of RecordIO; see `units.py`.
 
 Contract, checked for every reader by `tests/contracts/test_record_source.py`: gathered records are
 those that `read_records` and `read_bytes` return, whatever their order.
@@ -45,7 +45,7 @@ class Gathered:
     """Records of a source in the order in which they were requested, in memory, not decoded yet.
 
     Args:
-        units: The units (parts of the source that are read at once) that contain the records.
+        units: The units (parts of the source that are read as a whole) that contain the records.
         which: Index into `units` of each record, in the requested order.
         rows: Number of each record within its unit, in the requested order.
         name: Function (i) -> name of the i-th requested record (file and number), for messages.

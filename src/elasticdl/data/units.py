@@ -1,8 +1,9 @@
 """Units: the interface through which readers offer records in any order.
 
-A *unit* is the smallest part of a source that is worth reading at once: a chunk of RecordIO, a row
-group of Parquet, a range of rows of CSV. Shuffled records are spread over the whole source; reading
-them one by one would read, verify and decompress a unit for each of them.
+A *unit* is the smallest part of a source that is worth reading by itself: a chunk of RecordIO, a
+row group of Parquet, a range of rows of CSV. It is read as a whole. Shuffled records are spread
+over the whole source; reading them one by one would read, verify and decompress a unit for each of
+them.
 
 Readers offer their units through the methods of `UnitSource`; any other `RecordSource` is read in
 ranges (`range_units.py`). `unit_reader.py` reads and caches units.
@@ -51,7 +52,7 @@ _SAMPLES = 5
 
 
 class Units(NamedTuple):
-    """Division of the records of a source into units, the parts that are read at once.
+    """Division of the records of a source into units, the parts that are read as a whole.
 
     Attributes:
         sizes: int64 [units], number of records in each unit; units are in stored order.
@@ -66,7 +67,7 @@ class Units(NamedTuple):
 
 
 class Unit(Protocol):
-    """A unit (a part of a source that is read at once) in memory, from which records are picked.
+    """A unit (a part of a source read as a whole) in memory, from which records are picked.
 
     All units of a source are of one class. `records` and `serialized` are static methods: the
     records that they return may come from several units.
@@ -201,7 +202,7 @@ def sample(count: int) -> list[int]:
 
 
 def unit_bytes(uris: Sequence[str]) -> int:
-    """Return the minimum number of bytes to read at once, for local or for remote files."""
+    """Return the minimum size of a unit in bytes: larger if a file is remote."""
     return REMOTE_UNIT_BYTES if is_remote(uris) else LOCAL_UNIT_BYTES
 
 
