@@ -56,7 +56,7 @@ class RecordNames:
 
 @dataclass(frozen=True, eq=False)
 class Remake:
-    """Makes smaller batches from some of a batch's records, to see how padding affects them.
+    """Makes batches from some of a batch's records, to test whether padding changes results.
 
     Attributes:
         records: The records of the batch.
@@ -81,8 +81,8 @@ class Batch:
             examples have equal weights.
         where: Function () -> names of the batch's records, for an error; None if unknown. It is a
             `RecordNames` only if each example i was made from record i alone.
-        remake: Rebuilds parts of the batch, to see how padding affects them; None if that is not
-            possible, or not needed because the arrays of all batches have the same lengths.
+        remake: Makes parts of the batch again, to test whether padding changes results. None if
+            that is impossible, or unnecessary because all batches' arrays have the same lengths.
     """
 
     features: Arrays

@@ -2,9 +2,9 @@
 
 A unit is a range of records that is read as a whole (`units.py`). Picked records of equal length
 are copied into one array and decoded there: a `bytes` object for each of them would cost more than
-the copy. If all records fit into memory, the units are joined into one as they are read: each minibatch
-has records from most units, and handling a thousand units would take longer than handling the
-records.
+the copy. If all records fit into memory, the units are joined into one as they are read: each
+minibatch has records from most units, and handling a thousand units would take longer than handling
+the records.
 
 Callers: `recordio_chunk.py`, `recordio.py`, `tfrecord.py`.
 """
@@ -177,7 +177,7 @@ def fresh_memory(size_bytes: int, *, large_pages: bool = True) -> mmap.mmap:
     Args:
         size_bytes: Size of the memory.
         large_pages: Whether to request large pages. With them, the first access of the memory
-            causes fewer page faults, but the kernel may take long to find them.
+            causes fewer page faults, but the kernel may take long to find such pages.
     """
     # Private: after a fork, both processes read into it independently.
     memory = mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

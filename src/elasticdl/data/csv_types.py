@@ -44,7 +44,7 @@ _MAX_CLASSES = 20
 
 
 def arrow_types(files: Sequence[tuple[CSVFile, CSVIndex]]) -> dict[str, pa.DataType]:
-    """Return the type of each column that fits its cells in all files; binary for text.
+    """Return for each column a type that fits its cells in all files; binary for text.
 
     Raises:
         SchemaError: The files have different columns.

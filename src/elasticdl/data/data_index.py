@@ -1,8 +1,10 @@
 """Data index: lists files, the number of records in each, and the positions of the records.
 
     files --a reader opens them--> source --index()--> DataIndex --encode--> bytes
-                                      ^                    |           a file beside the data, or
-                                      +-- nothing is read -+           sent to workers
+                                      ^                    |
+                                      +-- nothing is read -+
+
+The bytes are stored in a file beside the data, or sent to workers.
 
 Opening data means listing it and reading parts of every file, depending on the format. The index
 saves that work: a source opened with an index does not access the storage.

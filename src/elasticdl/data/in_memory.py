@@ -16,8 +16,8 @@ in each run, and a run cannot be resumed with other data.
 
 An array of more than two dimensions becomes a column of flat lists, one for each row. The shape of
 a row is stored with the column (`array_shapes.py`): the reader returns values of this shape, and
-rejects a `data_schema()` of the model file with another shape. The names of the classes of a Hugging Face
-`ClassLabel` are stored in the same way (`class_columns.py`).
+rejects a `data_schema()` of the model file with another shape. The names of the classes of a
+Hugging Face `ClassLabel` are stored in the same way (`class_columns.py`).
 
 `memory_tables.py` converts tables, `memory_elements.py` reads data sets of elements. Callers:
 `engines/stored_data.py`, `engines/load.py`, `engines/loaded_model.py`.

@@ -179,7 +179,7 @@ def _with_its_columns(data: Any) -> Any:
 
 
 def _with_index(table: pa.Table, frame: Any) -> pa.Table:
-    """Return the columns of a DataFrame of pandas, and its index if that has a name.
+    """Append the index of a pandas DataFrame to its table as further columns, if it has a name.
 
     Raises:
         DataError: The index has the name of a column, but different values.

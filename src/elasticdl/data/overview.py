@@ -333,7 +333,7 @@ def _absent(count: int) -> str:
 
 
 def _texts(arrays: Sequence[np.ndarray[Any, Any]]) -> list[str] | None:
-    """Return strings as text; None if one of them is not text in UTF-8, but other bytes."""
+    """Decode byte strings as UTF-8; None if one is invalid or has a zero byte: it is not text."""
     try:
         texts = [value.decode() for array in arrays for value in array.ravel().tolist()]
     except UnicodeDecodeError:

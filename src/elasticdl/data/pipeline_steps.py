@@ -169,8 +169,8 @@ class _StepChecker:
 
         Args:
             dataset: A dataset that reads the records.
-            unbatched: Number of `unbatch()` steps between `dataset` and the end of the pipeline for
-                which no batching step has been visited yet.
+            unbatched: Number of `unbatch()` steps after `dataset` that undo a batching step which
+                has not been visited yet.
         """
         if dataset is self._records:
             return

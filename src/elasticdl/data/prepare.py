@@ -301,7 +301,7 @@ class _Work:
 def _made(
     parts: Sequence[PlanPart], work: _Work, num_processes: int
 ) -> Iterator[tuple[PlanPart, PlanEntry]]:
-    """Prepare parts, in several processes at once.
+    """Prepare parts in parallel processes.
 
     Args:
         parts: The parts to prepare.

@@ -1,9 +1,9 @@
 """Plan of a data preparation: divides input files into parts and finds parts that are up to date.
 
-    input files --shuffled, cut--> parts --digest--> the same as in the manifest? then it is kept
+    input files --shuffled, cut--> parts --digest in the manifest?--> yes: kept, no: made again
 
 A part's digest covers everything its bytes depend on except the user's code: finished parts are
-kept while a function is being fixed. `prepare_part.py` makes the parts.
+kept while the user corrects that code. `prepare_part.py` makes the parts.
 
 The manifest is a hidden folder in the output with one small file for each finished part, so that a
 file is written only once and as a whole, even on an object store.

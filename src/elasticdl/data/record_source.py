@@ -7,8 +7,8 @@ this folder (`recordio.py`, `tfrecord.py`, `csv.py`, `parquet.py`, `images.py`);
 
 Contract, checked for every reader by `tests/contracts/test_record_source.py`:
 
-* `read_bytes(a, b) + read_bytes(b, c) == read_bytes(a, c)`: ranges are exact, empty records
-  are records, and reading twice gives the same.
+* `read_bytes(a, b) + read_bytes(b, c) == read_bytes(a, c)`: ranges are exact, an empty record
+  counts as a record, and reading twice gives the same.
 * `read_records` decodes the same records that `read_bytes` returns.
 * Opening decodes no record. It costs one listing and what the format needs to count records: the
   headers of chunks (RecordIO), the footer (Parquet), the lengths of records (TFRecord), every byte

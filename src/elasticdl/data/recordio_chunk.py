@@ -406,8 +406,8 @@ class DecodedChunk:
 def _common_length(memory: _Memory, base: int, end: int, num_records: int) -> int | None:
     """Return the length of every record if it is the same for all of them, else None.
 
-    Images of one size are the common case; comparing all lengths at once is a hundred times
-    faster than walking from one to the next.
+    Images of one size are the common case; comparing all lengths as one array is a hundred
+    times faster than walking from one to the next.
 
     Args:
         memory: Contains the payload after decompression.
@@ -424,7 +424,7 @@ def _common_length(memory: _Memory, base: int, end: int, num_records: int) -> in
 
 
 def _walk(file: StoredFile, chunk: Chunk, memory: _Memory, base: int, end: int) -> list[int]:
-    """Return the offset in `memory` of each record of a chunk, and of one that would follow.
+    """Return the offset in `memory` of each record of a chunk, then where the next would start.
 
     Args:
         file: For errors.

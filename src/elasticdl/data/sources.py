@@ -2,7 +2,7 @@
 
     "train/*.recordio, s3://bucket/more" --find_files--> files --one_format--> one reader
                                                            |                      ^
-                                                           +-- an index of them --+
+                                                           +---- their index -----+
 
 Files of two formats are not read together, and a folder that is still being prepared is not read
 at all. `find_files.py` resolves names to files, `formats.py` detects formats, `index_file.py` finds

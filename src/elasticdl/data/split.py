@@ -151,7 +151,7 @@ class SplitNumbering(Numbering):
         return found
 
     def num_before(self, borders: Ints) -> Ints:
-        """Return, for each position among all records, how many before it are on this side.
+        """Return, for each position among all records, how many earlier ones are on this side.
 
         Args:
             borders: The positions, int64, each in 0 .. the number of all records.
@@ -182,7 +182,7 @@ class SplitNumbering(Numbering):
     def _chosen(self, start: int, stop: int) -> tuple[Ints, Ints]:
         """Return which records of a range are on this side, and the index of each one's file.
 
-        The range and the result number records among all records; see `chosen`.
+        In the range and in the result, records are numbered among those of both sides.
         """
         hashes, which = self._hashes.between(start, stop)
         on_this_side = (shares(hashes) < self.share) == self.held_out

@@ -1,4 +1,4 @@
-"""Storage of a field in a tf.Example: encoding, and decoding of many records at once.
+"""Storage of a field in a tf.Example: encoding, and decoding of many records together.
 
     float16, float32                      float_list
     bool, integers                        int64_list
@@ -43,7 +43,8 @@ def stored_values(field: Field, values: Array, where: str) -> Array | list[bytes
         where: The name of the field in an error message.
 
     Raises:
-        SchemaError: Some of several strings are missing, which an example cannot represent.
+        SchemaError: Only some strings are missing, or one in a field of varying length, which an
+            example cannot represent.
     """
     if field.dtype == STRING:
         num_missing = sum(value is None for value in values.ravel())
@@ -206,7 +207,7 @@ def _from_raw_bytes(
 def _raw_or_missing(
     field: Field, group: example.ExampleGroup, of_field: Callable[[int], str]
 ) -> Array:
-    """Decode a nullable field that is stored as raw bytes; a record may have no byte string.
+    """Decode a nullable field that is stored as raw bytes; without a byte string, it is missing.
 
     Args:
         field: The field.

@@ -30,7 +30,8 @@ class TableRows(NamedTuple):
 
     Attributes:
         records: Column -> value; a missing value is not in the record.
-        types: Column -> name of its type in the table, if the values in `records` have another.
+        types: Column -> name of its type in the table, for columns whose values were converted to
+            another type in `records`.
         unusable: Column -> why a model cannot use it; such a column is in no record.
     """
 

@@ -2,8 +2,8 @@
 
 A process has one generator behind `torch.rand` and similar operations, and the model draws from it
 in another thread. So in the thread that prepares batches, and only there, operations that draw use
-a separate generator. (An operation on an accelerator, and one that accepts no generator, draws as
-usual.)
+a separate generator. (Operations on an accelerator, and those that accept no generator, are not
+affected.)
 
 In that thread, `torch.manual_seed`, and functions that read or set the generator's state, also act
 on the separate generator. Otherwise a dataset that sets a seed, to rotate a picture and its mask by

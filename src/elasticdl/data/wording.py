@@ -131,7 +131,7 @@ def did_you_mean(name: str, known: Iterable[str], *, is_label: bool = False) -> 
     """Return a suggestion to end an error message with, or a period if no known name is similar.
 
     Args:
-        name: The name.
+        name: The name that does not exist.
         known: The existing names.
         is_label: Whether it may be the name of a label. Then only a very similar name is suggested,
             because a column of predictions (`will_default`) is often named like its label
