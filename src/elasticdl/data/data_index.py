@@ -110,7 +110,7 @@ class IndexedSource(Protocol):
 
 @runtime_checkable
 class InferringSource(IndexedSource, Protocol):
-    """An `IndexedSource` that infers column types from its cells if there is no schema: CSV."""
+    """An `IndexedSource` that infers column types from cells without a schema, as CSV does."""
 
     def infer_types(self) -> None:
         """Infer the types from all cells, once; `index` includes them afterwards."""

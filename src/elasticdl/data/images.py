@@ -108,7 +108,7 @@ class ImageSource:
 
     @property
     def num_by_class(self) -> dict[str, int]:
-        """Number of images in each class."""
+        """Number of images in each class; empty if an image has no class."""
         numbers = dict.fromkeys(self._classes, 0)
         for name in self._class_of if self._classes else ():
             assert name is not None  # noqa: S101 - else there are no classes

@@ -299,7 +299,7 @@ def _random_item(
 
 
 def _digests(elements: Iterable[Any]) -> Iterator[dict[str, bytes]]:
-    """Yield the digests of each element's fields, by name."""
+    """Yield, for each element, field name -> digest of its value, to compare two readings."""
     for element in elements:
         yield {name: _digest(value) for name, value in _element(element).items()}
 

@@ -218,7 +218,10 @@ def _layout(source: RecordSource, file_format: Format) -> str:
 def _classes(
     source: RecordSource, file_format: Format, schema: Schema | None
 ) -> tuple[str, tuple[str, ...]]:
-    """Return the name of the label of images, and the names of their classes; both may be empty."""
+    """Return the name of the label field of images, and the names of their classes.
+
+    Both are empty for other formats; the name is also empty if the schema has no label.
+    """
     if file_format != IMAGES:
         return "", ()
     from elasticdl.data.image_unit import LABEL, roles_of  # noqa: PLC0415 - imports Pillow

@@ -88,7 +88,10 @@ class RecordWriter(AtomicWriter):
 
     @property
     def schema(self) -> list[dict[str, Any]] | None:
-        """The fields of the records, for a `data_schema()`; None before the first record."""
+        """The fields of the records, in the form that `data_schema()` of a model file returns.
+
+        None before the first record, if no schema was given.
+        """
         return None if self._schema is None else [field.entry() for field in self._schema.fields]
 
     def write(self, record: Mapping[str, Any]) -> None:

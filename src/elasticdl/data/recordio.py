@@ -249,7 +249,7 @@ class RecordIOSource:
 
 
 class _ThreadCache(threading.local):
-    """The readers of a thread, and the chunk it read last."""
+    """The chunk that this thread read last, and its readers: one for ranges, one for units."""
 
     def __init__(self) -> None:
         self.reader = ChunkReader()

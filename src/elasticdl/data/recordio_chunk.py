@@ -78,12 +78,12 @@ class Chunk(NamedTuple):
 
     @property
     def payload_bytes(self) -> int:
-        """Start of the payload in the file."""
+        """Byte offset of the payload in the file (its size is `size_bytes`)."""
         return self.offset_bytes + HEADER_BYTES
 
     @property
     def end_bytes(self) -> int:
-        """Start of the next chunk, or the end of the file."""
+        """Byte offset in the file at which the chunk ends."""
         return self.payload_bytes + self.size_bytes
 
 

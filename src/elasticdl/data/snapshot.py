@@ -317,7 +317,7 @@ class _Stream:
         return self._position
 
     def flush(self) -> None:
-        """Do nothing: the file is complete when it is published."""
+        """Do nothing when pyarrow calls it: only publishing the `AtomicFile` completes the file."""
 
     def close(self) -> None:
-        """Do nothing, like `flush`."""
+        """Do nothing, as in `flush`: the writer publishes or discards the file itself."""

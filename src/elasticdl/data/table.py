@@ -102,7 +102,10 @@ def encode_table(table: pa.Table, where: Callable[[int], str]) -> list[bytes]:
 
 
 def _encoded(record: Record) -> bytes:
-    """Return a record as an example; float64 as raw little-endian bytes, as a schema stores it."""
+    """Return a record as a serialized `tf.Example`; float64 values become raw bytes.
+
+    A schema stores float64 in the same way (`stored_field.py`).
+    """
     return example.encode(
         {
             name: [values.astype("<f8").tobytes()] if values.dtype == np.float64 else values
@@ -387,7 +390,7 @@ class _TableGroup:
             )
 
     def _check_no_text(self, field: Field) -> None:
-        """Check that no column of a field of numbers is text; binary columns may be raw numbers."""
+        """Check that no column of a numeric field is text; bytes are accepted as raw numbers."""
         for part in self._parts[field.name]:
             if kind_of(self._table.schema.field(part).type) != "text":
                 continue
@@ -567,7 +570,7 @@ def _is_list(arrow_type: pa.DataType) -> bool:
 
 @functools.cache
 def _value_type(arrow_type: pa.DataType) -> pa.DataType:
-    """Return the type of a column's single values: for lists, that of their items."""
+    """Return the type of a column's values, or for a column of lists, of the lists' items."""
     if pa.types.is_dictionary(arrow_type) or _is_list(arrow_type):
         return _value_type(arrow_type.value_type)
     return arrow_type
@@ -615,7 +618,7 @@ def _digits(column: pa.Array) -> Array:
 
 
 def _to_numpy(column: pa.Array) -> Array:
-    """Return the values of a column without lists, writable; NaN or None for missing ones."""
+    """Return the values of a column (not of lists) as a writable array; NaN or None if missing."""
     if _arrow_kind(column.type) == "bytes":
         values = np.empty(len(column), STRING)
         if pa.types.is_string_view(column.type):
