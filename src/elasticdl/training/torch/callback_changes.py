@@ -118,7 +118,7 @@ class CallbackChanges:
         modes: The modes of the model.
         values: Converts attributes to arrays.
         callbacks: The user's callbacks.
-        definition: The model definition, for its loss and input.
+        definition: The model definition, for its loss and input function.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class CallbackChanges:
         self._used_by_input = UsedObjects([definition.input] if callbacks else (), known)
 
     def begin(self) -> None:
-        """Record the hooks and containers that exist before `on_train_begin`; call it before that.
+        """Record which hooks and containers exist; call it before `on_train_begin`.
 
         Also removes parameter groups that callbacks have added to the optimizer, because
         `on_train_begin` adds them again.
@@ -164,9 +164,11 @@ class CallbackChanges:
     def watched(self, moment: str, *, in_training: bool) -> Iterator[None]:
         """Context manager that records what callbacks change in its block, during one event.
 
+        It first puts the model into the mode of the event.
+
         Args:
             moment: Name of the event, such as `on_epoch_end`.
-            in_training: Whether the model is in training mode.
+            in_training: Whether the event's mode is training mode; otherwise evaluation mode.
 
         Raises:
             DefinitionError: A callback has changed state that checkpoints do not contain.

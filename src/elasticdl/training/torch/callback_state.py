@@ -1,6 +1,6 @@
 """Converts the state of a PyTorch model's callbacks to JSON values and arrays, and back.
 
-Extends `training/callback_state.py` with:
+Extends `training/callback_state.py` with these values; of each is stored:
 
     a tensor                                          its values
     a weight or a module of the trained model         its name; also for a detached view of a
@@ -72,7 +72,7 @@ class TorchValues(CallbackValues):
     Args:
         model: The trained model; its weights and modules are stored by name, not copied.
         optimizer: The optimizer of the model.
-        callbacks: All callbacks: a callback that refers to another does not store it.
+        callbacks: All callbacks. If one refers to another, it does not store the other's state.
 
     Attributes:
         made: Path of a stored value -> the object (or its type) that the user's code must have

@@ -513,7 +513,7 @@ def has_state(value: Any) -> bool:
 
 
 def _is_constant(value: Any) -> bool:
-    """Return whether a value is treated as immutable: modules, classes, builtins, files."""
+    """Return whether a value is treated as immutable, as Python modules, classes and files are."""
     plain = (types.ModuleType, type, types.BuiltinFunctionType, torch.dtype, torch.device, IOBase)
     if isinstance(value, plain):
         return True

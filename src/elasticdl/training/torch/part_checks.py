@@ -73,7 +73,7 @@ class _Made:
         outputs: The outputs as float64 tensors.
         loss: The loss, if there is one.
         moves: Whether the run changed a buffer.
-        draws: Equal for two runs with the same seed and the same random draws.
+        draws: A value that is equal for two runs with the same seed and the same random draws.
         is_half: Whether an operation returned float16 or bfloat16.
     """
 
@@ -329,7 +329,9 @@ class PartCheck:
     def _check_uncut(
         self, batch: Tensors, whole: _Made, rows: range, error: Exception, *, training: bool
     ) -> None:
-        """Check a model that raises on a part of a batch, by replacing the other examples instead.
+        """Check a model that raises on a part of a batch, by keeping the batch's size.
+
+        The examples outside the part are replaced instead of left out.
 
         Args:
             batch: The batch.

@@ -157,8 +157,8 @@ class Schedulers:
     def note_unfinished(self, num_updates: int | None, num_epochs: int | None) -> None:
         """Warn of a OneCycleLR that does not reach its end, where the learning rate is low.
 
-        Call it when a training begins, not when one is resumed with more epochs. There is no
-        warning for a OneCycleLR that a milestone of a SequentialLR ends.
+        Call it when a training begins, not when one is resumed, because the number of epochs may
+        have been raised since. There is no warning for a OneCycleLR that a milestone of a SequentialLR ends.
 
         Args:
             num_updates: Total number of updates in the run; None if unknown.

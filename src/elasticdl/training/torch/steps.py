@@ -80,7 +80,7 @@ class Stepped:
     given: tuple[Any, Any] | None = None
 
     def received(self, batch: Tensors) -> tuple[Any, Tensors]:
-        """Return the outputs and the batch with the labels as the loss received them."""
+        """Return the outputs and the batch as the loss received them, before it changed them."""
         if self.given is None:
             return self.outputs, batch
         outputs, labels = self.given
