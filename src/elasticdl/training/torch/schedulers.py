@@ -158,7 +158,8 @@ class Schedulers:
         """Warn of a OneCycleLR that does not reach its end, where the learning rate is low.
 
         Call it when a training begins, not when one is resumed, because the number of epochs may
-        have been raised since. There is no warning for a OneCycleLR that a milestone of a SequentialLR ends.
+        have been raised since. There is no warning for a OneCycleLR that a milestone of a
+        SequentialLR ends.
 
         Args:
             num_updates: Total number of updates in the run; None if unknown.
