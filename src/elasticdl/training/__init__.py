@@ -1,1 +1,1 @@
-"""Trainers compute training steps of Keras and PyTorch models; `trainer.py` is the protocol."""
+"""Trainers compute training steps of Keras and PyTorch models; their protocol is `trainer.py`."""

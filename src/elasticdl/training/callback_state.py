@@ -9,7 +9,7 @@ name:
         arrays   0/EarlyStopping/best_weights/0 -> kernel, ...
 
 Reading state back executes no stored code: state is restored into the objects that the user's code
-has created. Subclasses add values that only a framework knows (its tensors, its modules).
+has created. Subclasses add the types of a framework, such as tensors and modules.
 
 Callers: `keras/callback_state.py` and `torch/callback_state.py`.
 """
@@ -93,7 +93,7 @@ class CallbackValues:
                 return self.encode_other(value, path, arrays)
 
     def encode_other(self, value: Any, path: str, arrays: Arrays) -> Any:
-        """Convert a value of a type that `encode` does not know to JSON.
+        """Convert a value to JSON if its type is not among those that `encode` converts itself.
 
         Subclasses override this for the types of a framework.
 
@@ -237,9 +237,9 @@ class CallbackValues:
 class ContainerRestorer:
     """Restores lists, dicts, sets and arrays in place, so that other code sees their new content.
 
-    Another callback, a hook or a loss may refer to the same object as an attribute does. A resumed
-    training therefore refills the object that the attribute had when training began, unless
-    another object had been assigned to the attribute by the time the checkpoint was written.
+    For example, a loss may use the same list as a callback's attribute. A resumed training
+    therefore refills the list that the attribute had when training began. If another object was
+    assigned to the attribute before the checkpoint was written, it is replaced instead.
 
     Args:
         values: Key of an attribute -> its value when training begins.
@@ -250,10 +250,10 @@ class ContainerRestorer:
         self._first = {key: value for key, value in values.items() if isinstance(value, kinds)}
 
     def mark(self, key: Hashable, value: Any, kept: Any) -> Any:
-        """Mark a value's JSON if a resumed training is to refill the object that the attribute has.
+        """Mark an attribute's JSON if a resumed training is to restore the value in place.
 
-        That is so if it is the object that the attribute had when training began, such as a list
-        that was appended to since. `restored` looks for the mark.
+        It is if the attribute still has the object from when training began, such as a list that
+        was appended to since. `restored` looks for the mark.
 
         Args:
             key: Key of the attribute.
@@ -261,12 +261,14 @@ class ContainerRestorer:
             kept: The JSON of the value.
 
         Returns:
-            `kept` in a marker dict; `kept` itself if the attribute refers to another object.
+            `kept` in a marker dict; `kept` itself if the attribute has another object by now.
         """
         return {_SHARED: kept} if self._first.get(key, self) is value else kept
 
     def restored(self, key: Hashable, kept: Any, decode: Callable[[Any], Any]) -> Any:
-        """Decode an attribute's value; if its JSON is marked, refill the attribute's first object.
+        """Decode an attribute's value; if its JSON is marked, restore it in place.
+
+        In place means that the object that the attribute had when training began is refilled.
 
         Args:
             key: Key of the attribute.

@@ -1,7 +1,7 @@
 """Finds what a user's function may change outside its local variables, by reading its bytecode.
 
-Only single instructions are searched for; values are not followed. So the search finds `n += 1` for
-a `nonlocal` n, and `seen.append(1)`, but not the change of `seen` in `add(seen)`.
+It reads one instruction at a time, and does not follow values through calls. So it finds `n += 1`
+for a `nonlocal` n, and `seen.append(1)`, but not the change of `seen` in `add(seen)`.
 
 Callers: `keras/callback_memory.py`; `assigned_variables` also in `torch/`.
 """
@@ -25,12 +25,12 @@ class Changes:
 
     Attributes:
         variables: Variables of the module and of the enclosing function that they assign.
-        attributes: Names of attributes that they assign, of any object.
-        methods: Name of a variable or an attribute -> methods and attributes of it that are used:
-            `seen.append(1)` gives "seen" -> {"append"}.
+        attributes: Names of the attributes, of any object, that they assign.
+        methods: Name of a variable or an attribute -> the methods and attributes of it that they
+            use: `seen.append(1)` gives "seen" -> {"append"}.
         assigns_items: Whether they assign items (`x[0] = 1`) other than those of local variables.
-        advances: Whether they call `next`.
-        names: All names of global variables and attributes in them.
+        advances: Whether they call `next`, which advances an iterator.
+        names: All names of global variables and attributes in their code.
     """
 
     variables: set[str] = field(default_factory=set)

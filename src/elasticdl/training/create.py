@@ -73,14 +73,14 @@ def _trainer_class(definition: ModelDefinition) -> Callable[..., Trainer]:
 
 
 def modules_of(framework: str) -> Sequence[str]:
-    """Return the names of the modules to import in advance for training with a framework."""
+    """Return the modules that training with a framework needs, by name, to import them early."""
     # PyTorch imports its compiler when an optimizer is created: 1.2 s.
     later = {"torch": ["torch._dynamo"]}
     return [f"elasticdl.training.{framework}", *later.get(framework, ())]
 
 
 def quiet_frameworks() -> None:
-    """Configure frameworks to be silent, before they are imported.
+    """Configure frameworks, without importing them, to print nothing when they are imported.
 
     Called before the user's file is imported. Only that file imports its framework, so a PyTorch
     model never waits for TensorFlow to load.
@@ -107,7 +107,8 @@ def limit_threads(count: int) -> None:
 def start_threads() -> None:
     """Start TensorFlow's computing threads, if it is imported.
 
-    Otherwise it would start them at its first function, with the priority of the calling thread.
+    Otherwise TensorFlow would start them when it first runs a function, with the priority of the
+    calling thread.
     """
     if "tensorflow" in sys.modules:
         tf = sys.modules["tensorflow"]
@@ -139,9 +140,9 @@ def use_this_thread_only() -> None:
 
 
 class _QuietFrameworks(MetaPathFinder):
-    """Import hook: silences native output while TensorFlow is imported, and seeds frameworks.
+    """Import hook that silences TensorFlow's native output during its import, and seeds frameworks.
 
-    TensorFlow and PyTorch are seeded for a user's file that imports them; see `import_seed.py`.
+    TensorFlow and PyTorch are seeded when a user's file imports them; see `import_seed.py`.
     """
 
     def find_spec(
@@ -168,7 +169,7 @@ class _QuietFrameworks(MetaPathFinder):
 
 @contextlib.contextmanager
 def _no_stderr() -> Iterator[None]:
-    """Discard native code's output to standard error; Python code can still write to it."""
+    """Context manager that discards native code's output to standard error, but not Python's."""
     python_stream = sys.stderr
     kept = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)

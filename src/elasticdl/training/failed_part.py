@@ -1,4 +1,4 @@
-"""Finds the user's line or function to name when a model, a loss or a metric has raised.
+"""Finds which line or function of the user an error should name if a model, loss or metric raised.
 
 A loss or a metric of a framework, such as `loss = torch.nn.CrossEntropyLoss()`, raises in the
 framework's files, where no line is the user's. The file of this library that called it shows which

@@ -30,8 +30,8 @@ _generators: tuple[Any, ...] = ()
 def restored() -> Iterator[None]:
     """Context manager that undoes process-wide settings of jobs, and restores random generators.
 
-    If such blocks overlap in several threads, this happens at the end of the last one. A framework
-    that was first loaded in a block gets a random seed.
+    If such blocks overlap in several threads, it does so at the end of the last one. A framework
+    that was first loaded in a block is then seeded at random.
     """
     global _num_jobs, _generators  # noqa: PLW0603 - as global as the settings
     with _lock:

@@ -1,17 +1,17 @@
-"""Seeds what models draw from `numpy.random` and `random`: draws depend on the step only.
+"""Makes the random numbers that models draw from `numpy.random` and `random` reproducible.
 
 NumPy and Python each have one generator per process behind these modules' functions. Code that
 prepares batches draws from them in one thread, after they are reseeded for each batch, while a
 model may draw from them in another thread. A trainer therefore has its own generators, seeded for
-each step. The functions of both modules draw from these wherever the trainer runs user code, and
-from those of the process everywhere else:
+each step, so that a model's draws depend on the step only. The functions of both modules draw from
+these wherever the trainer runs user code, and from those of the process everywhere else:
 
     a thread within `Generators.used()`     the generators of that trainer
     any other thread                        the generators of the process
 
 NumPy's functions are methods of one `RandomState`. Each call holds the lock of its bit generator;
 the lock here swaps in the state of the calling thread. Python's functions are methods of one
-`random.Random`, which gets a class that looks up the thread. A thread that no trainer has marked
+`random.Random`, which gets a class that looks up the thread. A thread outside `Generators.used()`
 draws as before, at the cost of that lookup (0.2 us per call).
 
 A new generator without a seed, `np.random.default_rng()`, would draw different numbers in each
@@ -52,7 +52,7 @@ class Generators:
     """The NumPy and Python random generators of one trainer, from which its user code draws.
 
     Args:
-        refusal: Function () -> error to raise when user code draws. None: permit draws.
+        refusal: Function () -> error to raise if user code draws random numbers. None: permit it.
     """
 
     def __init__(self, refusal: Callable[[], Exception] | None = None) -> None:
@@ -62,7 +62,7 @@ class Generators:
         self.seed(0)
 
     def seed(self, seed: int) -> None:
-        """Set the seed of both generators; each is reseeded at its next draw, to save time."""
+        """Set the seed of both generators; to save time, each is reseeded only when next used."""
         self._seed = seed
         self._python_is_seeded = self._numpy_is_seeded = False
 
@@ -99,10 +99,10 @@ class Generators:
         return self._python
 
     def take(self, address: int) -> None:
-        """Save the state of the process' NumPy generator in this object.
+        """Save the state of the process' NumPy generator, after draws of this trainer.
 
-        It is this trainer's state after its draws: `put` has set it before. The caller must hold
-        the generator's lock.
+        Before the draws, `put` has set the state of this trainer. The caller must hold the
+        generator's lock.
 
         Args:
             address: Address of the generator's state in memory.
@@ -156,7 +156,7 @@ _NO_BITS: dict[str, Any] = {"bit_generator": "MT19937", "state": {}}
 
 
 class _Lock:
-    """Lock of the process' NumPy generator, which gives each thread the state of its own trainer.
+    """Lock of the process' NumPy generator that gives each thread its own trainer's state.
 
     A thread within `Generators.used()` that acquires the lock swaps its trainer's state into the
     process' generator, and swaps it out again when it releases the lock.
@@ -202,7 +202,7 @@ class _Lock:
 
 
 class MT19937(np.random.MT19937):
-    """NumPy's MT19937 with a `_Lock`; it has the same name because saved states contain it."""
+    """NumPy's MT19937 with a `_Lock`; has the same name because saved states contain the name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ class MT19937(np.random.MT19937):
 
     @property
     def lock(self) -> Any:  # type: ignore[override]
-        """The lock that a `RandomState` holds in each call."""
+        """The lock that a `RandomState` holds during each of its calls, a `_Lock` here."""
         return self._exchanging
 
     @property

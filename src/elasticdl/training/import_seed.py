@@ -1,13 +1,13 @@
 """Import seed: seeds the random numbers that a user's file draws at its top level.
 
-Keras' automatic layer names also restart for the file's import, so each process gets the same ones.
+Keras' automatic layer names also restart for the import, so all processes get the same names.
 
     FEATURES = np.random.normal(size=(8, 16))       a matrix that the input function uses
 
-Each process imports the file for itself: after a kill, on a worker, when the trained model is
-evaluated. Without a seed, each would draw different values. Frameworks that the file imports are
-seeded as soon as they are loaded (`create.quiet_frameworks`). Afterwards the state of Python's and
-NumPy's generators is restored.
+Each process imports the file for itself: each worker, a restart after a kill, an evaluation of
+the trained model. Without a seed, each would draw different values. Frameworks that the file
+imports are seeded as soon as they are loaded (`create.quiet_frameworks`). After the import, the
+state of Python's and NumPy's generators is restored.
 
     hidden = keras.layers.Dense(8)              "dense" in each process
     def custom_model(): ... Dense(1)            "dense_1", as in a script
@@ -60,8 +60,8 @@ def seeded_import(seed: int) -> Iterator[None]:
 def kept_state() -> Iterator[None]:
     """Context manager that restores the random generators of Python and NumPy after its block.
 
-    For loading a framework. Frameworks draw random numbers while they are loaded, but a process
-    that has loaded its framework earlier must draw the same numbers afterwards.
+    Load a framework in the block: frameworks draw random numbers while they are loaded, but later
+    draws must not depend on when a process loads its framework.
     """
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - as above
     try:
@@ -89,7 +89,7 @@ def seed_loaded(framework: str) -> None:
 
 @contextlib.contextmanager
 def _seeding_keras() -> Iterator[None]:
-    """Replace Keras' global random number generator in the block by one seeded from `random`."""
+    """Context manager: Keras gets a new global random number generator, seeded from `random`."""
     attributes: Any = sys.modules.get(_KERAS_STATE)
     if attributes is None:
         yield
@@ -104,7 +104,7 @@ def _seeding_keras() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _naming_layers() -> Iterator[None]:
-    """Restart Keras' automatic layer names in the block, and record the names that it uses."""
+    """Context manager that restarts Keras' automatic layer names, and records the counters used."""
     attributes: Any = sys.modules.get(_KERAS_STATE)
     before = None if attributes is None else attributes.get_global_attribute(_KERAS_NAMES)
     if attributes is not None:

@@ -115,9 +115,12 @@ def has_text(arrays: Arrays) -> bool:
 
 
 def images_of_two_sizes(records: Sequence[Mapping[str, Any]]) -> tuple[int, int] | None:
-    """Return the positions of two image files' records whose images differ in size; else None.
+    """Find two records of image files whose images differ in size.
 
     Without a schema, the records of image files have the image at its own size, and maybe a label.
+
+    Returns:
+        Positions of the two records; None if all sizes are equal, or records are not of images.
     """
     if any(not {"image"} <= record.keys() <= {"image", "label"} for record in records):
         return None

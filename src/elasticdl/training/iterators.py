@@ -1,8 +1,9 @@
 """Reads positions of iterators without advancing them, to detect that user code advances one.
 
-    a generator               where it waits, its variables, and the iterators of its loops
-    of Python and itertools   what their `__reduce__` returns
-    any other                 unknown; `CountingIterator` counts how often it was advanced
+    iterator                  its position is read from
+    a generator               its current instruction, its variables, and the iterators of its loops
+    of Python and itertools   what its `__reduce__` returns
+    any other                 nothing; `CountingIterator` counts how often it was advanced
 
 Callers: `torch/untracked_state.py`, `keras/attributes.py`.
 """
@@ -69,6 +70,6 @@ def position_of(iterator: Iterator[Any]) -> Iterator[Any]:
 
 
 def is_readable(iterator: Iterator[Any]) -> bool:
-    """Return whether `position_of` can read an iterator of this type; False for generators."""
+    """Return whether `position_of` reads an iterator from `__reduce__`; False for generators."""
     kind = type(iterator)
     return kind.__module__ in _OF_PYTHON and kind.__reduce__ is not object.__reduce__

@@ -6,8 +6,8 @@
 
 Frameworks broadcast here without an error. Both shapes of labels are common: a loss of class
 indices needs [n], a difference needs the shape of the outputs. The loss is therefore tried with
-both shapes. If it creates a tensor of all pairs of examples, [n, n], with the given shape only, it
-needs the other shape. A loss that compares pairs on purpose creates such a tensor with both.
+both shapes. If it creates a tensor of all pairs of examples, [n, n], with the given shape but not
+with the other, it needs the other. A loss that compares pairs on purpose creates one with both.
 Metrics are treated likewise.
 
 Callers: `keras/label_shapes.py` and `torch/label_shapes.py`, which find these tensors.
@@ -31,11 +31,11 @@ def needs_other_shape(
 ) -> bool:
     """Return whether to reshape labels, from [n] to [n, 1] or from [n, 1] to [n].
 
-    If they need another shape but may not be reshaped, log a warning and return False.
+    If the loss or metric needs this but labels may not be reshaped, log a warning; return False.
 
     Args:
-        is_per_example: Function (whether labels are reshaped) -> whether the loss or metric creates
-            no tensor of all pairs of examples; None if it raises.
+        is_per_example: Function (whether to reshape labels) -> whether the loss or metric then
+            compares examples one by one: creates no tensor of all pairs. None if it raises.
         num_axes: Number of axes of the labels, 1 or 2.
         where: `file:line` of the function, for the warning.
         what: What the function is, such as "the loss".

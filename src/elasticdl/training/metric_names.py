@@ -1,6 +1,7 @@
 """Checks the names of metrics, and removes the stage (`train_`, `val/`) from logged names.
 
-A metric thus has the same name in training and in validation, where reports add `val_` to it.
+Without the stage, a metric has one name in training and validation; reports prefix it with `val_`
+for validation.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def check_names(names: Iterable[str], where: str, *, taken: Iterable[str] = ("lo
 
 
 def in_order(names: Iterable[str], of_file: Sequence[str]) -> list[str]:
-    """Return names of metrics in the order of the model file, in which all phases report them.
+    """Return names of metrics in the order of the model file, which all reports use.
 
     Args:
         names: The names. Those that the file does not list, such as `loss`, come first, unchanged.

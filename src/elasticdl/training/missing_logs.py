@@ -12,7 +12,9 @@ _VALIDATION = "val_"
 
 
 def hint(error: Exception, logs: Any) -> str:
-    """Return a line about the names in a callback's logs, or an empty string for other errors.
+    """Return a line that lists the names in the logs if a callback looked for a missing one.
+
+    The result is empty for other errors.
 
     Args:
         error: What the callback raised.

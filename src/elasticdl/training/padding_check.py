@@ -1,11 +1,11 @@
 """Warns if padding to the longest record of a minibatch changes the loss.
 
 An input function may pad its arrays to the longest of its records. If they are labels, one per
-time step, a loss that divides by all values, padding included, has another divisor for each length.
-If they are features, a model that does not mask padding has other outputs. The result of an update
-then depends on how its examples are divided into minibatches, because each minibatch is padded to
-its own longest record. Whether that is so depends on the model and the loss, so the loss of a batch
-is compared with those of two parts of it, each padded by the input function.
+time step, a loss that divides by all values, padding included, has another divisor for each padded
+length. If they are features, a model that does not mask padding has other outputs. The result of an
+update then depends on how its examples are divided into minibatches, because each minibatch is
+padded to its own longest record. Whether that is so depends on the model and the loss, so the loss
+of a batch is compared with those of two parts of it, each padded by the input function.
 
 Used by the trainers, where gradients are summed.
 """
@@ -66,7 +66,7 @@ class MeasuredLoss:
 
 
 class PaddingCheck:
-    """Compares the loss of some batches with that of parts that are padded to other lengths.
+    """Compares the loss of some batches with that of their parts, padded to other lengths.
 
     Args:
         origin: Prefix of the warning.
@@ -168,7 +168,7 @@ class PaddingCheck:
 
 
 def _change_of_outputs(whole: MeasuredLoss, parts: Sequence[MeasuredLoss]) -> float:
-    """Return how much an example's outputs differ between the whole batch and the parts, at most.
+    """Return the largest difference between outputs for the whole batch and for its parts.
 
     The result is 0 if rounding explains all differences.
     """

@@ -111,7 +111,7 @@ def num_classes(outputs: Sequence[int], labels: Arrays) -> int:
     Args:
         outputs: Shape of the model's outputs, examples first. The axis of the scores is the last
             one or, as in PyTorch's losses, the second one.
-        labels: Class numbers, of these or other examples; only their shape matters.
+        labels: Class numbers; only their shape matters, so they may be those of other examples.
 
     Returns:
         The number of scores for each label; 0 if the outputs do not have the shape of the labels
@@ -130,7 +130,7 @@ def num_classes(outputs: Sequence[int], labels: Arrays) -> int:
 
 
 def in_words(wrong: Sequence[int], num_outputs: int) -> str:
-    """Return such as "label 7, but the model has 5 outputs, for labels 0 to 4", for an error.
+    """Return a phrase for an error: "label 7, but the model has 5 outputs, for labels 0 to 4".
 
     Args:
         wrong: The distinct labels that are out of range.
@@ -150,7 +150,10 @@ def _advice_on_labels(wrong: Sequence[int], num_outputs: int, num_classes: int) 
 
 
 def _or_give(wrong: Sequence[int], stop: int, what: str, each: str) -> str:
-    """Return ", or give the model at least 8 outputs (...)"; "" if all numbers are negative."""
+    """Return advice that ends a sentence, such as ", or give the model at least 8 outputs (...)".
+
+    The result is empty if all wrong numbers are negative: a larger model would not help.
+    """
     if max(wrong) < stop:
         return ""
     number = "label" if each == "output" else "id"

@@ -1,9 +1,9 @@
 """Decides when the checks of the first batches are repeated later in a job.
 
 Before the first update, a model is rejected if its result for an example depends on the other
-examples of the batch. A model may start to do so later: a callback raises a weight from zero, or
-the weight is learned. By then the job has been running, and the difference may come from rounding
-(a maximum that flips), so a check that fails later only logs a warning, and training continues.
+examples of the batch. A result may start to depend on them later: a callback raises a weight from
+zero, or the weight is learned. By then the job has been running, and rounding may be the cause (a
+maximum that flips). So a check that fails later only logs a warning, and training continues.
 
 Used by the trainers, where gradients are summed.
 """
@@ -49,9 +49,9 @@ class RepeatedChecks:
     def is_due(self, step: int, epoch: int, *, has_callbacks: bool) -> bool:
         """Return whether to check the next batch.
 
-        Checks are due before steps 2, 4, 8 and so on, and with callbacks also at the start of eight
-        epochs, because callbacks usually change a model between epochs. None is due after a
-        failure.
+        Checks are due before steps 2, 4, 8 and so on. With callbacks, they are also due at the
+        start of up to eight epochs, because callbacks usually change a model between epochs.
+        After a failed check, no check is due.
 
         Args:
             step: Number of the step.
@@ -89,7 +89,9 @@ class RepeatedChecks:
 
     @contextmanager
     def reported(self, step: int) -> Iterator[None]:
-        """Log a `DefinitionError` of a check in the block as a warning; no check is due afterwards.
+        """Context manager that logs a `DefinitionError` of a check as a warning.
+
+        After such a failure, no check is due any more.
 
         Args:
             step: Number of the step, for the warning.

@@ -9,7 +9,7 @@ A loss written by the user is called with made-up outputs and labels. If one of 
 the same values for all of them, the loss is that cross-entropy. The model's own outputs are not
 considered, because numbers of any kind may lie between 0 and 1.
 
-Callers: `keras/scores.py` and `torch/scores.py`, which know the losses of their framework.
+Callers: `keras/scores.py` and `torch/scores.py`, which recognize the losses of their framework.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ _TOLERANCE = 1e-3
 
 
 def scores_by_loss(loss: LossOfArrays, shape: tuple[int, ...]) -> Scores | None:
-    """Return the outputs that a loss expects, such as "logits"; None if not a cross-entropy.
+    """Return the kind of outputs that a loss expects, such as "logits".
+
+    None if the loss is not a cross-entropy.
 
     Args:
         loss: Function (outputs, labels) -> loss of a batch or of each example, all as arrays.

@@ -65,8 +65,8 @@ class Contribution:
 
     Attributes:
         buffer: 1-D float32: the divisor of the loss, the gradients multiplied by it, and weighted
-            changes of statistics. Only the trainer knows the layout; other code only adds.
-        num_examples: Number of examples of all batches that it sums over.
+            changes of statistics. Only the trainer uses the layout; other code adds up buffers.
+        num_examples: Number of examples in all batches that `buffer` sums up.
     """
 
     buffer: np.ndarray[Any, Any]
@@ -79,9 +79,9 @@ class StepResult:
 
     Attributes:
         losses: float32 [steps]: mean loss of each step.
-        metrics: Metric states. Those that add up are sums over the examples of this group only.
-            Those of metrics in `Metrics.ordered` continue from the states before the group, and
-            replace them.
+        metrics: Metric states, by name. Most are sums over the examples of this group only, to be
+            added up. For metrics in `Metrics.ordered`, they include all batches so far, and
+            replace the states from before the group.
     """
 
     losses: np.ndarray[Any, Any]
@@ -105,7 +105,7 @@ class Metrics(Protocol):
         ...
 
     def direction(self, name: str) -> Literal["min", "max"] | None:
-        """Return whether lower or higher values are better, if the framework defines it."""
+        """Return "max" if higher values of a metric are better, "min" if lower; None if unknown."""
         ...
 
 
@@ -180,9 +180,9 @@ class Hooks(Protocol):
         """Report that the events so far are final, because all workers have committed their steps.
 
         Args:
-            leads: Whether this process is the one that writes the callbacks' files from now on. If
-                the process that did so before has died, this one also writes the files for events
-                since the last commit. Before the first call, each process writes the files.
+            leads: Whether this process writes the callbacks' files from now on. If another process
+                did so before and has died, this one also writes the files for events since the last
+                commit. Before the first call, each process writes the files.
         """
         ...
 
@@ -245,7 +245,7 @@ class Hooks(Protocol):
         ...
 
     def arrays(self) -> State:
-        """Return the callbacks' arrays by name: `callbacks/...`; `state` refers to them."""
+        """Return the arrays that `state` refers to, by name: `callbacks/...`."""
         ...
 
     def load_state(self, state: Mapping[str, Any], arrays: State) -> None:
@@ -281,7 +281,7 @@ class Trainer(Protocol):
 
     @property
     def hooks(self) -> Hooks:
-        """Passes the events of the run to the user's callbacks."""
+        """Object that passes the events of the run to the user's callbacks."""
         ...
 
     def train_steps(
@@ -512,7 +512,7 @@ class ExportProbe(Protocol):
 
 @runtime_checkable
 class ScheduleProbe(Protocol):
-    """A trainer that can tell whether its learning rate schedule advances with each update."""
+    """A trainer that can report a learning rate schedule that advances with each update."""
 
     def schedule_of_updates(self) -> str:
         """Return `file:line` and class of a schedule that advances per update; empty if none does.
@@ -527,7 +527,7 @@ class ScoresProbe(Protocol):
     """A trainer that can infer whether a classifier returns probabilities, their logs or logits."""
 
     def scores(self, shape: tuple[int, ...]) -> Scores | None:
-        """Return whether outputs are probabilities, their logarithms or logits; None if unknown.
+        """Return the kind of a classifier's outputs, such as "logits"; None if unknown.
 
         Also None if the model is not a classifier.
 
@@ -542,7 +542,7 @@ class EvaluationProbe(Protocol):
     """A trainer that can check before training whether evaluating its model would change it."""
 
     def check_evaluation(self, batch: Batch) -> None:
-        """Check that calling the model outside training changes nothing.
+        """Check that calling the model in evaluation changes none of its weights and buffers.
 
         Args:
             batch: A representative batch. If this method is not called, the first `evaluate` or

@@ -12,7 +12,7 @@ hook_memory.py      the state of hooks of the optimizer and of gradients
 function_memory.py  what a user's function remembers from one call to the next
 value_codec.py      values that functions keep, as arrays and back
 schedulers.py   learning rate schedulers: when they step, and their state
-scheduler_trial.py  whether the state of a user's own scheduler is complete
+scheduler_trial.py  tests whether a user's own scheduler can be restored from its state
 clipping.py     gradient clipping
 averages.py     averages of the weights: EMA, SWA
 precision.py    steps in bfloat16 and float16
@@ -21,7 +21,7 @@ parameter_moves.py  detects that forward writes into parameters
 refusals.py     rejects model classes with features that would be ignored, lost or summed wrongly
 untracked_state.py      detects state that checkpoints do not contain
 hooks.py        the events of a run: callbacks and schedulers
-callback_hooks.py   the state of hooks that callbacks register
+callback_hooks.py   saves the state of hooks that callbacks register
 tensors.py      arrays as tensors and back
 export.py       exports for serving
 """

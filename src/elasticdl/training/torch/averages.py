@@ -1,4 +1,4 @@
-"""Maintains averages of a model's weights, EMA or SWA, by `torch.optim.swa_utils`.
+"""Maintains averages of a model's weights, EMA or SWA, with `torch.optim.swa_utils`.
 
 `averaged_model(model)` returns an `AveragedModel`, which follows the weights after each update. The
 averages are evaluated and published; training continues with the weights themselves. BatchNorm
@@ -57,8 +57,8 @@ class Averages:
         """Update the averages from the weights; called after each update of the weights.
 
         Raises:
-            DefinitionError: The object keeps state outside its buffers; checked at the updates 1,
-                2, 4, 8 and so on.
+            DefinitionError: The `AveragedModel` keeps state outside its buffers; checked at the
+                updates 1, 2, 4, 8 and so on.
             UserCodeError: The user's class or function raised.
         """
         if self._averaged is None:
@@ -89,7 +89,10 @@ class Averages:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Put the averages into the model in the block; does nothing before the first update."""
+        """Context manager in whose block the model has the averages as its weights.
+
+        Before the first update, it does nothing.
+        """
         if self._averaged is None or self._is_in_place or not int(self._averaged.n_averaged):
             yield
             return
@@ -124,8 +127,8 @@ class Averages:
         """Restore averages that `state` returned.
 
         Returns:
-            One line per name that only one of the checkpoint and the model file has; if there are
-            any, nothing is restored.
+            One line per name that exists only in the checkpoint or only in the model file; if there
+            are any, nothing is restored.
         """
         tensors = {} if self._averaged is None else self._averaged.state_dict()
         passing = {} if self._averaged is None else self._non_persistent_buffers(self._averaged)

@@ -66,7 +66,7 @@ class Buffers:
 
     @contextmanager
     def restored(self) -> Iterator[dict[str, torch.Tensor]]:
-        """Yield copies of the buffers; after the block, restore the buffers' tensors and values."""
+        """Context manager that yields copies of the buffers, and restores them at its end."""
         before = self.tensors()
         copies = {name: tensor.detach().clone() for name, tensor in before.items()}
         try:

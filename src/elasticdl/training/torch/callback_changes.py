@@ -4,12 +4,12 @@
     attributes of modules         dropout.p = 0.2, model.temperature = 3.0
     attributes of the loss        loss.weight = torch.tensor([1.0, 5.0]), and of objects that it
                                   uses
-    variables of the file         that the model, the loss or the input uses: rejected
+    variables of the file         rejected, if the model, the loss or the input function uses them
     modules in evaluation mode    layer.eval() of a BatchNorm; lasts until `model.train()` is
                                   called, before an epoch and after an evaluation, as in a plain
                                   loop
-    parameters and modules        that are replaced or added: rejected
-    shapes and dtypes             of parameters and buffers, as in weight.data = larger: rejected
+    parameters and modules        rejected, if a callback replaces or adds one
+    shapes and dtypes             rejected for parameters and buffers, as in weight.data = larger
 
 The mode of the model depends on the event: training mode from `on_train_begin` to the end of an
 epoch's batches, else evaluation mode.
@@ -63,12 +63,12 @@ class Modes:
     Args:
         model: The module.
         keeps: Whether modules keep, in all epochs, the mode that they were created in or that a
-            callback has set. Lightning's `Trainer` never calls `train()`; a plain loop calls it at
-            the start of each epoch.
+            callback has set, as under Lightning's `Trainer`, which never calls `train()`. A plain
+            loop calls it at the start of each epoch, which resets these modes.
 
     Attributes:
-        differing: Name of a module -> its mode (`module.training`), for modules whose mode while
-            the model trains is not the one that `model.train()` gives them.
+        differing: Name of a module -> its own mode (`module.training`). Contains only modules that
+            must not get the mode that `model.train()` sets, such as a frozen BatchNorm.
     """
 
     def __init__(self, model: nn.Module, *, keeps: bool = False) -> None:
@@ -100,7 +100,7 @@ class Modes:
             self.differing, self._is_set = {}, False
 
     def record(self) -> None:
-        """Record the modules whose present mode is not the one that `model.train()` gives them."""
+        """Fill `differing` with the modules whose present mode `model.train()` would change."""
         now = {name: module.training for name, module in self._model.named_modules()}
         self.differing, self._is_set = {}, False
         self.train()
@@ -118,7 +118,7 @@ class CallbackChanges:
         modes: The modes of the model.
         values: Converts attributes to arrays.
         callbacks: The user's callbacks.
-        definition: The model definition, for its loss and input.
+        definition: The model definition, for its loss and input function.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class CallbackChanges:
         self._used_by_input = UsedObjects([definition.input] if callbacks else (), known)
 
     def begin(self) -> None:
-        """Record the hooks and containers that exist before `on_train_begin`; call it before that.
+        """Record which hooks and containers exist; call it before `on_train_begin`.
 
         Also removes parameter groups that callbacks have added to the optimizer, because
         `on_train_begin` adds them again.
@@ -162,11 +162,13 @@ class CallbackChanges:
 
     @contextmanager
     def watched(self, moment: str, *, in_training: bool) -> Iterator[None]:
-        """Run callbacks for an event and record their changes.
+        """Context manager that records what callbacks change in its block, during one event.
+
+        It first puts the model into the mode of the event.
 
         Args:
-            moment: Name of the event.
-            in_training: Whether the model is in training mode.
+            moment: Name of the event, such as `on_epoch_end`.
+            in_training: Whether the event's mode is training mode; otherwise evaluation mode.
 
         Raises:
             DefinitionError: A callback has changed state that checkpoints do not contain.
@@ -269,7 +271,7 @@ class CallbackChanges:
 
         Args:
             what: Kind of object, as in `_parts`.
-            now: Present identities of the objects of this kind.
+            now: Ids of the objects of this kind that exist now.
             moment: Name of the event.
         """
         is_begin = moment == "on_train_begin"
@@ -278,7 +280,7 @@ class CallbackChanges:
         return what in _HOOKS and (is_begin or is_end)
 
     def _parts(self) -> dict[str, Any]:
-        """Return what callbacks must not add, remove or replace: kind of object -> identities.
+        """Return the objects that callbacks must not add, remove or replace: kind -> their ids.
 
         Checkpoints refer to these objects (modules, parameters, hooks) by name or by position.
         """
@@ -325,7 +327,7 @@ class CallbackChanges:
         return f"{prefix}.{name}".lstrip(".") + " of the model"
 
     def _owners(self) -> dict[str, Any]:
-        """Return the objects whose attributes checkpoints contain, by their names there."""
+        """Return objects whose attributes checkpoints contain, by their names in checkpoints."""
         return {**dict(self._model.named_modules()), **self._of_loss}
 
     def _values_of_attributes(self) -> dict[tuple[str, str], Any]:

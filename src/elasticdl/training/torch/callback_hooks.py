@@ -39,7 +39,7 @@ class CallbackHooks:
         model: The trained model.
         optimizer: Its optimizer.
         callbacks: The user's callbacks.
-        where: The user's function that creates them, for errors.
+        where: Name of the user's function that creates the callbacks, for errors.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Converts the state of a PyTorch model's callbacks to JSON values and arrays, and back.
 
-Extends `training/callback_state.py` with:
+Extends `training/callback_state.py` with these values; of each is stored:
 
     a tensor                                          its values
     a weight or a module of the trained model         its name; also for a detached view of a
@@ -72,7 +72,7 @@ class TorchValues(CallbackValues):
     Args:
         model: The trained model; its weights and modules are stored by name, not copied.
         optimizer: The optimizer of the model.
-        callbacks: All callbacks: a callback that refers to another does not store it.
+        callbacks: All callbacks. If one refers to another, it does not store the other's state.
 
     Attributes:
         made: Path of a stored value -> the object (or its type) that the user's code must have
@@ -89,7 +89,7 @@ class TorchValues(CallbackValues):
         self.begin()
 
     def begin(self) -> None:
-        """Prepare a series of `encode` calls: look up the model's current weights, clear `made`."""
+        """Prepare to encode all values for a checkpoint: look up the weights, clear `made`."""
         self.made = {}
         self._by_storage: dict[int, list[tuple[str, torch.Tensor]]] = {}
         for name, weight in self._weights().items():
@@ -376,7 +376,7 @@ class CallbackMemory:
 
 
 def _is_code(value: Any) -> bool:
-    """Whether a value is recreated by the user's code and has no state."""
+    """Return whether a value is not stored because user code recreates it, such as a function."""
     plain = (
         type, ModuleType, functools.partial, np.ufunc, re.Pattern, io.IOBase, _LOCK,
         csv.DictReader, csv.DictWriter, logging.Logger, logging.LoggerAdapter, logging.Handler,
@@ -386,7 +386,7 @@ def _is_code(value: Any) -> bool:
 
 
 def _is_metric(value: Any) -> bool:
-    """Whether a value is a TorchMetrics metric, whose state_dict() omits its state."""
+    """Return whether a value is a TorchMetrics metric: by default, state_dict() omits its state."""
     return any(kind.__module__.startswith("torchmetrics.") for kind in type(value).__mro__)
 
 

@@ -266,7 +266,7 @@ class Callbacks:
         """Return whether a method takes `logs` after the number of the epoch or batch.
 
         Raises:
-            DefinitionError: It takes other arguments.
+            DefinitionError: The method takes other arguments.
         """
         try:
             signature = inspect.signature(getattr(each, moment))
@@ -329,7 +329,7 @@ def _closure_state(kind: type[Any]) -> Iterator[tuple[str, str]]:
 def _is_free(each: Any, name: str, value: Any) -> bool:
     """Return whether an attribute of a callback may be set to `value` without a conflict.
 
-    It may if the callback does not use the attribute itself: it is missing, None, or equal already.
+    True if the callback does not use the attribute: it is missing, None, or equal to `value`.
     """
     if isinstance(inspect.getattr_static(type(each), name, None), property):
         return False

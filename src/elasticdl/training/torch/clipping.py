@@ -32,7 +32,7 @@ def clipping_of(
 ) -> Callable[[Sequence[nn.Parameter]], None] | None:
     """Return a function that clips the `.grad` of parameters in place; None without clipping.
 
-    It is called with the gradients of an update: on several workers, with their sum.
+    It is called once per update; with several workers, after their gradients were summed.
 
     Args:
         definition: The model definition.

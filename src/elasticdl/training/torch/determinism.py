@@ -15,7 +15,7 @@ _before: tuple[Any, ...] | None = None
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed PyTorch's generators, and restore them afterwards.
+    """Context manager that seeds PyTorch's random generators, and restores them at its end.
 
     torch.random.fork_rng does the same for all devices, but takes 50 times as long, too long for a
     small step.

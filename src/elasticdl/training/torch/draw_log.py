@@ -1,13 +1,13 @@
 """Records a model's random draws, to find out whether two runs drew the same numbers.
 
-It also records whether the model computes in half precision, which no dtype of its parameters or
-outputs shows for certain.
+It also records whether the model computes in half precision, because the dtypes of parameters and
+outputs do not always show that.
 
 With the same seed, two runs on batches of the same shapes draw the same numbers at the same places,
 unless the number of draws depends on values, as for dropout of the tokens that reach an expert.
 In some of PyTorch's own operations it does: RReLU draws for negative numbers only, and a gamma
-distribution draws until a number fits. While draws are recorded, these operations do not draw, and
-return the mean of their distribution.
+distribution draws until a number is accepted. While draws are recorded, these operations do not
+draw, and return the mean of their distribution.
 
 Used by `part_checks.py`.
 """
@@ -43,7 +43,7 @@ _HALVES = {torch.bfloat16, torch.float16}
 
 
 class DrawLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records, as a context manager, the PyTorch operations that draw random numbers.
+    """Context manager that records the PyTorch operations that draw random numbers.
 
     Attributes:
         is_half: Whether an operation returned float16 or bfloat16.
@@ -76,7 +76,7 @@ class DrawLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def draws(self) -> Hashable:
-        """Return a value that is equal for two runs that had the same seed and the same draws.
+        """Return a value that is equal for two runs if they had the same seed and the same draws.
 
         Call it before the generators of the run are restored.
         """

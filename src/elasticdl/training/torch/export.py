@@ -35,7 +35,7 @@ def export(
 ) -> list[str]:
     """Write `model.pt2`, a program of torch.export that needs no user code.
 
-    It is for the CPU, in evaluation mode, and takes any number of examples.
+    The program runs on the CPU, in evaluation mode, and takes any number of examples.
 
     Args:
         model: The module; it is not changed.
@@ -43,7 +43,7 @@ def export(
             as a constant. None if the module has no `forward`.
         folder: An existing folder.
         is_compared: Whether to compare the program's outputs with the model's, and to warn if they
-            differ. A model that is computed in mixed precision has other outputs.
+            differ. Use False for mixed precision: the model's outputs then differ anyway.
 
     Returns:
         Names of the files written. A module that PyTorch cannot export still trains and predicts:
@@ -123,7 +123,7 @@ def _reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress torch.export's messages for its developers: graphs, logs and warnings.
+    """Context manager that suppresses torch.export's messages for its own developers.
 
     Its exception states why an export failed. If TORCH_LOGS is set, the user wants these messages,
     so nothing is suppressed.

@@ -93,10 +93,11 @@ def _cause(names: Sequence[str]) -> str:
 
 
 def _with_padding(model: nn.Module, arguments: Arguments) -> Iterator[Arguments]:
-    """Yield the arguments with one padded position, if a TransformerEncoder gets a padding mask.
+    """Yield the arguments with one position marked as padding, if that is needed and possible.
 
-    It is not known which features mark padding, and by which value. So values that usually mark it
-    are tried at the last position of the first example, until a mask shows that it is padded.
+    It is needed only if a TransformerEncoder receives a padding mask and no mask marks anything
+    yet. Which features mark padding, and by which value, is unknown. So usual values are tried at
+    the last position of the first example, until a mask marks it.
     """
     masks = _masks(model, arguments)
     if not masks or any(map(_has_padding, masks.values())):
@@ -122,7 +123,7 @@ def _padded(arguments: Arguments, changed: Sequence[int], value: int) -> Argumen
 
     Args:
         arguments: The arguments.
-        changed: Indices, among all tensors, of those that may be changed.
+        changed: Indices of the tensors that may be changed, in the order of `leaves(arguments)`.
         value: The value that may mark padding.
     """
     numbers = iter(range(len(leaves(arguments))))
@@ -183,7 +184,7 @@ def _has_padding(mask: torch.Tensor) -> bool:
 
 @contextmanager
 def _slow_path() -> Iterator[None]:
-    """Turn off the fast path of nn.TransformerEncoder in the block, as torch.export does."""
+    """Context manager that turns off nn.TransformerEncoder's fast path, as torch.export does."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(value=False)
     try:
@@ -202,7 +203,7 @@ def _tensors(outputs: Any) -> dict[str, torch.Tensor]:
 
 
 def _tolerance_of(model: nn.Module) -> float:
-    """Return the difference that rounding alone can cause, relative to the largest output."""
+    """Return how much outputs may differ by rounding alone, relative to the largest output."""
     types = {tensor.dtype for tensor in (*model.parameters(), *model.buffers())}
     return max((_TOLERANCES.get(each, _TOLERANCE) for each in types), default=_TOLERANCE)
 
@@ -210,9 +211,14 @@ def _tolerance_of(model: nn.Module) -> float:
 def _largest(
     found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]
 ) -> tuple[float, float]:
-    """Return, for the output that differs most, its largest difference and largest expected number.
+    """Find the output that differs most, relative to its largest expected value.
 
-    Differences are compared relative to that number, which is the largest finite one.
+    Args:
+        found: The exported program's outputs, by name.
+        expected: The model's outputs, by the same names.
+
+    Returns:
+        The largest difference in that output, and its largest finite expected value.
     """
     pairs = [(0.0, 0.0)]
     for name, other in expected.items():

@@ -85,7 +85,7 @@ _TWO = 2
 
 
 class _FoundError(Exception):
-    """Raised by a hook that has found an id without a row in an embedding, to end the model's run.
+    """Raised by a hook to stop the model at the first embedding that receives an id out of range.
 
     Attributes:
         name: Name of the embedding in the model.
@@ -150,7 +150,7 @@ def out_of_range(
 
 
 def place_of(error: Exception, definition: ModelDefinition) -> str:
-    """Return `file:line` of the user's line or function that raised in a step."""
+    """Return `file:line` of the user's code that raised in a step: a line, else its function."""
     return where_raised(error, definition, _PARTS)
 
 
@@ -287,7 +287,11 @@ def _column_advice(
 
 
 def _row_missing(model: nn.Module, run: Callable[[], object]) -> _FoundError | None:
-    """Run the model again; return the first embedding that receives an id out of range, if any."""
+    """Run the model again to find the first embedding that receives an id out of range.
+
+    Returns:
+        The error that names the embedding; None if there is no such embedding.
+    """
 
     def checking(name: str, num_rows: int) -> Callable[[nn.Module, tuple[torch.Tensor, ...]], None]:
         def check(_: nn.Module, given: tuple[torch.Tensor, ...]) -> None:

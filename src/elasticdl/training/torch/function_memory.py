@@ -1,11 +1,11 @@
 """Finds, stores and restores what a user's function remembers from one call to the next.
 
+    the function uses                                                    stored is
     a variable of the enclosing function, a global one that it assigns   the value
-    a list, dict, deque or tensor in one                                 its contents, in place
+    a list, dict, deque or tensor in such a variable                     its contents
     a scheduler, or anything with state_dict() and load_state_dict()     its state
-    an object of a user's class                                          its attributes, likewise
-    a module                                                             the attributes that the
-                                                                         function's code names
+    an object of a user's class                                          its attributes
+    a module                                                             attributes it uses
     a random generator                                                   its position
 
 These values are outside the state of any module or optimizer.
@@ -58,7 +58,12 @@ _OF_MODULES = vars(nn.Module()).keys()
 
 
 class _Uses(NamedTuple):
-    """Names in a function's code: of variables and attributes, and of attributes it assigns."""
+    """Names that occur in a function's code.
+
+    Attributes:
+        named: Names of all global variables and attributes.
+        assigned: Names of the attributes that the code assigns.
+    """
 
     named: frozenset[str] = frozenset()
     assigned: frozenset[str] = frozenset()
@@ -74,13 +79,13 @@ _NOTHING = _Uses()
 
 @dataclass(frozen=True)
 class RememberedValue:
-    """A variable or attribute that a hook can change: its name, and functions to get and set it.
+    """A variable or attribute that a user's function can change, with its getter and setter.
 
     Attributes:
-        is_read_only: Whether the function that uses the variable does not assign it; another one
-            may.
-        may_be_setting: Whether a value that cannot be stored is permitted as long as it does not
-            change.
+        is_read_only: Whether the function that uses the variable only reads it; another function
+            may assign it.
+        may_be_setting: Whether it may be a setting: then a value that cannot be stored is permitted
+            as long as it does not change.
         owner: The object or class whose attribute it is; None for a variable.
     """
 
@@ -162,8 +167,8 @@ class FunctionMemory:
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
         """Return the functions' state as arrays; empty if there is none.
 
-        Settings, which no function changes, are left out: numbers that are only read, and values
-        that cannot be stored.
+        Probable settings are left out: numbers that are only read, and values that cannot be
+        stored.
 
         Raises:
             UnkeepableValueError: A function draws from an iterator, which changes.
@@ -345,7 +350,7 @@ def _of_module(
 
 
 def _of_class(kind: type[Any], name: str, seen: set[int], uses: _Uses) -> Iterator[RememberedValue]:
-    """Yield the attributes of a user's class that a function's code assigns or may fill."""
+    """Yield the attributes of a user's class that a function's code assigns or may mutate."""
     of_class = (uses.assigned & vars(kind).keys()) | _mutable(kind, uses.named)
     for attribute in sorted(of_class):
         known = hash((id(kind), attribute))
@@ -372,14 +377,13 @@ def _is_users_class(value: Any) -> bool:
 
 
 def _with_methods(uses: _Uses, owner: Any) -> _Uses:
-    """Add the names in the code of an object's methods that functions call, to `uses`.
+    """Return `uses` and the names in the code of the object's methods that `uses` names.
+
+    Methods that these methods call are included too.
 
     Args:
-        uses: The names in the functions' code; not changed.
-        owner: The object.
-
-    Returns:
-        The names in the code of the functions and of these methods.
+        uses: The names in the code of some functions; not changed.
+        owner: The object whose methods the functions may call.
     """
     new = set(uses.named)
     while new:
@@ -416,7 +420,7 @@ def _uses_of_code(code: types.CodeType) -> _Uses:
 def remembered_by_object(
     value: Any, name: str, attributes: list[str], seen: set[int], uses: _Uses = _NOTHING
 ) -> Iterator[RememberedValue]:
-    """Yield the attributes of an object that calls may change, and variables of its `__call__`.
+    """Yield what a call of an object may change: its attributes and variables of its `__call__`.
 
     Args:
         value: The object.
@@ -443,7 +447,7 @@ def remembered_by_object(
 
 
 def _constant(name: str, value: Any) -> RememberedValue:
-    """Return a `RememberedValue` for an object that no hook replaces, but may change in place."""
+    """Return a `RememberedValue` for an object that user code changes in place only."""
     return RememberedValue(name, lambda: value, lambda _: None)
 
 
@@ -468,7 +472,7 @@ def _in_dict(name: str, values: dict[str, Any], key: str) -> RememberedValue:
 
 
 def _in_attribute(name: str, owner: Any, attribute: str) -> RememberedValue:
-    """Return a `RememberedValue` for an attribute that may be missing until a hook sets it."""
+    """Return a `RememberedValue` for an attribute, which may be missing until user code sets it."""
 
     def put_value(value: Any) -> None:
         if value is not None or hasattr(owner, attribute):
@@ -509,7 +513,7 @@ def has_state(value: Any) -> bool:
 
 
 def _is_constant(value: Any) -> bool:
-    """Return whether a value is treated as immutable: modules, classes, builtins, files."""
+    """Return whether a value is treated as immutable, as Python modules, classes and files are."""
     plain = (types.ModuleType, type, types.BuiltinFunctionType, torch.dtype, torch.device, IOBase)
     if isinstance(value, plain):
         return True

@@ -10,7 +10,7 @@ change the model's outputs.
         def __torch_function__(self, func, types, args=(), kwargs=None): ...
 
 While such a mode is active, a replacement of `has_torch_function` looks for other modes and for
-tensor subclasses only. It is removed again because `torch.jit.script` knows the original.
+tensor subclasses only. The original is put back afterwards, because `torch.jit.script` needs it.
 
 Callers: `losses.py`, `label_shapes.py`.
 """
@@ -30,7 +30,7 @@ _num_active = 0
 
 
 class HiddenMode(TorchFunctionMode):
-    """A `TorchFunctionMode` that does not keep PyTorch's modules from taking their fast path."""
+    """A `TorchFunctionMode` that PyTorch's modules do not notice, so they take their fast path."""
 
     def __enter__(self) -> Self:
         _count(1)
@@ -50,7 +50,10 @@ def _count(change: int) -> None:
 
 
 def _without_hidden_mode(arguments: Iterable[Any]) -> bool:
-    """Return whether calls with these arguments are overridden by anything but a hidden mode."""
+    """Return whether anything but a hidden mode overrides calls with these arguments.
+
+    Replaces `has_torch_function` while a hidden mode is active.
+    """
     mode = overrides._get_current_function_mode()  # type: ignore[no-untyped-call]  # noqa: SLF001
     if not isinstance(mode, HiddenMode):
         return _of_torch(arguments)

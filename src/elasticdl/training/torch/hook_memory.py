@@ -1,14 +1,15 @@
 """Saves and restores what hooks of the optimizer and of gradients change, such as counters.
 
     optimizer.register_step_post_hook(hook)               a hook of the optimizer
-    optimizer.step = another                              likewise
-    parameter.register_hook(hook)                         a hook of gradients; rejected if gradients
-    module.register_full_backward_hook(hook)              are summed over workers
+    optimizer.step = another                              a hook of the optimizer
+    parameter.register_hook(hook)                         a hook of gradients
+    module.register_full_backward_hook(hook)              a hook of gradients
 
 Hooks are a user's functions, and the values that they change are outside the optimizer's state.
-They are found by `function_memory.py` and stored in a checkpoint, as are attributes that the user's
-code sets on the optimizer and on parameters. A value that cannot be stored is rejected when the
-trainer is created; if it may only be a setting, it is rejected only after it has changed.
+`function_memory.py` finds these values, and checkpoints contain them, together with attributes that
+the user's code sets on the optimizer and on parameters. A value that cannot be stored is rejected
+when the trainer is created; if it looks like a setting, only after it has changed. Hooks of
+gradients are rejected if gradients are summed over workers.
 
 Callers: `optimizer.py`; `callback_hooks.py` for the list of hooks.
 """
@@ -60,7 +61,7 @@ class HookMemory:
         optimizer: The optimizer that has the hooks; attributes that the user's code sets are state
             too.
         parameters: The model's parameters, by name.
-        model: The model; hooks that callbacks register on it later are those of
+        model: The model. Hooks that callbacks register on it later are left to
             `callback_hooks.py`.
         origin: Prefix of errors.
         may_be_scheduled: Whether the optimizer may have learning rate schedulers that no hook
@@ -68,7 +69,7 @@ class HookMemory:
 
     Raises:
         DefinitionError: A hook has state that cannot be stored, a hook is registered for all
-            optimizers, or there is a scheduler that no hook refers to and that must not be there.
+            optimizers, or the optimizer has a scheduler that nothing would step.
     """
 
     def __init__(
@@ -159,7 +160,7 @@ class HookMemory:
         self._load_attributes_and_defaults(saved)
 
     def _may_be_left_out(self, place: RememberedValue) -> bool:
-        """Return whether a value looks like a setting, so that it is stored only if it changes."""
+        """Return whether a value looks like a setting, which is stored only once it changes."""
         if not place.may_be_setting:
             return False
         if place.is_read_only and isinstance(place.get(), NUMBERS):
@@ -239,7 +240,7 @@ class HookMemory:
 
 
 def gradient_hooks(parameters: Mapping[str, nn.Parameter], model: nn.Module) -> dict[str, Any]:
-    """Return description -> function of the hooks of a model and its parameters for gradients."""
+    """Return the gradient hooks of a model and its parameters: description -> function."""
     found: list[tuple[str, Any]] = []
     for name, parameter in parameters.items():
         of_tensor: Any = parameter
@@ -270,7 +271,7 @@ def _is_scheduler(value: Any) -> bool:
 
 @functools.cache
 def _set_by_library(kind: type[Any]) -> frozenset[str]:
-    """Return the attributes that an optimizer's methods set; none if its class is the user's."""
+    """Return the attributes that an optimizer's own methods set; empty for a user's class."""
     if not is_of_library(kind):
         return frozenset()
     methods = (

@@ -94,7 +94,7 @@ class TorchHooks:
         return self._schedulers.monitored
 
     def check_sharing(self) -> None:
-        """Reject callbacks that observe evaluation batches, which workers share."""
+        """Reject callbacks with methods for evaluation batches, because workers divide those."""
         found = self._callbacks.with_one_of(TEST_BATCH_MOMENTS)
         if found is not None:
             callback, moment = found
@@ -223,7 +223,7 @@ class TorchHooks:
 
     @contextmanager
     def _moment(self, moment: str, number: int = 0, *, in_training: bool) -> Iterator[None]:
-        """Run callbacks for an event in the block: seed their random numbers, record their changes.
+        """Context manager for running callbacks: seeds random numbers, records their changes.
 
         The seed depends on the event only, so callbacks act identically on every worker and after a
         resume.

@@ -102,14 +102,14 @@ class InnerLossSteps:
     def evaluation(
         self, model: nn.Module, batch: Tensors, so_far: MetricStates | None = None
     ) -> Stepped:
-        """Call `forward` with the labels; if there are none, without them and without a loss."""
+        """Call `forward` with the labels, if any; without labels, the result has no loss."""
         del so_far
         if batch.labels is None:
             return Stepped(None, detached(self.outputs(model, batch.features)))
         return self.training(model, batch)
 
     def touch(self, model: nn.Module, batch: Tensors) -> Any:
-        """Call `forward` with the labels, to observe what it changes; return its outputs."""
+        """Call `forward` with the labels, so that the caller can observe what it changes."""
         args, kwargs = self._adapt(batch.features)
         labels = self._label_shape((batch.features,), batch.labels)
         with self._precision.autocast():

@@ -117,7 +117,7 @@ def find_adapter(
 def _dtype_it_takes(
     model: nn.Module, adapter: Adapter, run: Callable[[Adapter], object]
 ) -> torch.dtype | None:
-    """Return the dtype of the parameters, if the model takes features only of this dtype."""
+    """Return the parameters' dtype if the model accepts features converted to it; else None."""
     dtypes = {each.dtype for each in model.parameters() if each.is_floating_point()}
     if len(dtypes) != 1 or dtypes == {torch.get_default_dtype()}:
         return None
@@ -134,7 +134,7 @@ def _dtype_it_takes(
 
 
 def _takes_floats(features: Arrays, adapter: Adapter, run: Callable[[Adapter], object]) -> bool:
-    """Return whether a model that does not take the features takes their numbers as floats."""
+    """Return whether a model that rejects integer features accepts them as floats."""
     if not any(array.dtype.kind in "iub" for array in leaves(features)):
         return False
     try:
@@ -218,7 +218,7 @@ def _by_name(takes: Sequence[str] | None) -> Adapter:
     """Return an adapter that passes features by name.
 
     An input function may return other features for evaluation and prediction than for training, so
-    each batch decides which of the arguments it has.
+    the arguments to pass are determined for each batch.
 
     Args:
         takes: Names of the arguments of `forward`, in its order; None if it takes any name.

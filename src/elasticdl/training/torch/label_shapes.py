@@ -57,7 +57,7 @@ class TorchLabelShape:
         self.reshapes = False
 
     def find(self, function: Callable[[Any, Any], Any], inputs: Any, labels: Any) -> None:
-        """Determine from an example batch whether the function needs labels of the other shape.
+        """Determine from an example batch whether to reshape labels: [n] to [n, 1] or the reverse.
 
         Args:
             function: Function (inputs, labels) -> loss or metric.
@@ -111,7 +111,8 @@ class TorchLabelShape:
         """Return labels in the shape that the loss or metric needs.
 
         Args:
-            inputs: Its first argument: the model's outputs, or the features if it runs the model.
+            inputs: First argument of the loss or metric: the model's outputs, or the features if it
+                runs the model.
             labels: Labels of a batch.
         """
         if self.reshapes and _may_differ(inputs, labels):
@@ -121,7 +122,7 @@ class TorchLabelShape:
     def _warn_if_spread(
         self, function: Callable[[Any, Any], Any], outputs: Any, labels: torch.Tensor
     ) -> None:
-        """Warn if float labels [n, 1] are each compared with several outputs of their example."""
+        """Warn if each of the float labels [n, 1] is compared with several outputs."""
         is_table = isinstance(outputs, torch.Tensor) and outputs.ndim == labels.ndim == _PAIR
         if not is_table or outputs.shape[1] == 1 or not labels.is_floating_point():
             return
@@ -150,9 +151,10 @@ def is_number_per_example(values: torch.Tensor | np.ndarray[Any, Any]) -> bool:
 
 
 def _may_differ(inputs: Any, labels: Any) -> bool:
-    """Return whether labels [n] may have to be reshaped to [n, 1], or the reverse.
+    """Return whether labels [n] may have to be reshaped to [n, 1], or labels [n, 1] to [n].
 
-    False if they do not have one number per example, or have as many axes as outputs [n] or [n, 1].
+    False if labels are not one number per example. Also False if outputs and labels both have the
+    shape [n], or both [n, 1].
     """
     if not (isinstance(labels, torch.Tensor) and is_number_per_example(labels)):
         return False
@@ -184,15 +186,16 @@ def _makes_pairs(
 
 
 class _Shapes(TorchDispatchMode):
-    """Records whether an operation in its block makes a tensor of all pairs of rows.
+    """Context manager that records whether an operation makes a tensor [n, n] of pairs of examples.
 
     Args:
-        num_rows: Number of rows.
+        num_rows: Number of examples, n.
         labels: The labels.
 
     Attributes:
         has_pairs: Whether an operation made such a tensor.
-        compares_labels: Whether one was made of two tensors of labels.
+        compares_labels: Whether an operation made such a tensor from labels only, as a loss does
+            that compares the labels of two examples on purpose.
     """
 
     def __init__(self, num_rows: int, labels: torch.Tensor) -> None:
@@ -220,7 +223,7 @@ class _Shapes(TorchDispatchMode):
 
 
 class _Spread(HiddenMode):
-    """Records whether a function in its block broadcasts labels [n, 1] to the outputs' columns.
+    """Context manager that records whether labels [n, 1] are broadcast to the outputs' columns.
 
     An explicit `labels.expand_as(outputs)` is intended, and so is a mask such as `labels > 0`.
 
@@ -229,7 +232,7 @@ class _Spread(HiddenMode):
         shape: Shape of the outputs.
 
     Attributes:
-        is_found: Whether it does.
+        is_found: Whether labels were broadcast.
     """
 
     def __init__(self, labels: torch.Tensor, shape: torch.Size) -> None:

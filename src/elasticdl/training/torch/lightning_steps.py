@@ -215,7 +215,7 @@ class LightningSteps:
         return Stepped(loss, None, addends, logged.metrics)
 
     def touch(self, model: nn.Module, batch: Tensors) -> Any:
-        """Run `training_step`, to observe what it changes; return its result."""
+        """Run `training_step`, so that the caller can observe what it changes."""
         with self._attached(model, "training_step"), self._precision.autocast():
             return self._call(model, "training_step", _joined(batch))
 
@@ -224,7 +224,10 @@ class LightningSteps:
         return ((features,), {}) if _has(model, "forward") else None
 
     def check_evaluation(self, model: nn.Module, batch: Tensors) -> None:
-        """Run `validation_step`, or without labels `predict_step`, to observe what it changes."""
+        """Run `validation_step`, so that the caller can observe what it changes.
+
+        Without labels, `predict_step` is run instead.
+        """
         if batch.num_examples:
             self.evaluation(model, batch)
         else:
@@ -275,7 +278,7 @@ class LightningSteps:
     def _attached(
         self, model: nn.Module, step: str, so_far: MetricStates | None = None
     ) -> Iterator[_Logged]:
-        """Provide `self.log` and `self.trainer` to the module in the block.
+        """Context manager in whose block the module has `self.log` and `self.trainer`.
 
         Args:
             model: The module.

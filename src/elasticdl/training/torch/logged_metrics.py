@@ -89,7 +89,7 @@ class LoggedMetric:
         self._states.begin((so_far or {}).get(self._names.get(step, "")))
 
     def logged(self, step: str, name: str) -> None:
-        """Store the name under which a step logs the metric; `begin` finds its states by it."""
+        """Store the name under which a step logs the metric, by which `begin` finds its states."""
         self._names[step] = name
 
     def _take(self, function: Any, args: Any, kwargs: Any) -> Any:
@@ -111,7 +111,7 @@ class LoggedMetric:
 
 
 class LoggedMetrics(dict[str, LoggedMetric]):
-    """Metrics by name, in place of a `MetricCollection`.
+    """A dict of metrics that replaces a `MetricCollection` of a LightningModule.
 
     Args:
         metrics: The metrics by their names in the collection.

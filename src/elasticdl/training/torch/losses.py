@@ -1,13 +1,12 @@
-"""The user's loss of a batch, and its divisor: the number that divides the sum over examples.
+"""Computes the loss of a batch, and its divisor: the number by which the sum was divided.
 
     the loss is                                             its divisor is
     one value per example or more (reduction="none")        the number of examples
     a mean over the batch                                   the number of examples
-    PyTorch's cross entropy or NLL with reduction="mean"    the targets that are not ignored, or the
-                                                            sum of their class weights
-    another loss of PyTorch with reduction="mean"           the rows that it averages (those that a
-                                                            mask leaves), or the sum of the
-                                                            weights of its values
+    PyTorch's cross entropy or NLL with reduction="mean"    the number of targets not ignored, or
+                                                            the sum of their class weights
+    another loss of PyTorch with reduction="mean"           the number of rows that it averages, or
+                                                            the sum of the weights of its values
 
 The divisor is found by watching which function of PyTorch returned the loss, so it makes no
 difference whether the user wrote `nn.CrossEntropyLoss(ignore_index=0)` or a function that
@@ -96,9 +95,10 @@ class BatchLoss:
         value: The loss, a float32 scalar with its graph.
         divisor: The number by which the sum over examples was divided to give `value`; a scalar
             tensor if it depends on the targets.
-        is_known: Whether it is certain to be a mean: a PyTorch loss, or one value per example.
+        is_known: Whether `value` is certain to be a mean: of a PyTorch loss, or of one value per
+            example.
         precision: Relative difference that rounding alone can cause.
-        unsplittable: Reason that the divisor is unknown for this batch; empty if it is known.
+        unsplittable: Why the divisor is unknown for this batch; empty if it is known.
     """
 
     value: torch.Tensor
@@ -116,7 +116,7 @@ class _Call:
 
 
 class _Watch(HiddenMode):
-    """Records the calls of PyTorch's loss functions with reduction="mean" in its block."""
+    """Context manager that records calls of PyTorch's loss functions with reduction="mean"."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -258,10 +258,10 @@ class TorchLoss:
         Args:
             num_examples: Examples in the batch.
             whole: The loss of the batch.
-            part: Function (slice) -> loss of these of its examples.
+            part: Function (slice) -> loss of these examples of the batch.
 
         Raises:
-            DefinitionError: It is not that mean, or the loss of a part cannot be computed.
+            DefinitionError: The loss is not that mean, or the loss of a part cannot be computed.
         """
         if whole.unsplittable:
             raise DefinitionError(
@@ -310,7 +310,7 @@ class TorchLoss:
             of_parts: The losses of the two parts.
 
         Raises:
-            DefinitionError: It is not that mean.
+            DefinitionError: The batch's loss is not that mean.
         """
         once, precision = float(whole.value), whole.precision
         parts, divisors = [float(p.value) for p in of_parts], [float(p.divisor) for p in of_parts]
@@ -347,7 +347,7 @@ class TorchLoss:
                 with its first examples replaced, and with all of them replaced.
 
         Raises:
-            DefinitionError: The effect depends on them, so the loss is not a mean over examples.
+            DefinitionError: The effect depends on the others: the loss is not a mean over examples.
         """
         sums = [float(loss.value) * float(loss.divisor) for loss in losses]
         if not all(map(math.isfinite, sums)) or any(loss.unsplittable for loss in losses):
@@ -467,7 +467,7 @@ def _versions(*trees: Any) -> list[int]:
 def _divides_oddly(call: _Call) -> bool:
     """Return whether a cross entropy or NLL loss ignored targets or used class weights.
 
-    Its sum was then not divided by the number of its values. False for other losses.
+    If so, its mean was not divided by the number of its values. False for other losses.
     """
     if call.function not in _DIVIDE_BY_TARGETS or call.arguments["target"].is_floating_point():
         return False

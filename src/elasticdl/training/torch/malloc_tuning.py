@@ -1,4 +1,4 @@
-"""Keeps the memory that a step frees in the process, for the next step.
+"""Keeps freed memory in the process after a step, so that the next step can use it at once.
 
 At the end of a step nearly all memory that it allocated is free. glibc then returns the end of its
 heap to the system, and the next step faults in each of its pages again: up to 5 % of a step on a

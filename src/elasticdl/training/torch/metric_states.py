@@ -4,8 +4,8 @@ A metric has states, each with its own reduction (`add_state(..., dist_reduce_fx
 process all states are carried: a batch's update starts from the states before it, whatever the
 reduction, as in a plain script. If workers share the batches, each batch updates fresh states, and
 these are summed. The result is the same for states that start at 0 and are summed. A metric with
-other states (a maximum, a list of all predictions) is rejected in this case, and so is a user's own
-metric that declares "sum" but does not add, which is detected by testing it.
+other states (a maximum, a list of all predictions) is rejected in this case. So is a user's own
+metric that declares "sum" but whose states do not add up, which a test detects.
 
 The arrays of a metric are, in this order: the number of updates of the metric and of each metric
 within it; the length of each state that is a list; a code for the dtype of each tensor in these
@@ -162,7 +162,7 @@ class StatefulMetric:
         self._check_adds()
 
     def share(self, outputs: Any, labels: Any) -> States:
-        """Return the states of this batch alone, which are added to those of other batches."""
+        """Return the states of one batch alone, to be added to those of other batches."""
         self._try_on(outputs, labels)
         self._check_adds()
         self.begin(None)
@@ -172,7 +172,7 @@ class StatefulMetric:
     def try_first_update(self, *args: Any, **kwargs: Any) -> None:
         """Test a user's own metric before a step updates it for the first time.
 
-        Later calls do nothing. The states of the metric are the same afterwards.
+        Later calls do nothing. The test leaves the metric's states unchanged.
 
         Args:
             args: Arguments of the update.
@@ -210,15 +210,15 @@ class StatefulMetric:
         """Return the metric's states after a batch.
 
         Args:
-            carried: Whether the next batch starts from these states, so that they are kept in
-                memory.
+            carried: Whether the next batch starts from these states. If so, they are kept in memory
+                as well.
         """
         states = self._read()
         self._held = states if carried else None
         return states
 
     def result(self, states: States) -> dict[str, float | list[float]]:
-        """Compute the values for given states, by name: a metric may have several.
+        """Compute the metric's values from states: name -> value; a metric may have several.
 
         Raises:
             UserCodeError: `compute` raised.
@@ -341,7 +341,8 @@ class StatefulMetric:
     def _try_on(self, *args: Any, **kwargs: Any) -> None:
         """Test, on the first batch only, whether a user's own metric keeps all data in its states.
 
-        Whether the states add up is recorded, because workers may be known only later.
+        It also records whether the states add up over batches: that matters if workers share the
+        batches, which may become known only later.
 
         Args:
             args: Arguments of an update, such as the model's outputs and the labels.
@@ -422,7 +423,7 @@ class StatefulMetric:
 
 
 def _attributes_of_all(metric: Any) -> set[str]:
-    """Return the names of the attributes that any metric of TorchMetrics has, private ones too."""
+    """Return the attributes that all TorchMetrics metrics have, private ones too, by name."""
     base = next(kind for kind in type(metric).__mro__ if kind.__name__ == "Metric")
     methods = {"update": lambda _: None, "compute": lambda _: None}
     return {*vars(type("Empty", (base,), methods)()), "training"}

@@ -1,4 +1,4 @@
-"""Computes metrics as means over examples, from states (sum, count) that batches add to.
+"""Computes metrics as means over examples: each batch adds to a state (sum, count).
 
 With sample weights the count is the sum of the weights. TorchMetrics metrics have their own states
 (`metric_states.py`), and sample weights do not affect them.
@@ -114,7 +114,7 @@ class TorchMetrics:
         self, outputs: Any, labels: Any, weights: torch.Tensor | None, num_examples: int,
         so_far: MetricStates | None,
     ) -> MetricStates:  # fmt: skip
-        """Return the states of a batch; for metrics in `ordered`, the states after it.
+        """Return the states of a batch alone; for metrics in `ordered`, `so_far` updated with it.
 
         Args:
             outputs: The model's outputs, detached.
@@ -142,7 +142,7 @@ class TorchMetrics:
     def logged(self, metrics: Mapping[str, StatefulMetric]) -> MetricStates:
         """Return the states of the metrics that a LightningModule has just updated with a batch.
 
-        A metric that is logged for the first time is added to the metrics.
+        A metric that is logged for the first time becomes one of this object's metrics.
 
         Args:
             metrics: Logged name -> metric.
@@ -261,7 +261,7 @@ class TorchMetrics:
         return values
 
     def direction(self, name: str) -> Literal["min", "max"] | None:
-        """Return whether low or high values of a metric are better; None for a function."""
+        """Return "max" if higher values of a metric are better, "min" if lower; None if unknown."""
         if name == "loss" and self._maximizes_loss:
             return "max"
         metric, _ = self._with_states.get(name, (self._logged.get(name), None))
@@ -309,7 +309,7 @@ def added(steps: Sequence[MetricStates]) -> MetricStates:
 
 
 def _tried(metric: Any) -> Callable[[Any, Any], Any]:
-    """Return a function (outputs, labels) that computes a metric without a change of its state."""
+    """Return a function (outputs, labels) that updates a copy of a metric, or calls a function."""
     if is_metric(metric):
         return lambda outputs, labels: copy.deepcopy(metric).update(outputs, labels)
     return lambda outputs, labels: metric(labels, outputs)

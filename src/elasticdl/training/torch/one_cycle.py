@@ -1,8 +1,8 @@
 """Handles the end of a OneCycleLR, also in a SequentialLR or ChainedScheduler.
 
-Of PyTorch's schedulers, it is the only one that cannot step on after its last step: one step more,
-and the learning rate rises again; two, and it raises. The functions here find out how many of its
-steps a training makes, and let it repeat its last step.
+OneCycleLR is the only scheduler of PyTorch that cannot step any further after its last step. After
+one more step the learning rate rises again; the second raises an exception. The functions here find
+out how many of its steps a training makes, and let it repeat its last step.
 
 Callers: `schedulers.py`.
 """
@@ -39,9 +39,13 @@ def one_cycles(scheduler: Any, num_steps: int) -> Iterator[tuple[OneCycleLR, int
 
 @contextlib.contextmanager
 def holding_ended(scheduler: Any) -> Iterator[list[OneCycleLR]]:
-    """Let each OneCycleLR that has ended repeat its last step if `scheduler` steps in the block.
+    """Context manager in which each OneCycleLR that has ended repeats its last step.
 
-    Schedulers that are combined with it step as usual: a SequentialLR reaches its next milestone.
+    Call `scheduler.step()` in the block. Other schedulers within `scheduler` step as usual, so a
+    SequentialLR reaches its next milestone.
+
+    Args:
+        scheduler: A OneCycleLR, or a scheduler that may combine some with others.
 
     Yields:
         A list that receives each OneCycleLR that made its last step again.

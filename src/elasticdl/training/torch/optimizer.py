@@ -10,8 +10,8 @@
     optimizer/step_hooks/values              state of its hooks (`hook_memory.py`)
 
 Slots are created at a parameter's first update; a parameter that never receives a gradient has no
-slots. A state therefore contains only the slots that exist, and loading a state without slots
-removes them. The optimizer's `step` is called only for an update.
+slots. A saved state contains only the slots that exist, and loading one without slots removes the
+present slots. The optimizer's `step` is called only for an update.
 """
 
 from __future__ import annotations
@@ -361,7 +361,7 @@ def _created(
         model: The model, which the function may receive as well.
 
     Raises:
-        DefinitionError: It is not an optimizer that can be used here.
+        DefinitionError: The created object is not an optimizer that can be used here.
         UserCodeError: The user's function raised.
     """
     create = definition.create_optimizer()
@@ -397,9 +397,9 @@ def _created(
 
 
 def _what_else(returned: object) -> str:
-    """Return advice for what the user's function returned in place of a single optimizer.
+    """Return advice on an object that the user's function returned in place of an optimizer.
 
-    The result is empty unless it contains several optimizers, a GradScaler or a scheduler.
+    The advice is for several optimizers, a GradScaler or a scheduler; empty for other objects.
     """
     several = leaves(returned)
     if sum(isinstance(each, torch.optim.Optimizer) for each in several) > 1:
@@ -418,12 +418,12 @@ def _check_zero_grad(optimizer: torch.optim.Optimizer, definition: ModelDefiniti
     """Check that a user-defined zero_grad() only clears gradients.
 
     Training does not call `zero_grad()`, but sets gradients to None. The method is tested here on
-    an optimizer that is not used otherwise: before its first step and after some, because it may
-    accumulate the gradients of several batches.
+    an optimizer that is not used otherwise, before its first step and after some, because the
+    method may let gradients of several batches accumulate.
 
     Raises:
-        DefinitionError: It leaves a gradient, or changes the optimizer or a parameter.
-        UserCodeError: It raised.
+        DefinitionError: The method leaves a gradient, or changes the optimizer or a parameter.
+        UserCodeError: The method raised.
     """
     if getattr(optimizer.zero_grad, "__func__", None) is torch.optim.Optimizer.zero_grad:
         return

@@ -96,7 +96,7 @@ def to_rows(outputs: Any, where: object) -> Arrays:
 
 
 def named_leaves(tree: Any, prefix: str = "") -> list[tuple[str, Any]]:
-    """Return the values in plain containers, each with the name that a prediction gives it.
+    """Return (name, value) for each value in plain containers, with its name in predictions.
 
     Args:
         tree: Nested dicts, lists and tuples; see `as_plain_containers`.
@@ -112,7 +112,7 @@ def named_leaves(tree: Any, prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def _instead_of(value: object) -> str:
-    """Return advice on what to return from `forward` instead of an output that is not a tensor."""
+    """Return advice on what `forward` should return in place of `value`, which is not a tensor."""
     if isinstance(value, torch.distributions.Distribution):
         return (
             "Let forward return the distribution's parameters as a tuple of tensors, with its mean "

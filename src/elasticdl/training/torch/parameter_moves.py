@@ -1,4 +1,4 @@
-"""Detects that a model's `forward` writes into its parameters: they would differ on each worker.
+"""Detects writes of `forward` into parameters, which would then differ between workers.
 
 Callers: `trainer.py`, around the gradients of a batch.
 """
@@ -19,8 +19,8 @@ class ParameterMoves:
 
     Args:
         parameters: The parameters, by name.
-        with_values: Also compare values, which detects writes through `parameter.data`. This copies
-            all parameters, so it is too slow for every step.
+        with_values: Whether to compare values too, which detects writes through
+            `parameter.data`. This copies all parameters, so it is too slow for every step.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], *, with_values: bool) -> None:

@@ -18,8 +18,8 @@ evaluation mode as well:
   works like BatchNorm. Differences in training mode then only cause a warning.
 
 A limit over the batch, such as the capacity of an expert, may be reached by a whole update but by
-no worker's batch. So copies of one example are run as well, as many as an update has: they crowd
-the same experts, and all copies must have the same outputs.
+no worker's batch. So a batch of copies of one example is run as well, as large as an update. All
+copies go to the same experts, so they reach such a limit; they must all have the same outputs.
 
 Used by `trainer.py`, before the first updates and some later ones (`repeated_checks.py`).
 """
@@ -73,7 +73,7 @@ class _Made:
         outputs: The outputs as float64 tensors.
         loss: The loss, if there is one.
         moves: Whether the run changed a buffer.
-        draws: Equal for two runs with the same seed and the same random draws.
+        draws: A value that is equal for two runs with the same seed and the same random draws.
         is_half: Whether an operation returned float16 or bfloat16.
     """
 
@@ -85,7 +85,7 @@ class _Made:
 
 
 class PartCheck:
-    """Checks that a model computes the same results for a batch as for two parts of it.
+    """Checks that a model computes the same results for examples in a batch as in parts of it.
 
     Args:
         origin: Prefix of errors.
@@ -138,7 +138,10 @@ class PartCheck:
         self._num_checks, self._compared_size = state["num_batches"], state["compared_size"]
 
     def check(self, batch: Tensors, update_size: int) -> None:
-        """Compare the results for a batch with those for its parts, and for copies of an example.
+        """Check that the result for an example does not depend on the other examples of its batch.
+
+        Compares the results for a batch with those for its parts, and those for copies of one
+        example with each other.
 
         A batch of one example is joined with the previous one.
 
@@ -189,7 +192,7 @@ class PartCheck:
         They differ if the model has a limit over the batch, such as the capacity of an expert.
 
         Raises:
-            DefinitionError: They differ, and randomness does not explain it.
+            DefinitionError: The outputs differ, and randomness does not explain it.
         """
         size = min(update_size, _MAX_CROWDING * batch.num_examples)
         if size <= batch.num_examples:
@@ -223,7 +226,10 @@ class PartCheck:
             return False
 
     def _compare(self, batch: Tensors, *, training: bool) -> bool:
-        """Compare a batch with its parts in one mode; return whether that was conclusive.
+        """Compare the results for a batch with those for its parts, in one mode of the model.
+
+        Returns:
+            Whether that was conclusive. If not, the caller also compares in evaluation mode.
 
         Raises:
             DefinitionError: The result for an example depends on the other examples, or the model
@@ -273,8 +279,8 @@ class PartCheck:
     def _compare_replaced(self, batch: Tensors, whole: _Made, *, training: bool) -> bool:
         """Check that replacing some examples of a batch does not change the results for the others.
 
-        The runs have the same shapes and the same seed, so the model draws the same numbers for
-        the examples that stay. If it does not, they cannot be compared.
+        The runs have the same shapes and the same seed, so the model normally draws the same random
+        numbers for the examples that stay. Otherwise the runs cannot be compared.
 
         Args:
             batch: The batch.
@@ -323,7 +329,9 @@ class PartCheck:
     def _check_uncut(
         self, batch: Tensors, whole: _Made, rows: range, error: Exception, *, training: bool
     ) -> None:
-        """Check a model that raises on a part of a batch, by replacing the other examples instead.
+        """Check a model that raises on a part of a batch, by keeping the batch's size.
+
+        The examples outside the part are replaced instead of left out.
 
         Args:
             batch: The batch.
@@ -355,8 +363,8 @@ class PartCheck:
     def _report_coupling(self, whole: _Made, what: str) -> None:
         """Reject a model whose results for an example depend on the other examples of the batch.
 
-        If the model changes a buffer, it may contain a normalization, so a warning is logged
-        instead, once.
+        If the model changes a buffer, it may contain a normalization layer. Then only a warning is
+        logged, once.
 
         Args:
             whole: Results for the batch, which state whether the model changes a buffer.
@@ -424,9 +432,10 @@ def _has_no_statistics(module: nn.Module) -> bool:
 
 
 def _first_part(size: int) -> int:
-    """Return the size of the first of two parts; both have two examples if there are four.
+    """Return the size of the first of two parts of a batch of `size` examples.
 
-    A model may need two, as a normalization over the batch does.
+    From four examples on, both parts have at least two, because a normalization over the batch
+    needs two.
     """
     return max(min(_FEWEST, size // 2), size // 3)
 
@@ -447,9 +456,9 @@ def _matrices(features: Any, size: int) -> list[str]:
 
 
 def _stayed(runs: Sequence[torch.Tensor], first: int, num_examples: int) -> torch.Tensor:
-    """Compute the output that a batch must have if no example affects another, from other runs.
+    """Compute the output that a batch must have if no example affects another.
 
-    The caller compares it with the output that the batch has.
+    The caller compares it with the actual output. It is computed from runs with replaced examples.
 
     Args:
         runs: Four outputs: for the batch, and for the batch with its last examples replaced, with
@@ -467,7 +476,9 @@ def _stayed(runs: Sequence[torch.Tensor], first: int, num_examples: int) -> torc
 def _joined(
     whole: torch.Tensor, one: torch.Tensor, other: torch.Tensor, first: int, num_examples: int
 ) -> torch.Tensor | None:
-    """Compute the output that a batch must have if no example affects another, from two parts.
+    """Compute the output that a batch must have if no example affects another.
+
+    The caller compares it with the actual output. It is computed from the outputs for two parts.
 
     Args:
         whole: The output for the batch. It only shows whether there is one row per example;

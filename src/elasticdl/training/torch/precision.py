@@ -41,7 +41,7 @@ class MixedPrecision:
         self._since_growth = 0
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Return the context in which model and loss are computed."""
+        """Return a context manager in which model and loss are computed in the chosen precision."""
         if self._format is None:
             return nullcontext()
         return torch.autocast(self._device.type, self._format)

@@ -5,12 +5,12 @@ Each function, and what it rejects:
     check_class(model)     training steps, hooks and extra state in the model's class
     parameters_of(model)   objects from parameters() that are not parameters of the model
     Refusals.check_sums    if gradients are summed: hooks that see gradients of one minibatch only
-    check_plain_updates    if only gradients are sent: clipping and schedulers, not done elsewhere
+    check_plain_updates    if another process applies gradients: clipping and schedulers
     check_unmoved          if gradients are summed: parameters that forward changes
     check_unchanged        in evaluation: parameters and buffers that forward changes
     check_still_trainable  in a step: parameters that were frozen or unfrozen
     check_shapes           in a step: parameters and buffers whose shape or dtype has changed
-    changed_shape          finds these for other modules, which raise with `KEEP_THE_SHAPE`
+    changed_shape          nothing: it finds such a change for callers that raise their own error
 
 Callers: `trainer.py`; `callback_changes.py`.
 """
@@ -205,7 +205,8 @@ class Refusals:
     def check_plain_updates(self, definition: ModelDefinition) -> None:
         """Check that an update consists of the optimizer's step only.
 
-        A federation's party sends gradients, and the process that applies them does nothing else.
+        A federation's party sends gradients to a process that only applies them: it neither clips
+        them nor steps schedulers.
 
         Raises:
             DefinitionError: The model file clips gradients, or schedules learning rates.

@@ -24,7 +24,7 @@ _NUM_STEPS = 3
 
 
 def loses_state(scheduler: Any, optimizer: Optimizer) -> bool:
-    """Return whether a copy that loads the scheduler's state then sets other learning rates.
+    """Return whether a scheduler, restored from its state, sets other rates than the original.
 
     Only the user's classes with their own state_dict() are tested, and only if they can be copied.
 
@@ -58,7 +58,7 @@ def loses_state(scheduler: Any, optimizer: Optimizer) -> bool:
 
 
 def _copied(scheduler: Any, optimizer: Optimizer) -> tuple[Any, list[dict[str, Any]]]:
-    """Copy a scheduler; return the copy, and the parameter groups of the optimizer that it sets."""
+    """Copy a scheduler onto a stand-in optimizer; return the copy and that optimizer's groups."""
     groups = [
         {
             **{key: copy.deepcopy(value) for key, value in group.items() if key != "params"},

@@ -60,7 +60,7 @@ _EXAMPLE = '{"scheduler": scheduler, "interval": "step"}'
 
 @dataclass(frozen=True, eq=False)
 class _Schedule:
-    """A scheduler, and when to step it: the options of Lightning's dict, such as `frequency`."""
+    """A scheduler and when to step it, with the option names of Lightning's dict."""
 
     scheduler: Any
     interval: Literal["step", "epoch"] = "epoch"
@@ -124,21 +124,21 @@ class Schedulers:
         *,
         may_end_earlier: bool = False,
     ) -> None:
-        """Reject a schedule of fixed length that ends before training does.
+        """Reject a OneCycleLR that has fewer steps than the training makes of it.
 
-        If the number of updates is unknown, a OneCycleLR that counts them keeps its last learning
-        rate: on workers, the number depends on how many of them live, and a job must not end
-        because one was lost. The same is true of epochs.
+        If the number of updates is unknown, a OneCycleLR that steps per update is not rejected, but
+        keeps its last learning rate: the number depends on how many workers live, and a job must
+        not end because one was lost. The same is true of epochs.
 
         Args:
             num_updates: Total number of updates in the run; None if unknown.
             num_epochs: Total number of complete epochs in the run; None if unknown.
-            may_end_earlier: Whether a callback may stop the training before. Then it is not
-                rejected; the error of its last step has the required number of steps.
+            may_end_earlier: Whether a callback may stop the training early. If so, the schedule is
+                not rejected now; a training that outlasts it ends with an error then.
 
         Raises:
-            DefinitionError: A OneCycleLR has fewer steps than the run, and would raise after its
-                last one.
+            DefinitionError: A OneCycleLR has fewer steps than the run, so PyTorch would raise an
+                error after the last one.
         """
         counts = {"step": num_updates, "epoch": num_epochs}
         self._held_intervals = {interval for interval, count in counts.items() if count is None}
@@ -155,10 +155,11 @@ class Schedulers:
                 self._outlasted[id(one)] = str(error)
 
     def note_unfinished(self, num_updates: int | None, num_epochs: int | None) -> None:
-        """Warn of a OneCycleLR that does not reach its end, at which the learning rate is low.
+        """Warn of a OneCycleLR that does not reach its end, where the learning rate is low.
 
-        Call it when a training begins, not when one is resumed: it may continue one of fewer
-        epochs. A OneCycleLR that ends at a milestone of a SequentialLR is meant to.
+        Call it when a training begins, not when one is resumed, because the number of epochs may
+        have been raised since. There is no warning for a OneCycleLR that a milestone of a
+        SequentialLR ends.
 
         Args:
             num_updates: Total number of updates in the run; None if unknown.
@@ -203,9 +204,10 @@ class Schedulers:
             )
 
     def note_wrong_mode(self) -> None:
-        """Warn of a ReduceLROnPlateau that takes a rising accuracy for a plateau.
+        """Warn of a ReduceLROnPlateau with mode="min" for a metric whose high values are better.
 
-        Its mode is "min" by default. Call it when a training begins, not when one is resumed.
+        "min" is the default, and a rising accuracy then counts as a plateau. Call it when a
+        training begins, not when one is resumed.
         """
         for schedule in self._schedules:
             is_lowest = getattr(schedule.scheduler, "mode", "") == "min"
@@ -294,7 +296,7 @@ class Schedulers:
 
     @property
     def remembered(self) -> list[Any]:
-        """Objects of the user's code that hold state of functions which schedulers call."""
+        """Objects of user code with state of functions that schedulers call, such as a list."""
         return [each for memory in self._memories for each in memory.objects]
 
     def load(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
@@ -487,7 +489,7 @@ class Schedulers:
 
 
 def _length(schedule: _Schedule, num_steps: int, count: int) -> str:
-    """Return the end of a sentence about a training: its updates or epochs, and their steps."""
+    """Return a phrase for an error message, such as "makes 500 updates", after "the training"."""
     in_part = "" if num_steps == count else f", which take {num_steps:,} of its steps"
     if schedule.interval == "epoch":
         return f"has {count:,} epoch{'s' if count > 1 else ''}{in_part}"
@@ -495,7 +497,7 @@ def _length(schedule: _Schedule, num_steps: int, count: int) -> str:
 
 
 def _instead_of(monitored: str, measured: Iterable[str]) -> str:
-    """Return advice for a monitored metric that was not measured; it ends the error's sentence."""
+    """Return advice on a monitored metric that was not measured, such as "; did you mean ...?"."""
     if (validated := f"val_{monitored}") in measured:
         return f"; did you mean {validated!r}?"
     if not any(name.startswith("val_") for name in measured):

@@ -35,7 +35,7 @@ _LAST_LAYERS: Mapping[type[nn.Module], Scores] = {
 def scores_of(
     model: nn.Module, definition: ModelDefinition, shape: tuple[int, ...], device: torch.device
 ) -> Scores | None:
-    """Return whether outputs are probabilities, their logarithms or logits; None if unknown.
+    """Return the kind of a classifier's outputs, such as "logits"; None if unknown.
 
     Also None if the model is not a classifier.
 

@@ -1,14 +1,15 @@
 """Encodes changes of a module's buffers as float32 numbers, so that they add up over workers.
 
 A worker's batch changes a buffer in one of four ways (`Reduction`). Each is encoded so that the sum
-over workers can be turned into the change that the whole logical batch makes:
+over workers can be turned into the change that the batches of all workers make as one:
 
-    MEAN   running statistics: the mean over examples        sent times the number of examples
-    STEP   num_batches_tracked: the same in each step        unchanged; the sum is divided by the
-                                                             number of batches
-    SUM    a count of examples or tokens                     unchanged
-    DRAW   random numbers, independent of the examples       replaced by a draw that is the same on
-                                                             all workers; divided as for STEP
+    way    a change that is                                  is sent
+    MEAN   a mean over examples, as of running statistics    multiplied by the number of examples
+    STEP   the same in each step: num_batches_tracked        as it is
+    SUM    a count of examples or tokens                     as it is
+    DRAW   random numbers, independent of the examples       as a draw that all workers share
+
+The sum is divided by the number of examples for MEAN, by the number of batches for STEP and DRAW.
 
 An example of a DRAW is a matrix of orthogonal random features that is redrawn now and then. The
 mean of several workers' draws would not be orthogonal, so all workers send the same draw. The
@@ -16,21 +17,24 @@ forward pass of a batch still uses the worker's own draw, like dropout.
 
 The reduction is known for buffers of BatchNorm and its relatives. For others, the change that a
 batch makes is compared with the changes that two parts of it make, the first few times that the
-buffer changes. A change that is independent of the examples is also compared with that of another
-seed. One that only seems independent (the sign of a mean is often the same for all parts) is
-compared with the changes that single examples make. Each contribution includes flags that state the
-reduction of each change, so a worker can apply a change of a buffer that its own batches have not
-changed. A buffer that changes in none of these ways (a maximum, a queue) is rejected by name.
+buffer changes. A change that is independent of the examples is also compared with the change that
+another seed gives. A change may only seem independent (the sign of a mean is often the same for all
+parts), so it is compared with the changes that single examples make. Each contribution includes
+flags that state the reduction of each change, so a worker can apply a change of a buffer that its
+own batches have not changed. A buffer that changes in none of these ways (a maximum, a queue) is
+rejected by name.
 
-Some later batches are compared again (`repeated_checks.py`). A difference is then a warning, and
-the reduction stays as it is, so workers need not agree about it.
+Some later batches are compared again (`repeated_checks.py`). A difference then only causes a
+warning. The reduction stays as it is, so workers need not agree about a difference.
 
 Integers are split into signed digits of 16 bits, which float32 adds exactly; a float64 is sent as
 two float32, which keep ten decimal digits of the change. Unchanged buffers send zeros, so infinity
 and NaN in them are preserved.
 
-    | for each buffer: its change | for each buffer: flags: is it SUM, MEAN, one of STEP and DRAW;
-                                    fingerprint and its square, which show whether all are equal |
+    | changes of all buffers | flags and fingerprints of all buffers |
+
+The flags state whether the reduction is SUM, MEAN, or one of STEP and DRAW. The fingerprint and its
+square show, after summing, whether all workers sent the same change.
 
 Callers: `trainer.py`.
 """
@@ -114,7 +118,7 @@ _LIKE_DRAWS = frozenset({Reduction.MEAN, Reduction.STEP})
 
 @dataclass(frozen=True)
 class BatchParts:
-    """Changes of buffers by a batch and by two parts of it, from which `Reduction`s are inferred.
+    """The changes that a batch, and two parts of it, make to buffers, to infer `Reduction`s from.
 
     Attributes:
         whole: Buffer name -> change that the batch makes, as `change_of` returns it.
@@ -141,7 +145,7 @@ class BatchParts:
 
 
 class Draws(Protocol):
-    """Function that runs the model on two examples with random numbers that all workers share."""
+    """Protocol of a function that runs a model on two examples, with draws equal on all workers."""
 
     def __call__(self, seed: int, examples: tuple[int, int] = (0, 0)) -> Tensors:
         """Run the model on two examples; return the change that this makes to each buffer, by name.
@@ -206,14 +210,14 @@ class TorchStatistics:
         Args:
             before: Copies of the buffers from before the batch.
             num_examples: Number of examples in the batch.
-            compare: Function () -> changes by parts of the batch, which it runs; called if the
-                `Reduction` of a changed buffer is unknown or is compared again.
+            compare: Function () -> changes that parts of the batch make; called if the `Reduction`
+                of a changed buffer is unknown or is to be compared again.
             draws: Function that repeats the change with given random numbers; called if a buffer
                 may be drawn at random.
             is_finite: Whether the loss is finite. If not, the changes are encoded as zeros: the
-                loss is the error to report, rather than the buffers.
-            again_at: Number of the step, to compare again buffers whose `Reduction` is known. None:
-                do not compare them again.
+                error to report is then that of the loss, not one of the buffers.
+            again_at: Number of the step, if buffers whose `Reduction` is known are to be compared
+                again; else None.
 
         Raises:
             DefinitionError: A change cannot be added up.
@@ -474,7 +478,7 @@ class TorchStatistics:
 
 
 def has_room(dtype: torch.dtype, shift: int) -> bool:
-    """Return whether values of a dtype can grow by `shift` without overflow or much rounding."""
+    """Return whether `shift` can be added to values of a dtype without overflow or rounding."""
     if dtype.is_floating_point:
         return shift * torch.finfo(dtype).eps < _ROUNDED
     return dtype is not torch.bool and shift < torch.iinfo(dtype).max // 2
@@ -484,8 +488,8 @@ def change_of(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor | None:
     """Return the change of a buffer; None if it is unchanged.
 
     Returns:
-        int64 for integers; otherwise float64 or float32, 0 where the values are the same,
-        including NaN and infinity.
+        An int64 tensor for integers; otherwise float64 or float32. It is 0 where both values are
+        the same, even if they are NaN or infinite.
     """
     if after.layout != torch.strided:
         before, after = before.to_dense(), after.to_dense()
@@ -510,8 +514,8 @@ def _find_reduction(
         changes: The changes that the batch, its first part and the rest make.
         sizes: Number of examples in the two parts.
         values: The values of the buffer.
-        known: The `Reduction` that earlier comparisons have found, which decides if rounding leaves
-            more than one; None if there were none.
+        known: The `Reduction` that earlier comparisons have found, which decides if several fit up
+            to rounding; None if there were no comparisons.
     """
     whole, first, last = changes
     if whole is None or first is None or last is None:
@@ -548,10 +552,10 @@ def _are_close(changes: Sequence[torch.Tensor | None]) -> bool:
 
 
 def _fingerprint(change: torch.Tensor) -> float:
-    """Return a number computed from a whole change of a buffer, to compare workers' changes.
+    """Return a number computed from all values of a change, to compare workers' changes.
 
-    Its absolute value is between 0.5 and 1, or 0 if all values are 0. Rounding changes it little,
-    so that machines whose results for the same draw differ in the last bits still agree.
+    Its absolute value is between 0.5 and 1, or 0 if all values are 0. Rounding affects it little,
+    so it is nearly equal on machines whose results differ in the last bits.
     """
     flat = change.reshape(-1).double()
     weights = torch.cos(torch.arange(flat.numel(), dtype=torch.float64, device=flat.device))
@@ -559,7 +563,7 @@ def _fingerprint(change: torch.Tensor) -> float:
 
 
 def _are_same(sums: Sequence[float], num_contributions: int) -> bool:
-    """Return whether fingerprints are equal, from their sum and the sum of their squares."""
+    """Return whether all workers' fingerprints are equal, from their sum and sum of squares."""
     total, squares = sums
     mean = total / num_contributions
     return squares / num_contributions - mean * mean <= _SAME_VARIANCE

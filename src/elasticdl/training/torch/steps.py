@@ -4,8 +4,8 @@
     inner_loss.py     `forward`, which receives the labels and returns the loss among its outputs
     lightning_steps   `training_step`, `validation_step` and `predict_step` of a LightningModule
 
-A trainer uses one of them. None of them knows the purpose of a step: the trainer handles gradients,
-seeds and buffers.
+A trainer uses one of these classes. They only run the model: the trainer handles gradients, seeds
+and buffers.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class Stepped:
         outputs: The model's outputs, detached; None if a model does not return them.
         metrics: Totals and counts that the batch adds to metrics other than the loss.
         logged: Metrics that the model has updated with the batch, by name.
-        given: The outputs and labels that the loss received, detached, if it changes them in place;
-            None if it does not. `outputs` and the batch's labels are as the loss left them, which
-            is what metrics receive in a plain script.
+        given: If the loss changes outputs or labels in place: the outputs and labels from before,
+            detached; else None. `outputs` and the batch's labels are as the loss left them, and
+            metrics receive these, as in a plain script.
     """
 
     loss: BatchLoss | None
@@ -80,7 +80,7 @@ class Stepped:
     given: tuple[Any, Any] | None = None
 
     def received(self, batch: Tensors) -> tuple[Any, Tensors]:
-        """Return the outputs and the batch with the labels as the loss received them."""
+        """Return the outputs and the batch as the loss received them, before it changed them."""
         if self.given is None:
             return self.outputs, batch
         outputs, labels = self.given
@@ -116,7 +116,7 @@ class Steps(Protocol):
     def touch(self, model: nn.Module, batch: Tensors) -> Any:
         """Call the model with a batch as a training step does, and return its result.
 
-        It is used to observe what the call changes, such as buffers. No loss is computed, unless
+        The caller observes what the call changes, such as buffers. No loss is computed, unless
         the model itself computes it.
         """
         ...
@@ -142,7 +142,7 @@ class Steps(Protocol):
         examples was divided (`BatchLoss.divisor`).
 
         Raises:
-            DefinitionError: It is not, so losses cannot be summed over workers.
+            DefinitionError: The loss is not that mean, so losses cannot be summed over workers.
         """
         ...
 
@@ -173,21 +173,21 @@ class Pairs:
         self._before: tuple[Tensors, Any] | None = None
 
     def with_the_one_before(self, batch: Tensors) -> Tensors | None:
-        """Join a batch of one example with the previous one, and store it for the next call.
+        """Join a batch of one example with the previous such batch, and store it for the next call.
 
         Returns:
-            A batch of two examples; None if there is no previous batch, its features are the same,
-            or the shapes differ.
+            A batch of two examples. None if there is no previous batch, or the features of both
+            are equal, or their shapes differ.
         """
         found = self.joined(batch, None)
         return None if found is None else found[0]
 
     def joined(self, batch: Tensors, outputs: Any) -> tuple[Tensors, Any] | None:
-        """Join a batch and its outputs with the previous ones, and store them for the next call.
+        """Join a batch of one example, and its outputs, with the previous ones; store both.
 
         Returns:
-            The batch of two examples and its outputs; None if there is no previous batch, its
-            features are the same, or the shapes differ.
+            The batch of two examples and its outputs. None if there is no previous batch, or the
+            features of both are equal, or their shapes differ.
         """
         before, self._before = self._before, (batch, outputs)
         if before is None:
@@ -248,7 +248,7 @@ def check_parts(
         batch: A batch.
 
     Raises:
-        DefinitionError: It is not the mean of the parts' losses, weighted by their divisors.
+        DefinitionError: The batch's loss is not that mean.
     """
     if batch.num_examples == 1:
         return
@@ -309,7 +309,7 @@ class ForwardSteps:
         return self._stepped(outputs, batch)
 
     def touch(self, model: nn.Module, batch: Tensors) -> Any:
-        """Call `forward`, to observe what it changes; return its outputs."""
+        """Call `forward`, so that the caller can observe what it changes; return its outputs."""
         return self.outputs(model, batch.features)
 
     def arguments(self, model: nn.Module, features: Any) -> Arguments:
@@ -322,7 +322,7 @@ class ForwardSteps:
         return detached(self.outputs(model, batch.features))
 
     def check_splits(self, model: nn.Module, batch: Tensors, stepped: Stepped) -> None:
-        """Check the losses of parts of the batch's outputs; see `Steps.check_splits`."""
+        """Check that the loss is the mean of the parts' losses; see `Steps.check_splits`."""
         del model
         whole = stepped.loss
         assert whole is not None  # noqa: S101 - a training step has one
@@ -374,7 +374,7 @@ class ForwardSteps:
     def _separate(self, outputs: Any, batch: Tensors) -> tuple[Any, Tensors]:
         """Return arguments for another call of the loss: copies if it changes them in place.
 
-        Some of a batch's rows are a view, so a change of them would change the batch.
+        Rows of a batch are a view of it, so changing them in place would change the batch.
         """
         if not self._loss.changes_arguments:
             return outputs, batch

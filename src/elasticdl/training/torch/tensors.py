@@ -1,4 +1,4 @@
-"""Converts arrays to tensors and back, also those of dtypes that NumPy lacks, such as bfloat16."""
+"""Converts arrays to tensors and back, even of dtypes that NumPy lacks, such as bfloat16."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def available_device(device: str) -> str:
     """Return the device on which to restore a checkpoint's tensor on this machine.
 
     Args:
-        device: Type of the device that the tensor was on. It is returned unless it is a GPU and
-            this machine has none; then the CPU is.
+        device: Type of the device that the tensor was on. It is returned as it is, except for a GPU
+            on a machine without one: then the result is the CPU.
     """
     return device if device == "cpu" or torch.cuda.is_available() else "cpu"
 

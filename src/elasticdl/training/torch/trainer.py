@@ -308,9 +308,9 @@ class TorchTrainer:
         return Contribution(buffer, batch.num_examples), _result([step])
 
     def checks_done(self) -> dict[str, Any]:
-        """Return which checks that gradients can be summed this worker has made, as a JSON value.
+        """Return which checks this worker has made for whether gradients can be summed, as JSON.
 
-        `take_over_checks` of another worker uses it to skip these checks.
+        Another worker passes the result to `take_over_checks`, to skip these checks.
         """
         return {
             "update_size": self._update_size,
@@ -320,7 +320,7 @@ class TorchTrainer:
         }
 
     def take_over_checks(self, done: Mapping[str, Any]) -> None:
-        """Skip the checks that `checks_done` of another worker lists."""
+        """Skip the checks that another worker has made: `done`, from its `checks_done`."""
         self._update_size = done["update_size"]
         self._part_check.load_state(done["first"])
         self._repeated.load_state(done["parts"])
@@ -533,7 +533,7 @@ class TorchTrainer:
             return export.export(self.model, arguments, folder, is_compared=is_compared)
 
     def pull_towards(self, weights: Weights | None, strength: float) -> None:
-        """Set the weights towards which FedProx's proximal term pulls; if None, end the pull.
+        """Add FedProx's proximal term to gradients from now on; end it if `weights` is None.
 
         `trainer.SupportsProximalTerm` describes the term and the arguments.
         """
@@ -652,10 +652,10 @@ class TorchTrainer:
         return _Step(loss, {**metrics, **stepped.metrics}, states)
 
     def _is_due(self, checks: RepeatedChecks) -> bool:
-        """Return whether one of the repeated checks is due before the next batch.
+        """Return whether a check is due for the next batch.
 
-        All workers make the check at the same step. Should it have a side effect on the model, in
-        spite of all precautions, their models would still be equal.
+        All workers make the check at the same step, so that their models remain equal even if the
+        check has an unexpected side effect on the model.
         """
         has_callbacks = bool(self.hooks.callbacks)
         return checks.is_due(self.step, self.hooks.epoch, has_callbacks=has_callbacks)
@@ -714,7 +714,7 @@ class TorchTrainer:
     def _changes_from(
         self, start: Mapping[str, torch.Tensor], batch: Tensors, rank: int, *moment: int
     ) -> dict[str, torch.Tensor]:
-        """Return name -> change that a batch makes to the buffers, and restore the buffers.
+        """Run the model on a batch; return the change of each buffer by name; restore the buffers.
 
         Args:
             start: Values of the buffers before the batch.
@@ -802,7 +802,7 @@ class TorchTrainer:
 
     @contextmanager
     def _drawing(self, rank: int, *moment: int) -> Iterator[None]:
-        """Seed all random numbers drawn in the block by (seed, step, rank, moment).
+        """Context manager that seeds all random numbers in its block by (seed, step, rank, moment).
 
         Args:
             rank: The rank of a worker, or `_EVERY_RANK` for numbers that are equal on all workers.
@@ -815,7 +815,7 @@ class TorchTrainer:
 
     @contextmanager
     def _no_side_effects(self, *moment: int) -> Iterator[dict[str, torch.Tensor]]:
-        """Run the block in evaluation mode without gradients; restore the model's buffers after it.
+        """Context manager: evaluation mode, no gradients; restores the model's buffers at its end.
 
         Args:
             moment: Numbers that, with the seed, step and rank, determine the random numbers drawn.
@@ -829,7 +829,7 @@ class TorchTrainer:
 
     @contextmanager
     def _naming_errors(self, what: str, batch: Batch) -> Iterator[None]:
-        """Turn exceptions of user code in the block into errors that name the batch and the line.
+        """Context manager that turns exceptions of user code into errors that name batch and line.
 
         Args:
             what: The operation in the block, such as `train`, for the error message.
@@ -917,8 +917,8 @@ class TorchTrainer:
         """Find how to pass features to `forward`, by running a copy of the model on the example.
 
         A copy is used because a model may initialize itself from the first batch that it receives,
-        which must be a batch of the training. Only if the run creates parameters (lazy modules, or
-        layers created in `forward`), the model itself is run as well, so that it has them.
+        which must be a batch of the training. If the run creates parameters (of lazy modules, or
+        of layers created in `forward`), the model itself is run too, to create them there.
         """
         tried = trial_copy(self.model)
         draws = torch.get_rng_state()
@@ -975,7 +975,7 @@ class TorchTrainer:
             raise mistake from cause
 
     def _find_label_shapes(self, example: Batch) -> None:
-        """Determine which shape of labels the loss and the metrics need."""
+        """Run the model on the example to find which shape of labels the loss and metrics need."""
         if not (isinstance(example.labels, np.ndarray) and is_number_per_example(example.labels)):
             return
         batch = self._batch_tensors(_pair(example, (0, example.num_examples - 1)))

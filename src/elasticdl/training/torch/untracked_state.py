@@ -10,17 +10,17 @@ same after both runs, and is permitted.
 
 Then both this copy and a new copy run two other examples. A value that differs between the two
 copies depends on the examples that only the first copy ran before: a mean of the first batch, or
-weights initialized from it, if only an attribute records that they are initialized.
+weights initialized from it, if a plain attribute records that this was done. It is rejected too.
 
 If the user's code registers hooks on tensors in `forward` (`h.register_hook(self.hook)`), gradients
-are computed as well, of the squares of the outputs. Hooks that were registered when the model was
+of the squares of the outputs are computed as well. Hooks that were registered when the model was
 created are left out, because `hook_memory.py` stores what they change.
 
-A variable of the file or of a class, and the state of a loss, may only be a log for the user (a
-list of losses, say). Such a variable or state is rejected if the second run returns other numbers
-than the first; otherwise `engines/file_variables.py` warns of it.
+A variable of the file or of a class, or the state of a loss, may be a mere log, such as a list of
+losses. It is therefore rejected only if the second run returns other numbers than the
+first; otherwise `engines/file_variables.py` warns of it.
 
-Callers: `trainer.py`, when it is created; `callback_changes.py` and others compare digests.
+Callers: `trainer.py`, when a trainer is created; `callback_changes.py` and others use `digest`.
 """
 
 from __future__ import annotations
@@ -137,8 +137,9 @@ def _outcome(
     running them would change state of the model.
 
     Returns:
-        Digests of the outputs and of the gradients; and those of the remembered values before the
-        gradients were computed, empty if none were.
+        Digests of the outputs and of the gradients; and, for each value outside the state dict,
+        description -> digest from before gradients were computed. If no gradients were computed,
+        the digest of the gradients is "" and the dict is empty.
     """
     if not _registers_hooks(tried):
         return (digest(run(tried)), ""), {}
@@ -156,7 +157,7 @@ def _outcome(
 
 
 def _is_log(value: Any) -> bool:
-    """Return whether a value may only collect numbers for the user: a list, or a dict of lists."""
+    """Return whether a value looks like a log of numbers: a list, or a dict of lists."""
     if isinstance(value, Mapping):
         return all(isinstance(each, (list, deque)) for each in value.values())
     return isinstance(value, (list, deque))
@@ -192,9 +193,9 @@ def _of_earlier_examples(
     kept: Mapping[str, torch.Tensor],
     run: Callable[[nn.Module], object],
 ) -> list[str]:
-    """Return the names of values that depend on the examples that a module has seen before.
+    """Return the names of values that depend on the examples that `tried` was run on before.
 
-    Runs both copies of the model on the same examples, and compares their values afterwards. Then
+    Runs both copies of the model on the same new examples, and compares their values. Then
     restores `tried`.
 
     Args:
@@ -278,7 +279,7 @@ def _find_stand_ins(value: Any, depth: int, found: dict[int, Any]) -> None:
 
 
 def _way_out(value: Any) -> str:
-    """Return advice for the user on how to store a value that changes in `forward`."""
+    """Return advice on how to keep a value that `forward` changes, for example in a buffer."""
     if any(_has_own_state(each) for each in _reached(value)):
         return (
             "`forward` can use no optimizer, scheduler or scaler that keeps state. If layers learn "
@@ -330,7 +331,7 @@ def check_loss(compute: Callable[[], object], loss: object, where: object) -> No
         where: `file:line` of the loss.
 
     Raises:
-        DefinitionError: It keeps state.
+        DefinitionError: The loss keeps state.
     """
     try:
         # PyTorch warns of label shapes, which are not determined yet.
@@ -405,7 +406,7 @@ def attribute_digests(model: nn.Module, without: Iterable[Any]) -> dict[str, str
 
 
 def _remembered_by_code(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield (description, value) for attributes of user classes and variables in their methods."""
+    """Yield (description, value) of user classes' attributes and of variables their methods use."""
     for kind in dict.fromkeys(kind for module in model.modules() for kind in type(module).__mro__):
         if _is_of_torch(kind):
             continue
@@ -468,8 +469,8 @@ def _held_by(value: Any, hasher: Any) -> Iterator[Any]:
     """Yield the values that a value refers to: items, attributes, closure and global variables.
 
     Args:
-        value: Any object; modules of Python and classes refer to nothing here.
-        hasher: A hash, to which the keys of its items are added.
+        value: Any object; Python modules and classes count as referring to nothing.
+        hasher: A hash, to which the keys of a mapping are added.
     """
     if isinstance(value, (ModuleType, type)):
         return

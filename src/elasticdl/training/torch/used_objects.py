@@ -2,8 +2,8 @@
 
 The functions' code is searched; it is not run.
 
-    an object      a module or an instance of a user's class; its attributes can be stored
-    a variable     of the file, of an enclosing function, of a class; no checkpoint stores it
+    an object      a module or an instance of a user's class; checkpoints can store its attributes
+    a variable     of the file, an enclosing function or a class; checkpoints do not store it
 
     margin = Margin()                                       an object that the loss uses
     SCALE = 30.0                                            a variable that the loss uses
@@ -42,7 +42,7 @@ class UsedObjects:
     """Finds the objects and variables that functions use, directly or indirectly.
 
     Args:
-        functions: Functions, modules or other objects that are called, or their classes.
+        functions: The functions, modules or other callable objects, or their classes.
         known: Objects that are not searched, because their state is stored elsewhere.
 
     Attributes:
@@ -61,13 +61,13 @@ class UsedObjects:
             self._reach(each, _DEPTH)
 
     def variables(self, *, values_only: bool = False) -> Iterator[tuple[str, str]]:
-        """Yield (description, digest of its value) of each variable that no checkpoint stores.
+        """Yield (description, digest of the value) of each variable found, to detect its changes.
 
         Lists and sets are skipped, because the user may only collect values for a log in them.
 
         Args:
-            values_only: Skip other objects too: yield only numbers, strings, tensors, arrays and
-                dicts.
+            values_only: Yield only variables whose values are numbers, strings, tensors, arrays or
+                dicts; skip those that hold other objects.
         """
         without = [*self.objects, *self._known]
         for function in self._functions:
@@ -96,7 +96,7 @@ class UsedObjects:
 
         Args:
             value: A function, a module or another object.
-            is_new: Whether it was not searched before, so that it is recorded as found.
+            is_new: Whether `value` was not searched before; it is then recorded as found.
         """
         if isinstance(value, FunctionType):
             if not is_of_the_user(value.__code__.co_filename):

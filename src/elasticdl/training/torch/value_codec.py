@@ -3,8 +3,8 @@
     {"calls": 3, "norms": deque([0.5, tensor(0.2)])}    JSON as an array of bytes, and one array for
                                                         each tensor in it
 
-Parameters are stored by name, not copied. So is the id of a parameter, `id(parameter)`, as a number
-or within a string, because it differs in each process.
+Parameters are stored by name, not copied. An id of a parameter, `id(parameter)`, is stored as the
+parameter's name too, even within a string, because ids differ in each process.
 
 Callers: `function_memory.py`, `hook_memory.py`, `optimizer.py` and `schedulers.py`.
 """
