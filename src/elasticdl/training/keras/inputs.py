@@ -133,7 +133,7 @@ def _symbolic(array: Any) -> Any:
 
 
 def _functional(model: keras.Model) -> keras.Model:
-    """Return the functional model in a sequential one that has an `Input`, or the model itself."""
+    """Return the functional model inside a `Sequential` with an `Input`; else the model itself."""
     return getattr(model, "_functional", None) or model
 
 

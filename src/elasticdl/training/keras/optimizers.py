@@ -126,10 +126,10 @@ def warn_of_repeated_rows(
 
 
 def _effect_on_rows(optimizer: Any) -> str:
-    """Return what an optimizer does to gradients that makes repeated rows unlike their sum.
+    """Return a phrase that tells why repeated rows have another effect than their sum.
 
     Returns:
-        Such as "Adam squares them"; empty if repeated rows have the same effect as their sum.
+        A phrase such as "Adam squares them"; empty if the effect is the same.
     """
     clips = optimizer.clipnorm or optimizer.global_clipnorm or optimizer.clipvalue
     is_linear = type(optimizer) in (keras.optimizers.SGD, keras.optimizers.Lion)
