@@ -1,8 +1,8 @@
 """Dialects: the styles in which users describe a model; each is converted to a `ModelDefinition`.
 
-A dialect is one file with a name, its requirements, `matches(model_code)` and `define(model_code)`.
-Dialects do not know each other; this is the only module that knows all of them. Dialects of plugins
-are tried if no built-in dialect matches, or used by name.
+A dialect is a module with a name, its requirements, `matches(model_code)` and `define(model_code)`.
+Dialects do not import each other; only this module refers to all of them. Dialects of plugins are
+tried if no built-in dialect matches, or if `--dialect` names one.
 """
 
 from __future__ import annotations

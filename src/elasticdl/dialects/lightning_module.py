@@ -1,4 +1,4 @@
-"""LightningModule dialect: trains an unchanged module; its methods define a step and an update.
+"""LightningModule dialect: converts an unchanged LightningModule to a `ModelDefinition`.
 
     class Net(L.LightningModule):
         def training_step(self, batch, batch_idx): ...        the loss; see lightning_steps.py

@@ -1,7 +1,7 @@
 """Finds functions and settings that would be ignored in the file of a model class.
 
-In other model files, functions such as `loss` describe the model. Beside a class that describes it,
-they are not called:
+In a model file without such a class, functions such as `loss` describe the model. In a file with
+one, they are not called:
 
     class Net(keras.Model): ...        the class that describes the model
     def eval_metrics_fn(): ...         nothing calls it: refused

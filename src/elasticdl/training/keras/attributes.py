@@ -15,8 +15,9 @@ treated according to their time:
     changed later                       no effect on steps, as in `fit`; checkpoints store it
                                         (`changed`), because callbacks may read it
 
-A model that requests to run eagerly may change attributes in each step, and also numbers in lists
-and positions of iterators. Such a change is rejected when a step is compiled.
+The steps of a model with `run_eagerly=True` may themselves change attributes, numbers in lists and
+positions of iterators. A compiled step would do so only once, so such a change is rejected when the
+step is compiled.
 
 Callers: `trainer.py`.
 """

@@ -48,9 +48,9 @@ _TOLERANCES = {"bfloat16": 0.05, "float16": 0.01}
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """Examples with the model's outputs for them, from which a model is exported.
+    """Example inputs with the model's outputs, used to export the model and to test the export.
 
-    The inputs give the export its signature, and the outputs are compared with those of the export.
+    The inputs determine the export's signature; its outputs must equal these outputs.
 
     Attributes:
         inputs: Arrays, as the model takes them.

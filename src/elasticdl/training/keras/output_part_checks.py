@@ -205,7 +205,7 @@ def _compare(
         training: Whether the model runs as in training.
 
     Returns:
-        Whether they are equal, or why they may differ.
+        Whether they are equal, or differ as if by a normalization, or cannot be compared.
 
     Raises:
         DefinitionError: They differ, and neither randomness nor a normalization explains it.

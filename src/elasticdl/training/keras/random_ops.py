@@ -1,6 +1,6 @@
 """Makes random numbers that user code draws outside layers reproducible after a resume.
 
-This concerns calls of `tf.random.*`, and of `keras.random.*` without a seed. TensorFlow's operations
+These are calls of `tf.random.*`, and of `keras.random.*` without a seed. TensorFlow's operations
 draw from states that cannot be read or set. Keras' functions without a seed draw from one generator
 per thread. Steps would then draw different numbers after a resume, and the same on every worker.
 While a step is traced, both are made to draw from a generator of the trainer instead. The trainer

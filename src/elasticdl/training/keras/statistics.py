@@ -5,7 +5,7 @@ variance, the user's counters, and trained weights that a call of the model sets
 (`moved_weights.py`), which count as means. Each batch starts from the same values, so workers send
 changes:
 
-    kind              such as                     sent by a worker            applied to the variable
+    kind              such as                     sent by a worker            applied
     mean              running mean, steps so far  change * num_examples       sum / num_examples
     sum               examples or tokens so far   change                      sum
     whole number      counters of either kind     change, in exact parts      as a mean or a sum
@@ -283,7 +283,7 @@ class KerasStatistics:
         )
 
     def compare_again(self, num_examples: int, changes: ChangesOf, step: int) -> None:
-        """Warn of variables that no longer change as on the batch that classified them.
+        """Warn of variables whose changes on this batch contradict their classification.
 
         Args:
             num_examples: Number of examples in the batch.

@@ -369,7 +369,7 @@ class KerasTrainer:
         return self._predicted(features)
 
     def scores(self, shape: tuple[int, ...]) -> Scores | None:
-        """Return "probabilities" or "logits", the kind of a classifier's outputs; None if unknown."""
+        """Return what a classifier outputs: "probabilities" or "logits"; None if unknown."""
         return scores_of(self.model, self._definition, shape)
 
     def check_evaluation(self, batch: Batch) -> None:
@@ -779,7 +779,7 @@ class KerasTrainer:
 
     @contextlib.contextmanager
     def _at_moment(self, moment: str, number: int) -> Iterator[None]:
-        """Context manager for calling callbacks: seeds them, and rejects ineffective changes.
+        """Context manager for calling callbacks: seeds them, and rejects changes that steps ignore.
 
         Args:
             moment: Name of the callbacks' method.
