@@ -50,7 +50,7 @@ class Dialect(Protocol):
         ...
 
     def define(self, model_code: ModelCode) -> ModelDefinition:
-        """Return the definition of the referenced model.
+        """Convert the model to a `ModelDefinition`.
 
         Raises:
             DefinitionError: A part is missing or cannot be called as the dialect requires.
@@ -71,7 +71,7 @@ DIALECTS: tuple[Dialect, ...] = (
 
 
 def resolve(model_code: ModelCode, dialect: str | None = None) -> ModelDefinition:
-    """Return the definition of the referenced model, in the dialect that fits it.
+    """Find the dialect in which a model is described, and convert it to a `ModelDefinition`.
 
     Args:
         model_code: The loaded object that `model_def` names.

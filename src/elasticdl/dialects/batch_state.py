@@ -117,7 +117,7 @@ class BatchState:
 
     @contextlib.contextmanager
     def preserved(self) -> Iterator[None]:
-        """Context manager: on exit, restore the counters that reading batches in the block changed.
+        """Context manager: on exit, restores counters that changed because the block read batches.
 
         So an example batch can be read before training. Counters are the values that, according to
         `check`, change without affecting the batches.

@@ -66,7 +66,7 @@ class DialectReader:
         )
 
     def error(self, where: object, problem: str, way_out: str) -> DefinitionError:
-        """Return an error that states how the file was read and how to fix the problem.
+        """Return an error that states the problem, the dialect of the file and a way to fix it.
 
         Args:
             where: `file:line`, or an object that prints as that.

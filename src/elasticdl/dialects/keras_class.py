@@ -200,7 +200,7 @@ class _Objects:
         return self._newest
 
     def prepare(self) -> None:
-        """Create the object that is not trained, to read properties and call methods of it.
+        """Create the object that is not trained, for properties and for methods about data.
 
         It is not needed, and not created, if `default` has found no property and no method.
         """

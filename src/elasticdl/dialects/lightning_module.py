@@ -248,7 +248,7 @@ class _Models:
             )
 
     def newest(self, data: str, mode: Mode) -> Any:
-        """Return the model created last, for calls of its own dataloader methods.
+        """Return the model created last, so that its dataloader methods can be called.
 
         Creates a model if there is none yet. The arguments are ignored, because a module's
         `train_dataloader` takes none.

@@ -77,7 +77,7 @@ class SamplerChanges:
         return changed[0] if changed else None
 
     def _compared(self, before: Any) -> Iterator[str]:
-        """Yield the name of each value in the samplers that differs from that in their copies.
+        """Yield the name of each value that differs between the samplers and their copies.
 
         Args:
             before: The copies, in the order of `samplers_of`.

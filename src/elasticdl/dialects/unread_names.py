@@ -36,7 +36,7 @@ _WITHOUT_REPLACEMENT = ("PredictionOutputsProcessor", "custom_data_reader")
 
 
 def check_unread(owner: Symbol, replacements: Mapping[str, str], reading: DialectReader) -> None:
-    """Check that no function or value beside a class, such as `eval_metrics_fn`, would be ignored.
+    """Check that no function or value in the file, such as `eval_metrics_fn`, would be ignored.
 
     Args:
         owner: The class that describes the model.
@@ -57,7 +57,7 @@ def check_unread(owner: Symbol, replacements: Mapping[str, str], reading: Dialec
 
 
 def unread_functions(owner: Symbol, reading: DialectReader) -> list[str]:
-    """Return a note for each input function, loss or optimizer beside a class that has its own."""
+    """Return a note for each unused input function, loss or optimizer that the class replaces."""
     return [
         f"{found}: {name} is not used: nothing in the file uses it, and {owner.short_name} has its "
         "own."

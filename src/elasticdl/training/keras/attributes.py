@@ -501,9 +501,9 @@ def _changes(
 ) -> dict[str, Any]:
     """Return name -> new value for the attributes in `now` that differ from those in `before`.
 
-    An attribute missing from `before` is compared with the default in the class of `owner`; if the
-    class has none, it is left out unless `with_new`. A function or an object is left out in any
-    case, because it belongs to the callback that added it.
+    An attribute missing from `before` is compared with the default in the class of `owner`. If the
+    class has none, the attribute is new: it is left out unless `with_new`, and always if it is a
+    function or an object, which belongs to the callback that added it.
     """
     return {
         name: value

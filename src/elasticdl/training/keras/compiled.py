@@ -70,7 +70,7 @@ def own_loss(
 
 
 def give_loss(model: keras.Model, loss: Callable[[Any, Any, Any], Any]) -> None:
-    """Set the loss that a model's own `compute_loss` uses, as if it had been compiled with it.
+    """Set the loss that a model's own `compute_loss` uses, as if `compile` had been called with it.
 
     Args:
         model: A model compiled with an optimizer.
@@ -141,7 +141,7 @@ class CompiledMetrics:
 
     @property
     def needs_outputs(self) -> bool:
-        """Whether it must be tested, on an example batch, if some metrics' states can be summed."""
+        """Whether an example batch is needed to test if the states of all metrics can be summed."""
         return bool(self.variables.unproved)
 
     def _update(self, outputs: Any, labels: Arrays) -> None:

@@ -153,7 +153,7 @@ class KerasHooks:
 
     @property
     def stored(self) -> Sequence[Any]:
-        """Losses and metrics with attributes in checkpoints; empty if no callback is user code."""
+        """Losses and metrics whose attributes are stored; empty unless a callback is user code."""
         return self.attributes.of_step if self.attributes and self.are_of_users else ()
 
     @property

@@ -82,10 +82,10 @@ class KerasLabelShape:
     def _is_per_example(
         self, function: Callable[[Any, Any], Any], outputs: Any, labels: Any, reshaped: bool
     ) -> bool | None:
-        """Return False if a function broadcasts outputs and labels to all pairs of examples.
+        """Return whether a function matches each example's outputs with its own labels only.
 
-        True if it does not, or if it compares labels with each other, so that pairs are intended.
-        None if it raises.
+        False if it broadcasts outputs and labels to all pairs of examples. But True if it also
+        compares labels with each other, because pairs are intended then. None if it raises.
         """
 
         def traced(outputs: Any, labels: Any) -> Any:

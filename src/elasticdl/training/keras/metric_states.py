@@ -235,7 +235,7 @@ class MetricVariables:
 
 
 def is_foreign(metric: Any) -> bool:
-    """Whether something is a metric with states from a library other than Keras 3."""
+    """Whether something is a metric object, but of a library other than Keras 3."""
     return not isinstance(metric, keras.metrics.Metric) and any(
         kind.__name__ == "Metric" for kind in type(metric).__mro__
     )

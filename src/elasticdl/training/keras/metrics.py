@@ -89,7 +89,7 @@ class KerasMetrics:
 
     @property
     def needs_outputs(self) -> bool:
-        """Whether it must be tested, on an example batch, if some metrics' states can be summed."""
+        """Whether an example batch is needed to test if the states of all metrics can be summed."""
         return self._functions.scalars is not None or bool(self.variables.unproved)
 
     def states(

@@ -121,7 +121,7 @@ def check_crowded(
     model: keras.Model,
     origin: Origin,
 ) -> None:
-    """Check that copies of an example, as many as an update has examples, have the same outputs.
+    """Check that all copies of one example, in a batch as large as an update, have equal outputs.
 
     They differ if the model has a limit over the batch, such as the capacity of an expert.
 

@@ -140,9 +140,9 @@ class KerasStatistics:
 
     @property
     def own_variables(self) -> list[tf.Variable]:
-        """Two boolean vectors, one element per statistic: whether it is classified, and as a sum.
+        """Two boolean vectors over the statistics: which are classified, and which are sums.
 
-        Compiled steps read them. An unclassified statistic is not yet known to be a mean or a sum.
+        Compiled steps read them. A statistic is classified once it is known to be a mean or a sum.
         """
         return [self._is_known, self._is_sum]
 

@@ -222,7 +222,7 @@ class StepFunctions:
     def of_tensors(
         self, name: str, function: Callable[..., Any], specs: Sequence[tf.TensorSpec]
     ) -> Callable[..., Any]:
-        """Return a function of tensors, compiled at the first call for its name.
+        """Return a compiled function of tensors; it is compiled once for each name.
 
         Args:
             name: Name of the function, for the cache.

@@ -912,7 +912,7 @@ class KerasTrainer:
         return checks.is_due(self.step, self.hooks.epoch, has_callbacks=has_callbacks)
 
     def _check_loss_splits(self, batch: Batch) -> None:
-        """Check that workers may compute the loss of a batch from its parts.
+        """Check that the loss of a batch follows from its parts, which workers compute.
 
         Also determines the divisor: the number that the loss divides the sum over a batch by. A
         worker's first batch repeats two records, which may be alike, so the outputs for its second
