@@ -132,9 +132,9 @@ class CallbackFiles:
         self._drop()
 
     def forget(self) -> None:
-        """Delete the held-back files; called after a checkpoint has been loaded.
+        """Delete the held-back files; called after a training state has been loaded.
 
-        If this process `leads`, also rewrite each `CSVLogger`'s file as of the checkpoint.
+        If this process `leads`, also rewrite each `CSVLogger`'s file as of that state.
         """
         self._drop()
         for board in self._boards:

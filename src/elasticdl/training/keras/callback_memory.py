@@ -81,7 +81,7 @@ class UnstoredMemory:
         self._before = [self._digests(each, functions) for each, functions in self._functions]
 
     def watches(self, callback: keras.callbacks.Callback, name: str) -> bool:
-        """Return whether `changed` detects changes of this attribute, which is not stored."""
+        """Return whether an attribute is not stored, but `changed` warns of its changes."""
         unstored = self._unstored[id(callback)]
         return name in unstored and is_compared(unstored[name])
 

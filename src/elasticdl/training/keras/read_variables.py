@@ -221,8 +221,8 @@ def _methods_of(owner: Any) -> Iterator[types.FunctionType]:
 def used_by(function: Any) -> dict[str, Any]:
     """Return name -> value of the global and closure variables that a function uses.
 
-    For a method or a `functools.partial`, return the values bound to it. For anything else, return
-    an empty dict.
+    For a method or a `functools.partial`, return the values bound to it; for a value that is no
+    function at all, an empty dict.
     """
     match function:
         case functools.partial():
