@@ -1,8 +1,8 @@
 """Dialects: the styles in which users describe a model; each is converted to a `ModelDefinition`.
 
-A dialect is one file with a name, its requirements, `matches(model_code)` and `define(model_code)`.
-Dialects do not know each other; this is the only module that knows all of them. Dialects of plugins
-are tried if no built-in dialect matches, or used by name.
+A dialect is a module with a name, its requirements, `matches(model_code)` and `define(model_code)`.
+Dialects do not import each other; only this module refers to all of them. Dialects of plugins are
+tried if no built-in dialect matches, or if `--dialect` names one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Dialect(Protocol):
         ...
 
     def define(self, model_code: ModelCode) -> ModelDefinition:
-        """Return the definition of the referenced model.
+        """Convert the model to a `ModelDefinition`.
 
         Raises:
             DefinitionError: A part is missing or cannot be called as the dialect requires.
@@ -71,7 +71,7 @@ DIALECTS: tuple[Dialect, ...] = (
 
 
 def resolve(model_code: ModelCode, dialect: str | None = None) -> ModelDefinition:
-    """Return the definition of the referenced model, in the dialect that fits it.
+    """Find the dialect in which a model is described, and convert it to a `ModelDefinition`.
 
     Args:
         model_code: The loaded object that `model_def` names.

@@ -5,8 +5,8 @@
 
 A session is a training run described by component classes and a config. It is passed as a
 `ModelCode`: its `symbol` is the class of the model builder, its `overrides` are the classes of the
-other components, and its `params` are the complete config of the session. The classes need only
-have the methods; they need not derive from ElasticDL's base classes.
+other components, and its `params` are the complete config of the session. The classes must have
+the required methods, but need not derive from ElasticDL's base classes.
 
 All objects that read data are rebuilt for each epoch, including the components (they may shuffle
 their own lists), so that an epoch depends only on its number. Each epoch begins at the first

@@ -1,10 +1,10 @@
 """Argument order of losses and metrics: decided by the arguments' names, never by guessing.
 
-A loss of early ElasticDL was `loss(output, labels)`, later `loss(labels, predictions)`; Keras
-uses `(y_true, y_pred)`. A wrong order would silently compute a different loss, so names that do not
-show the order are rejected. One name is enough: in `loss(outputs, masks)`, the masks are the
-labels, and in `loss(labels, out)`, `out` are the outputs. Names of other things, such as
-`features`, are not accepted for the other argument.
+Model files for ElasticDL of 2019 define `loss(output, labels)`, later ones `loss(labels,
+predictions)`; Keras uses `(y_true, y_pred)`. A wrong order would silently compute a different loss,
+so names that do not show the order are rejected. One clear name is enough: in `loss(outputs,
+masks)`, the masks are the labels, and in `loss(labels, out)`, `out` are the outputs. But the second
+name must not be one of something else, such as `features`.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ OutputsAndLabels = Callable[[Any, Any], Any]
 
 
 def takes_outputs_and_labels(symbol: Symbol) -> bool:
-    """Return whether a function takes outputs or labels, by the names of its arguments.
+    """Return whether the arguments' names show that a function takes outputs or labels.
 
-    A loss or metric does; a function without such arguments may be one that creates them.
+    If so, it is a loss or metric itself; otherwise it may be a function that creates one.
     """
     return any(map(role_of, signature_of(symbol).parameters))
 

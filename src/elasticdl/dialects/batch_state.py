@@ -117,7 +117,7 @@ class BatchState:
 
     @contextlib.contextmanager
     def preserved(self) -> Iterator[None]:
-        """Context manager: on exit, restore the counters that reading batches in the block changed.
+        """Context manager: on exit, restores counters that changed because the block read batches.
 
         So an example batch can be read before training. Counters are the values that, according to
         `check`, change without affecting the batches.
@@ -282,10 +282,10 @@ def _all_begin(readings: Sequence[Sequence[str]], results: Sequence[str]) -> boo
 
 
 def _token(value: Any) -> Any:
-    """Return what to compare to find out whether a value has changed, such as an array's hash.
+    """Return a token that shows whether a value has changed, such as the hash of an array.
 
-    Values within it are compared separately: for a list, this is its length. None for values of
-    other types.
+    The token of a list is its length, because the items have tokens of their own. None for values
+    of other types.
     """
     if isinstance(value, _PLAIN):
         return repr(value)

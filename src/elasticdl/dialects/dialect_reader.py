@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DialectReader:
-    """A model file that a dialect reads: its code, its params, and the wording of errors about it.
+    """What a dialect needs to read one model file: its code, its params and the form of errors.
 
     Attributes:
         dialect: Name of the dialect.
@@ -42,7 +42,7 @@ class DialectReader:
         model_code: The code being read.
         found: Names of the functions that were recognised in the file, for errors.
         params: The job's params.
-        framework: Framework of the model, in which losses, metrics and optimizers are expected.
+        framework: Framework of the model; its losses, metrics and optimizers must be of the same.
     """
 
     dialect: str
@@ -66,7 +66,7 @@ class DialectReader:
         )
 
     def error(self, where: object, problem: str, way_out: str) -> DefinitionError:
-        """Return an error that states how the file was read and how to fix the problem.
+        """Return an error that states the problem, the dialect of the file and a way to fix it.
 
         Args:
             where: `file:line`, or an object that prints as that.

@@ -1,6 +1,6 @@
 """ElasticDL module dialect: reads a model file that consists of functions with fixed names.
 
-The names and arguments are those of the first ElasticDL, of 2019, or of later versions:
+The names and arguments are those of model files for ElasticDL of 2019, or for its later versions:
 
     2019                                    later
     model = keras.Model(...)                def custom_model(): ... / class CustomModel
@@ -14,8 +14,8 @@ The names and arguments are those of the first ElasticDL, of 2019, or of later v
 A file may mix both styles. A function's signature determines which arguments it receives.
 
 A model that is created when its file is imported would have weights from before seeding, and a
-second run in the same process would continue with the weights of the first. Therefore its
-`create_model` imports the zoo's files again, and every other function of the definition is taken
+second run in the same process would continue with the weights of the first. Therefore
+`create_model` of the definition imports the zoo's files again, and every other function is taken
 from the newest import.
 """
 

@@ -2,8 +2,8 @@
 
     elasticdl train --spec=model.yml --data="train/*.recordio" --output=my_model
 
-The model file is inspected before it is loaded: it records which library wrote it, and content that
-would run as code is rejected (`saved_models/`). Loss, metrics and optimizer come from
+The model file is inspected before it is loaded: to find the library that wrote it, and to reject
+content that would run as code (`saved_models/`). Loss, metrics and optimizer come from
 `compile_model_options`, or else from the compile settings in the file; for PyTorch, from
 `optimizer` and `loss_criterion`. Training starts from the weights in the file.
 
@@ -86,7 +86,7 @@ def define(model_code: ModelCode) -> ModelDefinition:
 
 def _rate_symbol(model_code: ModelCode) -> Symbol:
     def optimizer(learning_rate: float | None = None) -> None:
-        """Declare `learning_rate` as a param of the model, by this signature; never called."""
+        """Placeholder: this signature declares the param `learning_rate`; never called."""
 
     return Symbol("optimizer", optimizer, model_code.symbol.file, model_code.symbol.line)
 
@@ -143,7 +143,7 @@ class _Saved(ABC):
             shape: Sequence[int] | None = None,
             one_hot: bool | None = None,
         ) -> Any:
-            """Has the signature that declares the params of `SavedInput`; never called."""
+            """Placeholder: this signature declares the params of `SavedInput`; never called."""
 
         where = reading.model_code.symbol
         symbol = Symbol("input_fn", input_fn, where.file, where.line)
@@ -395,7 +395,7 @@ def _is_categorical(*saved: Mapping[str, Any] | None) -> bool:
 
 
 def _like_outputs(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return the loss, with labels reshaped to the shape of the outputs.
+    """Wrap a loss function so that it gets labels in the shape of the outputs.
 
     Without this, labels `(n,)` and outputs `(n, 1)` would broadcast to all pairs of examples.
     """

@@ -3,7 +3,8 @@
     input_fn(records[, mode])               -> RecordInput
     feed(dataset, mode[, metadata])         -> DatasetInput; also called dataset_fn
 
-The name of its first argument decides; if that is inconclusive, the function's own name does.
+The name of the function's first argument decides which; if that is inconclusive, the function's
+own name does.
 """
 
 from __future__ import annotations

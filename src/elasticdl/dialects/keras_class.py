@@ -13,8 +13,8 @@
         @classmethod
         def complete_params(cls, params): ...          # optional: completes them from the data
 
-Each may be an attribute, a property, a method, a static method or a plain function in the class
-body. Instance methods are called on the model in training, except for `default_input`: it is called
+Each setting may be an attribute, a property, a method, a static method or a plain function in the
+class body. Methods are called on the model in training, except for `default_input`: it is called
 on an object that is never trained, so that batches depend on the params and not on the weights.
 
 `data_schema` and `callbacks` may also be functions beside the class, as in a file with functions.
@@ -200,7 +200,7 @@ class _Objects:
         return self._newest
 
     def prepare(self) -> None:
-        """Create the object that is not trained, to read properties and call methods of it.
+        """Create the object that is not trained, for properties and for methods about data.
 
         It is not needed, and not created, if `default` has found no property and no method.
         """
@@ -250,9 +250,9 @@ class _Objects:
 
 
 def _completion(model: Symbol, model_code: ModelCode) -> Any:
-    """Return `ModelDefinition.complete_params` for a class.
+    """Return a function that derives missing params from the data; see `ModelDefinition`.
 
-    The function is the result of the class method `complete_params(params)`. It computes, from
+    The user's class method `complete_params(params)` returns this function. It computes, from
     summaries of the training table's columns, the params that the user did not give. None if the
     class has no such method, or if the user has replaced the class's input function.
     """
@@ -295,7 +295,7 @@ def _check_complete(model: Symbol, reading: DialectReader) -> None:
 
 
 def _static(model: Symbol, name: str) -> Symbol | None:
-    """Return a class attribute without evaluating a property or binding a method."""
+    """Return a class attribute as it is: a property is not evaluated; None if it is missing."""
     try:
         value = inspect.getattr_static(model.value, name)
     except AttributeError:

@@ -67,7 +67,7 @@ def metric(name: str, where: object) -> Any:
 
 
 def direction(metric: Any) -> Literal["min", "max"] | None:
-    """Return whether lower or higher values of a metric are better, if its name or function tells.
+    """Return "min" or "max": which values of a metric are better, judged by its name or function.
 
     Args:
         metric: The metric as the user's code returned it.

@@ -1,4 +1,4 @@
-"""LightningModule dialect: trains an unchanged module; its methods define a step and an update.
+"""LightningModule dialect: converts an unchanged LightningModule to a `ModelDefinition`.
 
     class Net(L.LightningModule):
         def training_step(self, batch, batch_idx): ...        the loss; see lightning_steps.py
@@ -248,7 +248,7 @@ class _Models:
             )
 
     def newest(self, data: str, mode: Mode) -> Any:
-        """Return the model created last, for calls of its own dataloader methods.
+        """Return the model created last, so that its dataloader methods can be called.
 
         Creates a model if there is none yet. The arguments are ignored, because a module's
         `train_dataloader` takes none.

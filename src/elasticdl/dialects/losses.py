@@ -1,6 +1,6 @@
 """Converts a user's loss to the `loss` of a `ModelDefinition`, a function `(outputs, labels)`.
 
-It may be a function with its arguments in either order; a loss of Keras (object, class or name) or
+A loss may be a function with its arguments in either order; one of Keras (object, class or name) or
 of PyTorch (object or function), depending on the model's framework; or, if a dialect allows it, a
 function that takes no outputs or labels and returns one of these.
 """
@@ -103,7 +103,7 @@ def _torch_loss(symbol: Symbol, reading: DialectReader) -> OutputsAndLabels:
 
 
 def _reject_more_arguments(symbol: Symbol, reading: DialectReader) -> None:
-    """Reject a PyTorch loss that takes more than outputs and labels: MarginRankingLoss."""
+    """Reject a PyTorch loss that takes more than outputs and labels, as MarginRankingLoss does."""
     is_module = framework_of_model(symbol.value) == "torch"
     try:
         signature = inspect.signature(symbol.value.forward if is_module else symbol.value)

@@ -1,7 +1,7 @@
 """`ModelCode`: the object that `model_def` names, loaded with its files; the input of a dialect.
 
-`zoo/load_model_code.py` creates a `ModelCode` and knows where user code comes from; a dialect sees
-only the result. This module does not interpret names; dialects do.
+`zoo/load_model_code.py` locates the user's code and creates a `ModelCode`; a dialect sees only the
+result. Dialects decide what the names in the files mean.
 """
 
 from __future__ import annotations

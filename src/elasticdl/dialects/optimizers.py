@@ -76,7 +76,7 @@ def as_optimizer_factory(symbol: Symbol, reading: DialectReader) -> Callable[[],
 def as_torch_optimizer_factory(
     symbol: Symbol, reading: DialectReader
 ) -> Callable[[], TorchOptimizerMaker]:
-    """Return a factory of a function `make(parameters, model)`, which creates a new optimizer.
+    """Return a function () -> `make(parameters, model)`; `make` creates a new optimizer.
 
     `make` calls the user's function if one of its arguments has a name such as `parameters`,
     `params`, `named_parameters` or `model`: `optimizer(parameters, lr=0.01)`,

@@ -1,4 +1,4 @@
-"""Finds settings of another library's trainer in a model file, which ElasticDL does not apply.
+"""Finds settings for another library's trainer in a model file; ElasticDL would ignore them.
 
     trainer = L.Trainer(max_epochs=5, gradient_clip_val=0.5)    an object at the top level
     TRAINER_ARGS = {"accumulate_grad_batches": 4}               its arguments in a dict
@@ -226,7 +226,7 @@ def _calls(model_code: ModelCode) -> Iterator[_Found]:
 
 
 class _Source(str):
-    """Text that messages show without quotes: the source of an argument, or a callback's name."""
+    """String with a repr without quotes, for messages: an argument's source, a callback's name."""
 
     __slots__ = ()
 

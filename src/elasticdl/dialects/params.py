@@ -240,7 +240,7 @@ def _call_of(declared: Declared, name: str) -> str:
 
 
 def _not_called(symbol: Symbol, contract: Collection[str], missing: Sequence[str]) -> UsageError:
-    """Return the error for a class where a function should create its object.
+    """Return the error for a class given in place of a function that creates an object of it.
 
     For example, `lr_scheduler = StepLR`, where `StepLR` needs arguments that have no value.
     """

@@ -84,7 +84,7 @@ def elements(generator: Any, name: str, first: int = 0) -> Iterator[Any]:
 
 
 def is_end(error: Exception) -> bool:
-    """Return whether an error of a generator means that it called `next` on an exhausted iterator.
+    """Return whether a generator failed only because it called `next` on an exhausted iterator.
 
     Python turns the `StopIteration` of that call into a `RuntimeError`. ElasticDL treats it as the
     end of the generator.

@@ -1,9 +1,8 @@
 """Adapts a model file's own data reader, its `custom_data_reader`, to a `RecordSource`.
 
-Later ElasticDL model files may provide an object with `create_shards()`, which lists the data as
-(name, start, count), and `read_records(task)`, which yields the records of one range of one shard.
-Here, shards are presented as files and their records are numbered consecutively, so that callers
-need not know about tasks.
+A user's reader is an object with `create_shards()`, which lists the data as (name, start, count),
+and `read_records(task)`, which yields the records of one range of one shard. Here, shards are
+presented as files and their records are numbered consecutively, so that callers need no tasks.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class SamplerChanges:
         return changed[0] if changed else None
 
     def _compared(self, before: Any) -> Iterator[str]:
-        """Yield the name of each value in the samplers that differs from that in their copies.
+        """Yield the name of each value that differs between the samplers and their copies.
 
         Args:
             before: The copies, in the order of `samplers_of`.
@@ -157,7 +157,7 @@ def _is_same(now: Any, before: Any) -> bool:
 
 
 def _contents(value: Any) -> Any:
-    """Return what to compare of a number, a string, an array or a tensor; None for others."""
+    """Return a comparable form of a number, a string, an array or a tensor; None for others."""
     torch = sys.modules["torch"]
     if isinstance(value, (*_PLAIN, itertools.count)):
         # A NaN does not equal itself.
@@ -179,8 +179,8 @@ def _plain_in(values: Iterable[Any]) -> list[Any]:
 
 
 def _is_data(value: Any) -> bool:
-    """Return whether a value looks like a dataset (supports indexing).
+    """Return whether a value looks like a dataset (supports indexing), and may therefore change.
 
-    A dataset in a sampler is not compared, because it may change legitimately, by filling caches.
+    Changes of a dataset in a sampler are ignored: it may just have filled a cache.
     """
     return not isinstance(value, (dict, *_SEQUENCES)) and hasattr(value, "__getitem__")

@@ -28,9 +28,9 @@ _OF_TORCH = "torch.utils.data.sampler"
 class SamplerOrders:
     """Draws the order of the examples in each epoch of a `DataLoader`.
 
-    A loader without its own generator draws from the generators of the process, which the caller
-    seeds by (seed, epoch). The samplers' state carries over from one epoch to the next, as in a
-    plain loop.
+    A loader without its own generator draws from the global random number generators, which the
+    caller seeds by (seed, epoch). The samplers' state carries over from one epoch to the next, as
+    in a plain loop.
 
     Args:
         loader: A DataLoader over a map-style dataset.
@@ -58,16 +58,13 @@ class SamplerOrders:
         self._has_state = bool(self.generators)
 
     def find_state(self) -> bool:
-        """Record whether the samplers have state, and return whether orders can be reproduced.
+        """Detect state of the samplers, by drawing the first epoch several times.
 
-        It draws the first epoch several times.
-
-        Call it once, before `of`, which draws all earlier epochs as well if the samplers have
-        state.
+        Call this once, before `of`: if the samplers have state, `of` also draws all earlier epochs.
 
         Returns:
-            Whether the order of an epoch can be reproduced, for samplers with state by drawing the
-            earlier epochs again. False if it differs although all seeds are the same.
+            Whether orders can be reproduced. False if a repeated draw, from copies of the samplers
+            and with the same seeds, gives another order.
         """
         sampler, batch_sampler, _ = self._parts
         samplers = (sampler, batch_sampler, getattr(batch_sampler, "sampler", None))
@@ -212,7 +209,7 @@ def state_of(generator: Any) -> Any:
 
 
 def _datasets(dataset: Any) -> Iterator[Any]:
-    """Yield a dataset and the datasets within it (`Subset`, `ConcatDataset`), not to be copied."""
+    """Yield the datasets that copied samplers share: this one and those within it (`Subset`)."""
     yield dataset
     inner = getattr(dataset, "dataset", None)
     more = getattr(dataset, "datasets", None)

@@ -51,7 +51,7 @@ class BatchSignature:
         inputs: The model's inputs, in its order.
         num_classes: Number of scores in the model's output for an example; 0 if unknown.
         one_hot: Whether the loss expects one-hot rows.
-        by_name: Whether the features are a dict by the inputs' names.
+        by_name: Whether the features are a dict, with the inputs' names as keys.
     """
 
     inputs: Sequence[InputSignature]

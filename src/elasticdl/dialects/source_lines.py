@@ -83,11 +83,11 @@ def names_imported(file: Path) -> frozenset[str]:
 
 
 def file_names_read(file: Path) -> Callable[[str], bool]:
-    """Return a function that tells whether a file's code may read a file, or a folder, of a name.
+    """Return a function (name) -> whether a Python file may read a data file or folder so named.
 
-    Any string may name one, or several: `"vocabulary.csv"`, `"words/*.txt"`, `f"{language}.csv"`,
-    `".npy"`. A string that is only passed to a call that writes a file, such as `CSVLogger`, is
-    not among them.
+    Any string in the code may name one or several: `"vocabulary.csv"`, `"words/*.txt"`,
+    `f"{language}.csv"`, `".npy"`. A string that is only passed to a call that writes a file, such
+    as `CSVLogger`, does not count.
     """
     tree = _parsed(file)
     if tree is None:
@@ -109,7 +109,7 @@ def file_names_read(file: Path) -> Callable[[str], bool]:
 
 
 def _pattern(node: ast.AST) -> str:
-    """Return the text of a string in code, with `*` for what is inserted; "" for other nodes."""
+    """Return the text of a string, with `*` for inserted values (`f"{x}.csv"`); else ""."""
     if isinstance(node, ast.JoinedStr):
         return "".join(map(_pattern, node.values))
     if isinstance(node, ast.FormattedValue):
@@ -130,10 +130,10 @@ _WRITERS = frozenset(
 
 
 def _written(tree: ast.AST) -> set[ast.AST]:
-    """Return the strings, and parts of them, that are only names of files that code writes.
+    """Return syntax nodes in which strings name only files that the code writes, never reads.
 
-    They are arguments of a call that writes, the object of its method, or the values of variables
-    that are used only there.
+    These are the nodes of calls that write a file, and of values of variables that are used only
+    in such calls.
     """
     inside = {
         node

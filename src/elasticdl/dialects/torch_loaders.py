@@ -414,7 +414,7 @@ def _with_shapes(made: Any) -> str:
 
 
 def _features(made: Any, name: str) -> Sequence[Any]:
-    """Return `(features,)` for a batch of a prediction; labels in the batch are left out."""
+    """Return `(features,)` for a batch to predict; labels in the batch are left out."""
     if _is_pair(made) or (isinstance(made, Mapping) and "labels" in made):
         return _as_forward(made, name)[:1]
     is_alone = isinstance(made, (list, tuple)) and len(made) == 1

@@ -1,7 +1,7 @@
 """Finds functions and settings that would be ignored in the file of a model class.
 
-In other model files, functions such as `loss` describe the model. Beside a class that describes it,
-they are not called:
+In a model file without such a class, functions such as `loss` describe the model. In a file with
+one, they are not called:
 
     class Net(keras.Model): ...        the class that describes the model
     def eval_metrics_fn(): ...         nothing calls it: refused
@@ -36,7 +36,7 @@ _WITHOUT_REPLACEMENT = ("PredictionOutputsProcessor", "custom_data_reader")
 
 
 def check_unread(owner: Symbol, replacements: Mapping[str, str], reading: DialectReader) -> None:
-    """Check that no function or value beside a class, such as `eval_metrics_fn`, would be ignored.
+    """Check that no function or value in the file, such as `eval_metrics_fn`, would be ignored.
 
     Args:
         owner: The class that describes the model.
@@ -57,7 +57,7 @@ def check_unread(owner: Symbol, replacements: Mapping[str, str], reading: Dialec
 
 
 def unread_functions(owner: Symbol, reading: DialectReader) -> list[str]:
-    """Return a note for each input function, loss or optimizer beside a class that has its own."""
+    """Return a note for each unused input function, loss or optimizer that the class replaces."""
     return [
         f"{found}: {name} is not used: nothing in the file uses it, and {owner.short_name} has its "
         "own."

@@ -9,13 +9,15 @@ workers compile them before training begins. To get the results of `fit` in all 
 treated according to their time:
 
     set by the model file               as_in_file(): every step is compiled with these
-    changed before the first step       rejected: only `fit` would see it, once
+    changed before the first step       rejected: `fit` would train with it, but a step that was
+                                        compiled earlier, as on workers, would not
     changed before the first validation evaluations are compiled with it, as in `fit`
-    changed later                       not seen, as in `fit`; but callbacks may read them again, so
-                                        checkpoints keep what has `changed`
+    changed later                       no effect on steps, as in `fit`; checkpoints store it
+                                        (`changed`), because callbacks may read it
 
-A model that requests to run eagerly may change attributes in each step, and also numbers in lists
-and positions of iterators. Such a change is rejected when a step is compiled.
+The steps of a model with `run_eagerly=True` may themselves change attributes, numbers in lists and
+positions of iterators. A compiled step would do so only once, so such a change is rejected when the
+step is compiled.
 
 Callers: `trainer.py`.
 """
@@ -104,7 +106,7 @@ class _Tracked:
         key: Prefix of the keys of its attributes in checkpoints.
         made: Its attributes as the user's file set them.
         is_of_step: Whether it belongs to the loss or the metrics. Steps that run uncompiled may
-            change its attributes, and keep them.
+            change its attributes; such changes are not undone.
         only: Names of the attributes that a step may read; None: any.
     """
 
@@ -197,11 +199,11 @@ class Attributes:
 
     @property
     def of_step(self) -> list[Any]:
-        """The losses and metrics, and objects in them, whose attributes `changed` returns."""
+        """The losses, the metrics and the objects in them; `changed` covers their attributes."""
         return [each.owner for each in self._tracked.values() if each.is_of_step]
 
     def stored(self) -> set[tuple[int, str]]:
-        """Return a key for each attribute and variable that `changed` compares.
+        """Return the keys of all tracked attributes and variables; a change of one is stored.
 
         A key is the id of the object, module, class or closure cell that holds the value, and the
         name of the value.
@@ -214,10 +216,10 @@ class Attributes:
 
     @contextlib.contextmanager
     def as_in_file(self, *, in_evaluation: bool = False, runs: bool = False) -> Iterator[None]:
-        """Reset attributes to the values they had when the user's Python file created the model.
+        """Context manager for compiling a step: resets attributes to what the user's file set.
 
-        A context manager, for compiling a step. On exit the previous values are restored; an
-        attribute changed inside the block keeps its new value.
+        On exit the previous values are restored; an attribute changed inside the block keeps its
+        new value.
 
         Args:
             in_evaluation: Whether an evaluation is compiled, which sees what callbacks changed
@@ -325,7 +327,7 @@ class Attributes:
 
     @contextlib.contextmanager
     def watched(self, who: str, advice: str, *, within: bool = False) -> Iterator[None]:
-        """Context manager: rejects code that changes these attributes in the block.
+        """Context manager that raises an error if the code in its block changes an attribute.
 
         Args:
             who: The code that may change them, for the error message.
@@ -358,7 +360,7 @@ def _kind(owner: Any) -> str:
 
 
 def _of(key: str, changed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return name -> value of the attributes in `changed` that the object with this key has."""
+    """Return the entries of `changed` for the object with this key: attribute name -> value."""
     split = ((name.partition("/"), value) for name, value in changed.items())
     return {name: value for (owner, _, name), value in split if owner == key}
 
@@ -405,7 +407,7 @@ def _copied(value: Any, depth: int) -> Any:
 
 
 def _is_compared(value: Any) -> bool:
-    """Return whether a value is a function, or an object that a step may call or read."""
+    """Return whether to compare a value by identity: a function, or an object a step may use."""
     return not isinstance(value, _NOT_COMPARED) and (callable(value) or is_of_user(value))
 
 
@@ -424,10 +426,10 @@ def _name(owner: Any) -> str:
 
 
 def _held(owner: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield (name, object) for each object stored in `owner` whose attributes a step may read.
+    """Find objects inside `owner` that also have attributes to track; yield (name, object).
 
-    Such objects are regularizers, constraints, learning rate schedules, losses, metrics and the
-    user's own.
+    Such objects are regularizers, constraints, learning rate schedules, losses, metrics and
+    objects of the user's classes.
 
     Args:
         owner: A model, layer, weight, optimizer, loss or metric, or an object found in one of
@@ -458,9 +460,10 @@ def _objects_in(value: Any, depth: int) -> Iterator[Any]:
 
 
 def _values_within(owner: Any) -> dict[str, Any]:
-    """Return name -> number, string or bool of `owner`, also from inside lists and dicts: `a[0]`.
+    """Return name -> value of the numbers, strings and bools in the attributes of `owner`.
 
-    An iterator is represented by its current position.
+    Those inside lists and dicts are included, as `a[0]`. An iterator is represented by its current
+    position.
     """
     values = {name: each for name, each in _values(owner).items() if type(each) in _PLAIN}
     for name, value in list(vars(owner).items()):
@@ -498,9 +501,9 @@ def _changes(
 ) -> dict[str, Any]:
     """Return name -> new value for the attributes in `now` that differ from those in `before`.
 
-    An attribute missing from `before` is compared with the default in the class of `owner`; if the
-    class has none, it is left out unless `with_new`. A function or an object is left out in any
-    case, because it belongs to the callback that added it.
+    An attribute missing from `before` is compared with the default in the class of `owner`. If the
+    class has none, the attribute is new: it is left out unless `with_new`, and always if it is a
+    function or an object, which belongs to the callback that added it.
     """
     return {
         name: value

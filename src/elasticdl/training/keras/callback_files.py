@@ -74,9 +74,9 @@ class CallbackFiles:
         self._has_begun = True
 
     def begin(self, callbacks: keras.callbacks.CallbackList) -> None:
-        """Call `on_train_begin`, then make each `CSVLogger` write to a `LoggedRows`.
+        """Call `on_train_begin`, then make each `CSVLogger` write to a `LoggedRows` object.
 
-        So a `CSVLogger` opens or empties its file only if this process writes it (`leads`).
+        A `CSVLogger`'s file is therefore opened or emptied only by the process that `leads`.
         """
         arguments = [(each.filename, each.append) for each in self._loggers]
         for each in self._loggers:
@@ -132,9 +132,9 @@ class CallbackFiles:
         self._drop()
 
     def forget(self) -> None:
-        """Delete files that were held back; called when another state has been loaded.
+        """Delete the held-back files; called after a training state has been loaded.
 
-        If this process `leads`, also write each `CSVLogger`'s file as of the loaded state.
+        If this process `leads`, also rewrite each `CSVLogger`'s file as of that state.
         """
         self._drop()
         for board in self._boards:
@@ -282,10 +282,10 @@ class TensorBoardFiles:
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """Set the callback's `log_dir` to a new temporary folder in the block.
+        """Context manager that sets the callback's `log_dir` to a new temporary folder.
 
-        `TensorBoard` reads `log_dir` when its model is set. So if that happens in the block, it
-        writes events to the temporary folder until `committed`, although `log_dir` is restored.
+        `TensorBoard` reads `log_dir` when its model is set. If the block sets the model, events go
+        to the temporary folder until `committed`, although `log_dir` is restored on exit.
         """
         log_dir = self._callback.log_dir
         self._folder = self._private()

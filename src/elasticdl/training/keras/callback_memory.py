@@ -1,4 +1,4 @@
-"""Finds what callbacks remember outside their attributes, which no checkpoint can store.
+"""Finds state that callbacks keep outside their attributes, where no checkpoint can store it.
 
     LearningRateScheduler(rates.rate)      def rate(self, epoch): self.n += 1
     LambdaCallback(on_epoch_end=f)         a variable of f's enclosing function, a global one
@@ -81,7 +81,7 @@ class UnstoredMemory:
         self._before = [self._digests(each, functions) for each, functions in self._functions]
 
     def watches(self, callback: keras.callbacks.Callback, name: str) -> bool:
-        """Return whether an attribute, which no checkpoint can store, is compared by `changed`."""
+        """Return whether an attribute is not stored, but `changed` warns of its changes."""
         unstored = self._unstored[id(callback)]
         return name in unstored and is_compared(unstored[name])
 
@@ -151,7 +151,7 @@ class UnstoredMemory:
 
 
 def _held(owner: Any, unstored: dict[str, Any]) -> Iterator[Held]:
-    """Yield the values to compare: a function's variables and state, or a callback's attributes.
+    """Yield values to check for changes: a function's variables, or a callback's attributes.
 
     Args:
         owner: A function or a callback.

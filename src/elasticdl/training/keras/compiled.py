@@ -70,7 +70,7 @@ def own_loss(
 
 
 def give_loss(model: keras.Model, loss: Callable[[Any, Any, Any], Any]) -> None:
-    """Set the loss that a model's own `compute_loss` uses, as if it had been compiled with it.
+    """Set the loss that a model's own `compute_loss` uses, as if `compile` had been called with it.
 
     Args:
         model: A model compiled with an optimizer.
@@ -85,7 +85,7 @@ def give_loss(model: keras.Model, loss: Callable[[Any, Any, Any], Any]) -> None:
 
 
 class _GivenLoss(keras.losses.Loss):
-    """Wraps a definition's loss as the compiled loss that Keras expects."""
+    """Wraps the loss function of a model definition in the class that `compute_loss` calls."""
 
     def __init__(self, loss: Callable[[Any, Any, Any], Any]) -> None:
         super().__init__(name="loss")
@@ -141,7 +141,7 @@ class CompiledMetrics:
 
     @property
     def needs_outputs(self) -> bool:
-        """Whether metrics are tested with outputs for an example batch before the first step."""
+        """Whether an example batch is needed to test if the states of all metrics can be summed."""
         return bool(self.variables.unproved)
 
     def _update(self, outputs: Any, labels: Arrays) -> None:
@@ -173,12 +173,12 @@ class CompiledMetrics:
         return {**states, **self.variables.shares()}
 
     def values(self, outputs: Any, labels: Arrays) -> dict[str, tf.Tensor]:
-        """Return an empty dict: the metrics of a compiled model have states; see `KerasMetrics`."""
+        """Return an empty dict: metrics of a compiled model have no per-example values."""
         del outputs, labels
         return {}
 
     def direction(self, name: str) -> Literal["min", "max"] | None:
-        """Return whether low or high values of a metric are better; None if unknown."""
+        """Return "min" or "max": which values of a metric are better; None if unknown."""
         flat = [one for each in self._metrics for one in getattr(each, "metrics", [each])]
         return next((direction_of(each) for each in flat if each.name == name), None)
 

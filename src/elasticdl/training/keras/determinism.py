@@ -1,4 +1,4 @@
-"""Determinism: makes TensorFlow's operations reproducible, and undoes it."""
+"""Makes TensorFlow use deterministic operations, and restores the previous setting."""
 
 from __future__ import annotations
 

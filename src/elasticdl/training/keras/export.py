@@ -48,9 +48,9 @@ _TOLERANCES = {"bfloat16": 0.05, "float16": 0.01}
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """Examples with the model's outputs for them, from which a model is exported.
+    """Example inputs with the model's outputs, used to export the model and to test the export.
 
-    The inputs give the export its signature, and the outputs are compared with those of the export.
+    The inputs determine the export's signature; its outputs must equal these outputs.
 
     Attributes:
         inputs: Arrays, as the model takes them.
@@ -69,7 +69,7 @@ class ExportError(Exception):
 
 
 class _OtherError(ExportError):
-    """An error that is not about the arguments of a class."""
+    """A model cannot be loaded, for a reason other than the arguments of one of its classes."""
 
 
 def export(model: keras.Model, folder: Path, example: Example) -> list[str]:
@@ -178,7 +178,7 @@ def _serving(model: keras.Model, example: Example) -> tuple[Callable[..., Any], 
 
 
 def _signature(model: keras.Model, example: Example) -> list[Any]:
-    """Return the served function's input signature: its one argument, with an open batch axis."""
+    """Return the served function's input signature: one argument, for batches of any size."""
 
     def of_tensor(tensor: Any) -> keras.InputSpec:
         shape = (None, *tensor.shape[1:])
@@ -311,10 +311,10 @@ def _are_close(found: Sequence[Any], expected: Sequence[Any], tolerance: float) 
 
 @contextlib.contextmanager
 def _one_line(other: type[ExportError] = ExportError) -> Any:
-    """Turn any exception in the block into an ExportError with a one-line message.
+    """Context manager that turns an exception into an ExportError with a one-line message.
 
     Args:
-        other: Class of an error that is not about the arguments of a class.
+        other: Class of the error if Python's message is not about the arguments of a user's class.
     """
     try:
         yield
@@ -331,7 +331,7 @@ def _one_line(other: type[ExportError] = ExportError) -> Any:
 
 
 def _advice_on_class(message: str) -> str:
-    """Return how to change a class that Keras cannot create from its config; "" for other errors.
+    """Return advice on a class that Keras cannot create from its config; "" for other errors.
 
     Args:
         message: Python's message about the call of the class.

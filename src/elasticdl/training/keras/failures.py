@@ -1,5 +1,6 @@
 """Translates TensorFlow's errors in a step into errors about the user's model and data.
 
+    failure                                  error           named in its message
     a label or an id that is out of range    DataError       the label, the outputs, the records
     an operation with unsuitable arguments   UserCodeError   the user's line that created it
     memory, devices, cancellation            TrainingError   TensorFlow's message
@@ -181,7 +182,7 @@ def of_an_update(error: Exception, step: int, definition: ModelDefinition) -> El
 def naming(
     what: str, batch: Batch, definition: ModelDefinition, predict: Callable[[Arrays], Arrays]
 ) -> Iterator[None]:
-    """Turn an exception from user code into an error that names the batch and the user's lines.
+    """Context manager: turns an exception of user code into an error that names batch and lines.
 
     Args:
         what: The code that runs, for the error: "the model or its loss".
@@ -208,9 +209,9 @@ def naming(
 
 
 def label_advice(error: Exception, labels: Arrays, classes: Collection[str]) -> str:
-    """Return advice, as a separate line, on an error of a loss about the type or shape of labels.
+    """Return advice for a loss that rejects the type or shape of the labels; empty otherwise.
 
-    The result is empty for other errors.
+    The advice is a separate line, to append to the error message.
 
     Args:
         error: The exception of TensorFlow or Keras.
@@ -244,10 +245,7 @@ def label_advice(error: Exception, labels: Arrays, classes: Collection[str]) -> 
 
 
 def _refused_type(text: str, labels: Arrays) -> str | None:
-    """Return the labels' dtype if the text of an error says that it does not match another dtype.
-
-    None for other errors.
-    """
+    """Return the labels' dtype if an error's text says that it mismatches another; else None."""
     found = next(filter(None, (pattern.search(text) for pattern in _TWO_TYPES)), None)
     if found is None:
         return None

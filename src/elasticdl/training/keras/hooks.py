@@ -81,7 +81,8 @@ class KerasHooks:
         epoch: The current epoch, from 0.
         attributes: Tracks Python attributes of the model, the optimizer and the loss that the
             user's callbacks change, to store them in checkpoints. None: store none.
-        evaluation_changed: Called when evaluations must be compiled with other attributes.
+        evaluation_changed: Called when evaluations must be compiled again, because attributes have
+            other values.
     """
 
     def __init__(
@@ -152,7 +153,7 @@ class KerasHooks:
 
     @property
     def stored(self) -> Sequence[Any]:
-        """The losses and metrics, whose attributes callbacks with user code may set; else empty."""
+        """Losses and metrics whose attributes are stored; empty unless a callback is user code."""
         return self.attributes.of_step if self.attributes and self.are_of_users else ()
 
     @property
@@ -228,7 +229,7 @@ class KerasHooks:
                 )
 
     def _check_directions(self) -> None:
-        """Reject a callback that has to know whether low or high values are better, and cannot.
+        """Reject a callback if it is unknown whether low or high values of its metric are better.
 
         Raises:
             DefinitionError: There is such a callback: neither it nor its metric defines the
@@ -274,7 +275,7 @@ class KerasHooks:
                     )
 
     def variables(self) -> list[Any]:
-        """Return the variables that callbacks have as attributes, which are part of the state."""
+        """Return the variables that callbacks have as attributes, for checkpoints."""
         return [variable for each in self._callbacks for variable in variables_in(each)]
 
     def train_begin(  # noqa: D102 - see trainer.Hooks, here and below
@@ -372,10 +373,7 @@ class KerasHooks:
         return " ".join(filter(None, map(self._restored_by, self._callbacks)))
 
     def _restored_by(self, callback: Any) -> str:
-        """Return a note if a callback is an EarlyStopping that restored an earlier epoch's weights.
-
-        The result is empty otherwise.
-        """
+        """Return a log message if an EarlyStopping restored an earlier epoch's weights; else ""."""
         if (
             not isinstance(callback, keras.callbacks.EarlyStopping)
             or not callback.restore_best_weights
@@ -543,7 +541,7 @@ class KerasHooks:
             )
 
     def _warn_of_memory(self) -> None:
-        """Warn of what callbacks remember that no checkpoint stores; see `callback_memory.py`."""
+        """Warn of values that callbacks change and that no checkpoint stores."""
         if self._memory is None:
             self._memory = UnstoredMemory(
                 self._callbacks, self._known_variables, self._known_attributes
@@ -637,6 +635,6 @@ def _overrides(callback: keras.callbacks.Callback, moment: str) -> bool:
 
 
 def _is_own(callback: keras.callbacks.Callback, moment: str) -> bool:
-    """Whether a method is user code, not that of one of Keras' own callbacks."""
+    """Whether a callback's method, such as `on_epoch_end`, is user code and not Keras' own."""
     method = vars(callback).get(moment, getattr(type(callback), moment))
     return not str(method.__module__).startswith("keras.")

@@ -133,7 +133,7 @@ def _symbolic(array: Any) -> Any:
 
 
 def _functional(model: keras.Model) -> keras.Model:
-    """Return the functional model in a sequential one that has an `Input`, or the model itself."""
+    """Return the functional model inside a `Sequential` with an `Input`; else the model itself."""
     return getattr(model, "_functional", None) or model
 
 
@@ -147,7 +147,7 @@ def _expected(model: keras.Model) -> list[Any]:
 def _check_last_axis(model: keras.Model, given: Any) -> None:
     """Check that the layers accept inputs such as [n, 5] where the model's input is [n, 1].
 
-    Keras ignores this difference until it computes.
+    Keras itself reports such a mismatch only when it computes.
 
     Raises:
         ValueError: A layer does not take them.

@@ -28,7 +28,7 @@ _PAIR = 2
 
 
 class KerasLabelShape:
-    """The shape in which one loss or metric function gets labels.
+    """Reshapes labels for one loss or metric function, or warns that their shape does not fit.
 
     Args:
         where: `file:line` of the function, for the warning.
@@ -82,10 +82,10 @@ class KerasLabelShape:
     def _is_per_example(
         self, function: Callable[[Any, Any], Any], outputs: Any, labels: Any, reshaped: bool
     ) -> bool | None:
-        """Return False if a function broadcasts outputs and labels to all pairs of examples.
+        """Return whether a function matches each example's outputs with its own labels only.
 
-        True if it does not, or if it compares labels with each other, so that pairs are intended.
-        None if it raises.
+        False if it broadcasts outputs and labels to all pairs of examples. But True if it also
+        compares labels with each other, because pairs are intended then. None if it raises.
         """
 
         def traced(outputs: Any, labels: Any) -> Any:
@@ -109,9 +109,9 @@ class KerasLabelShape:
 
 
 def _pairs_by_broadcasting(graph: Any, labels: Any) -> bool:
-    """Return whether a graph has a tensor of all pairs of rows that is not intended.
+    """Return whether a graph combines all pairs of examples, apparently by mistake.
 
-    Pairs are intended if an operation combines two tensors of labels to pairs.
+    It is no mistake if an operation pairs labels with labels.
     """
     has_pairs, of_labels = False, {labels.ref()}
     for operation in graph.get_operations():

@@ -1,4 +1,4 @@
-"""Computes the loss of a batch: the model file's, that of `compile`, or by `compute_loss`.
+"""Computes the loss of a batch, as the model file, `compile` or `compute_loss` defines it.
 
     loss              labels                    masks, sample weights    losses added by layers
     of a model file   as given                  applied here             added here

@@ -275,7 +275,7 @@ def check_added(
             that parts may differ from the whole for that reason alone.
 
     Returns:
-        The reason why the check was inconclusive, if it was.
+        The reason why the check was inconclusive; None if it was conclusive.
 
     Raises:
         DefinitionError: An added loss is not a mean.

@@ -41,7 +41,7 @@ class MetricProbe:
         definition: The definition of the model.
         forward: Function (features) -> the model's outputs; has no side effects.
         loss: The loss, which is a metric too.
-        generators: The generators that Python code draws from.
+        generators: The random number generators that Python code draws from.
         predict: Function (features) -> the model's outputs, as arrays.
     """
 

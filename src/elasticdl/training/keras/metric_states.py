@@ -6,9 +6,9 @@ update. Shares can be summed for all of Keras' own metrics. Others are tested on
     update(A) + update(B)  =  update(A); update(B)      and     2 update(A)  =  update(A); update(A)
 
 A maximum fails. So does a state that starts at a value other than 0. A variable that neither batch
-changes proves nothing (the recall of a batch without a positive). The states of these metrics are
-*carried*: each batch continues from those of the batch before it, which is correct for any metric,
-but only in one process.
+changes proves nothing (the recall of a batch without a positive). States without a proof are
+*carried*: each batch continues from the states after the previous batch, which is correct for any
+metric, but only in one process.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ class MetricVariables:
 
 
 def is_foreign(metric: Any) -> bool:
-    """Whether something is a metric with states from a library other than Keras 3."""
+    """Whether something is a metric object, but of a library other than Keras 3."""
     return not isinstance(metric, keras.metrics.Metric) and any(
         kind.__name__ == "Metric" for kind in type(metric).__mro__
     )

@@ -89,7 +89,7 @@ class KerasMetrics:
 
     @property
     def needs_outputs(self) -> bool:
-        """Whether metrics are tested with outputs for an example batch before the first step."""
+        """Whether an example batch is needed to test if the states of all metrics can be summed."""
         return self._functions.scalars is not None or bool(self.variables.unproved)
 
     def states(
@@ -191,7 +191,7 @@ class KerasMetrics:
         return values
 
     def direction(self, name: str) -> Literal["min", "max"] | None:
-        """Return whether low or high values of a metric are better; None if unknown."""
+        """Return "min" or "max": which values of a metric are better; None if unknown."""
         of_name = {named.name: named.direction for named in self._functions.named}
         return direction_of(self.variables.members.get(name)) or of_name.get(name)
 
@@ -232,7 +232,7 @@ def _summed(
 
 
 def direction_of(metric: Any) -> Literal["min", "max"] | None:
-    """Return whether lower or higher values of a Keras metric are better; None if unknown."""
+    """Return "min" or "max": which values of a Keras metric are better; None if unknown."""
     # Keras has no public name for it; its own callbacks read this attribute.
     direction = getattr(metric, "_direction", None)
     return None if direction is None else "max" if direction == "up" else "min"

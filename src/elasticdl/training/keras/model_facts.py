@@ -51,7 +51,7 @@ def facts_of(model: keras.Model, outputs: int = 1) -> ModelFacts:
 
     Args:
         model: A compiled model.
-        outputs: Number of outputs, for a model that does not know its own.
+        outputs: Number of outputs, for a model that does not declare it.
     """
     tensors = _tensors(model, "outputs")
     losses = _losses(getattr(model, "loss", None), tensors, outputs)

@@ -1,10 +1,11 @@
 """Computes digests of what the user's functions and objects hold, to detect changes.
 
+    kind of value                                   covered by its digest
     a value that checkpoints could store            its value
     a list, a dict, ...                             its items
     an object or class of the user, a function      its attributes, defaults, enclosing variables
     an iterator                                     its position
-    anything else                                   nothing: it is not compared
+    anything else                                   nothing: changes are not detected
 
 Large values are compared in part, because a digest is computed for each checkpoint.
 
@@ -41,7 +42,7 @@ Key = tuple[int, str]
 
 
 class Held(NamedTuple):
-    """A value that a function or an object refers to, to be compared at later checkpoints.
+    """A value that a function or an object refers to; later checkpoints check it for changes.
 
     It is an attribute, a closure variable, a default or a bound argument; `name` is for messages.
     """
@@ -60,7 +61,7 @@ class Digest:
     """Computes digests of values, which are compared later to detect changes.
 
     Args:
-        is_left_out: Function (value) -> whether a value is not compared.
+        is_left_out: Function (value) -> whether to ignore changes of a value.
 
     Attributes:
         found: Key of a variable or attribute -> (its name for messages, digest of its value).

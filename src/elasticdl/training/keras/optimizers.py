@@ -101,7 +101,7 @@ def check_gradients_add_up(trainable: Sequence[Any], origin: Origin) -> None:
 def warn_of_repeated_rows(
     optimizer: Any, trainable: Sequence[Any], gradients: Sequence[Any], definition: ModelDefinition
 ) -> None:
-    """Warn if the optimizer treats gradients summed over workers differently than in one process.
+    """Warn if gradients summed over workers lead to other updates than gradients in one process.
 
     In one process an embedding's gradient is a list of rows, and Keras squares rows of the same
     id one by one: a^2 + b^2. A sum over workers is dense, and its square is (a + b)^2, as it is
@@ -126,10 +126,10 @@ def warn_of_repeated_rows(
 
 
 def _effect_on_rows(optimizer: Any) -> str:
-    """Return what an optimizer does to gradients that makes repeated rows unlike their sum.
+    """Return a phrase that tells why repeated rows have another effect than their sum.
 
     Returns:
-        Such as "Adam squares them"; empty if repeated rows have the same effect as their sum.
+        A phrase such as "Adam squares them"; empty if the effect is the same.
     """
     clips = optimizer.clipnorm or optimizer.global_clipnorm or optimizer.clipvalue
     is_linear = type(optimizer) in (keras.optimizers.SGD, keras.optimizers.Lion)
@@ -149,7 +149,7 @@ def schedule_of(optimizer: keras.optimizers.Optimizer) -> str:
 
 
 def classes_in(paths: Iterable[str]) -> str:
-    """Return the classes of the optimizers whose variables are in a state, such as "AdamW".
+    """Return the class names of the optimizers that have variables in a state, such as "AdamW".
 
     Args:
         paths: Paths of all tensors: `optimizer/adam_w/learning_rate`, ...

@@ -121,7 +121,7 @@ def check_crowded(
     model: keras.Model,
     origin: Origin,
 ) -> None:
-    """Check that copies of an example, as many as an update has examples, have the same outputs.
+    """Check that all copies of one example, in a batch as large as an update, have equal outputs.
 
     They differ if the model has a limit over the batch, such as the capacity of an expert.
 
@@ -155,7 +155,7 @@ def check_crowded(
 def _copies_differ(
     runner: ModelRunner, copies: ExampleBatch, rtol: float, *, training: bool
 ) -> bool:
-    """Return whether copies of an example have different outputs in a model that is not random."""
+    """Return whether copies of an example have different outputs; False if outputs are random."""
 
     def run(step: int) -> list[np.ndarray[Any, Any]]:
         outputs = _numbers(runner.forward(copies, step, training))
@@ -205,7 +205,7 @@ def _compare(
         training: Whether the model runs as in training.
 
     Returns:
-        Whether they are equal, or why they may differ.
+        Whether they are equal, or differ as if by a normalization, or cannot be compared.
 
     Raises:
         DefinitionError: They differ, and neither randomness nor a normalization explains it.
@@ -298,7 +298,7 @@ def _changes_if_replaced(
 
 @contextmanager
 def _quiet(model: keras.Model) -> Iterator[None]:
-    """Run BatchNormalization as in inference, and disable random layers of Keras in the block."""
+    """Context manager: BatchNormalization runs as in inference, Keras' random layers are off."""
     # A loaded SavedModel has layers of another kind within.
     layers = [] if hasattr(model, "inner") else list(model._flatten_layers())  # noqa: SLF001 - Keras has no public name
     rates = [
@@ -328,7 +328,7 @@ def _call_in_inference(call: Callable[..., Any], *args: Any, **options: Any) -> 
 
 
 def joined(one: ExampleBatch, other: ExampleBatch) -> ExampleBatch | None:
-    """Concatenate two batches of one example each, because one example has no two parts to compare.
+    """Concatenate two batches of one example each; a single example cannot be cut into parts.
 
     Returns:
         The joined batch; None if the shapes do not match, or if the batches are equal, which would
@@ -393,7 +393,7 @@ def _joined(
     *,
     num_examples: int,
 ) -> np.ndarray[Any, Any] | None:
-    """Compute the output that a batch must have if no example affects another, from two parts.
+    """Compute, from the outputs for two parts, a batch's output if no example affects another.
 
     Args:
         whole: The output for the batch. It only shows whether there is one row per example;

@@ -75,7 +75,7 @@ def check(model: Any, origin: Origin, *, is_compiled: bool) -> None:
 
 
 def _place_of(method: Any, model: Any, origin: Origin) -> object:
-    """Return where errors about a method point: at its `file:line`, else at the model's origin."""
+    """Return the place to name in errors about a method: its `file:line`, or the model's origin."""
     return origin if is_of_keras(model) else place(method) or origin
 
 

@@ -18,7 +18,7 @@ def one_by_one(function: Callable[..., tf.Tensor], *batch: Any, eager: bool) -> 
 
     Args:
         function: Function of a batch -> float32 scalar.
-        *batch: Its arguments: tensors, or nestings of them; the first axis is the example.
+        *batch: Its arguments: tensors in any nesting, with examples along the first axis.
         eager: Whether steps run uncompiled, so that the function cannot be traced.
 
     Returns:

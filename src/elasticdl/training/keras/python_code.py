@@ -48,7 +48,7 @@ class PythonRandomGuard:
         self._watched: dict[bytes, Any] = {}
 
     def watch(self, traced: Any) -> None:
-        """Make Python functions that a traced function calls raise if they draw random numbers.
+        """Watch a traced function: Python functions that it calls may not draw random numbers.
 
         Args:
             traced: A concrete function of TensorFlow.

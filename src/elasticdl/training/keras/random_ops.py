@@ -1,6 +1,6 @@
 """Makes random numbers that user code draws outside layers reproducible after a resume.
 
-It concerns calls of `tf.random.*`, and of `keras.random.*` without a seed. TensorFlow's operations
+These are calls of `tf.random.*`, and of `keras.random.*` without a seed. TensorFlow's operations
 draw from states that cannot be read or set. Keras' functions without a seed draw from one generator
 per thread. Steps would then draw different numbers after a resume, and the same on every worker.
 While a step is traced, both are made to draw from a generator of the trainer instead. The trainer
@@ -130,10 +130,10 @@ class RandomOpReplacer:
 
     @contextlib.contextmanager
     def replaced(self) -> Iterator[None]:
-        """Context manager: code that this thread traces in the block draws from this generator.
+        """Context manager that makes code traced in its block draw from this object's generator.
 
-        This covers TensorFlow's operations and `keras.random` without a seed. Code that runs
-        without being traced draws from it by `keras.random` only.
+        This covers TensorFlow's operations and `keras.random` without a seed, in this thread. For
+        code that runs without being traced, it covers `keras.random` only.
 
         Raises:
             DefinitionError: An operation that draws cannot be replaced.

@@ -72,7 +72,7 @@ class Variables:
 
 
 class _OfClass(MutableMapping[str, Any]):
-    """Attributes of a class itself, as a mapping."""
+    """Mapping of the attributes of a class (not of its instances), to read and set them."""
 
     def __init__(self, class_: type) -> None:
         self.of = class_
@@ -94,7 +94,7 @@ class _OfClass(MutableMapping[str, Any]):
 
 
 class _OfClosure(MutableMapping[str, Any]):
-    """Closure variables of a function (those of the function around it), as a mapping."""
+    """Mapping of a function's closure variables (those of the enclosing function)."""
 
     def __init__(self, function: types.FunctionType) -> None:
         self.of = function
@@ -128,7 +128,7 @@ class _OfClosure(MutableMapping[str, Any]):
 
 
 def variables_of(owners: Iterable[Any]) -> list[Variables]:
-    """Return the variables that the code of functions and objects reads, by their place.
+    """Return the variables that functions and objects read, grouped by module, class or closure.
 
     Args:
         owners: Functions of a step, or objects whose methods it calls: losses, metrics, layers.
@@ -221,7 +221,8 @@ def _methods_of(owner: Any) -> Iterator[types.FunctionType]:
 def used_by(function: Any) -> dict[str, Any]:
     """Return name -> value of the global and closure variables that a function uses.
 
-    For a method or a `functools.partial`, return the values bound to it; else an empty dict.
+    For a method or a `functools.partial`, return the values bound to it; for a value that is no
+    function at all, an empty dict.
     """
     match function:
         case functools.partial():

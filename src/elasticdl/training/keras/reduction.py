@@ -36,7 +36,7 @@ class Divisor(StrEnum):
 
 
 def mask_of(tensor: Any) -> Any | None:
-    """Return the mask that Keras attaches to a tensor."""
+    """Return the mask that Keras has attached to a tensor; None if there is none."""
     return getattr(tensor, "_keras_mask", None)
 
 
@@ -123,7 +123,7 @@ def divisor(kind: Divisor, outputs: Any, weights: Any, num_examples: Any) -> Any
 
 
 def first_mask(outputs: Any) -> Any | None:
-    """Return the mask of the first output that has one."""
+    """Return the mask of the first output that has one; None if no output has."""
     return next((mask for mask in masks_of(outputs) if mask is not None), None)
 
 

@@ -28,7 +28,7 @@ _BINARY = ("binary_crossentropy", "binary_focal_crossentropy")
 def scores_of(
     model: keras.Model, definition: ModelDefinition, shape: tuple[int, ...]
 ) -> Scores | None:
-    """Return whether a model returns "probabilities" or "logits"; None if neither or unknown.
+    """Return what a model's outputs are: "probabilities" or "logits"; None if neither or unknown.
 
     Args:
         model: The model.

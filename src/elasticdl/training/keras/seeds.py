@@ -29,9 +29,9 @@ class StepSeeder:
 
     Args:
         seed: Seed of the job.
-        variables: The variables that determine the next draws; their order is fixed, and the last
-            one is that of draws outside layers.
-        generators: The generators that Python code draws from.
+        variables: The variables that determine the next draws, in a fixed order; the last one is
+            for draws outside layers.
+        generators: The random number generators that Python code draws from.
     """
 
     def __init__(self, seed: int, variables: Sequence[Any], generators: Generators) -> None:
@@ -79,12 +79,14 @@ class StepSeeder:
         variable.assign(tf.cast(values, variable.dtype))
 
     def of_moment(self, step: int, moment: str, number: int = 0) -> int:
-        """Return a seed derived from the job's seed and the arguments; see `drawing` for these."""
+        """Return a seed derived from the job's seed and the arguments, those of `drawing`."""
         return derive_seed(self._seed, step, zlib.crc32(moment.encode()), number)
 
     @contextlib.contextmanager
     def drawing(self, step: int, moment: str, number: int = 0) -> Iterator[None]:
-        """Seed what Python code draws in the block, from the job's seed and the arguments.
+        """Context manager that seeds the random numbers which Python code draws in its block.
+
+        The seed is derived from the job's seed and the arguments.
 
         Args:
             step: Number of the step.

@@ -3,7 +3,7 @@
 A function is compiled for the shapes of the example batch. An axis along which a batch differs in
 size from the example (sequences padded to the longest of a batch) is compiled without a fixed size
 (an *open* axis), so that not every length requires a compilation. A function with an open axis may
-return other bits than one without (measured on TensorFlow 2.21, CPU: convolutions, attention,
+round differently from one without (measured on TensorFlow 2.21, CPU: convolutions, attention,
 SimpleRNN and BatchNorm differ in the last digit; Dense, LSTM, GRU, Embedding and LayerNormalization
 do not). The choice of the function therefore depends only on the shapes of the batch and of the
 example, never on earlier batches, which a resumed process has not seen.

@@ -5,8 +5,8 @@ variance, the user's counters, and trained weights that a call of the model sets
 (`moved_weights.py`), which count as means. Each batch starts from the same values, so workers send
 changes:
 
-    kind              examples                    sent                        applied
-    mean              running mean, steps so far  change * examples           sum / examples
+    kind              such as                     sent by a worker            applied
+    mean              running mean, steps so far  change * num_examples       sum / num_examples
     sum               examples or tokens so far   change                      sum
     whole number      counters of either kind     change, in exact parts      as a mean or a sum
     boolean           "was seen"                  the new value               if all agree
@@ -140,9 +140,9 @@ class KerasStatistics:
 
     @property
     def own_variables(self) -> list[tf.Variable]:
-        """Two boolean vectors that compiled steps read: which statistics are known, which are sums.
+        """Two boolean vectors over the statistics: which are classified, and which are sums.
 
-        Each has one element per statistic. Known means known to be a mean or a sum.
+        Compiled steps read them. A statistic is classified once it is known to be a mean or a sum.
         """
         return [self._is_known, self._is_sum]
 
@@ -283,7 +283,7 @@ class KerasStatistics:
         )
 
     def compare_again(self, num_examples: int, changes: ChangesOf, step: int) -> None:
-        """Warn of variables that no longer change as on the batch that classified them.
+        """Warn of variables whose changes on this batch contradict their classification.
 
         Args:
             num_examples: Number of examples in the batch.
@@ -522,9 +522,9 @@ def _all_rows(num_examples: int) -> Sequence[int]:
 
 
 def _by_halves(num_examples: int, changes: ChangesOf) -> tuple[Changes, Changes, Changes, float]:
-    """Return the changes by the whole batch, its first half and its second half.
+    """Return how the whole batch, its first half and its second half change the variables.
 
-    The last result is the share of examples in the first half.
+    The last value returned is the share of examples in the first half.
     """
     rows = _all_rows(num_examples)
     half = len(rows) // 2

@@ -65,7 +65,7 @@ class Watched:
             them, for tracing, and detects changes.
         outside: Checks variables that do not belong to the model; None for a model that declares
             its own variables.
-        asks_for_eager: Whether the model requests to run uncompiled, which is not granted.
+        asks_for_eager: Whether the model requests `run_eagerly=True`; it is compiled nevertheless.
     """
 
     draws: RandomOpReplacer
@@ -222,7 +222,7 @@ class StepFunctions:
     def of_tensors(
         self, name: str, function: Callable[..., Any], specs: Sequence[tf.TensorSpec]
     ) -> Callable[..., Any]:
-        """Return a function of tensors, compiled at the first call for its name.
+        """Return a compiled function of tensors; it is compiled once for each name.
 
         Args:
             name: Name of the function, for the cache.
@@ -233,7 +233,7 @@ class StepFunctions:
 
     @contextlib.contextmanager
     def uncompiled(self) -> Iterator[None]:
-        """Context manager: functions run uncompiled in the block.
+        """Context manager that makes functions run uncompiled in its block.
 
         For functions that are called once, for which compiling would take longer than running. They
         read the same attributes as compiled ones, even if a callback has changed them since.
@@ -288,7 +288,7 @@ class StepFunctions:
         return found if self._opens else frozenset()
 
     def _open_axes_keep_outputs(self, features: Arrays) -> bool:
-        """Return whether compiling with axes of variable size leaves the model's outputs equal.
+        """Return whether a model compiled with axes of variable size has the same outputs.
 
         They are compared with those of the uncompiled model, up to rounding.
 

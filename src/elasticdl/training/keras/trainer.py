@@ -292,9 +292,9 @@ class KerasTrainer:
         )
 
     def checks_done(self) -> dict[str, Any]:
-        """Return which checks that gradients can be summed this worker has made, as a JSON value.
+        """Return the checks that this worker has made before it summed gradients, as a JSON value.
 
-        `take_over_checks` of another worker uses it to skip these checks.
+        Another worker passes it to `take_over_checks`, to skip these checks.
         """
         return {
             "num_batches": self._num_output_checks,
@@ -369,7 +369,7 @@ class KerasTrainer:
         return self._predicted(features)
 
     def scores(self, shape: tuple[int, ...]) -> Scores | None:
-        """Return whether a classifier's outputs are probabilities or logits; see `ScoresProbe`."""
+        """Return what a classifier outputs: "probabilities" or "logits"; None if unknown."""
         return scores_of(self.model, self._definition, shape)
 
     def check_evaluation(self, batch: Batch) -> None:
@@ -424,7 +424,7 @@ class KerasTrainer:
 
     @property
     def measures_averages(self) -> bool:
-        """False: averages are evaluated only if the callback `SwapEMAWeights` swaps them in."""
+        """Whether evaluations use these averages: no, only callback `SwapEMAWeights` does that."""
         return False
 
     def state(self) -> State:
@@ -658,7 +658,7 @@ class KerasTrainer:
             self.optimizer.apply_gradients(zip(gradients, self._trainable, strict=True))
 
     def _block(self, buffer: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return the end of a contribution's buffer, with the changes of statistics, as a view."""
+        """Return the part of a contribution's buffer with the changes of statistics, as a view."""
         return buffer[buffer.size - self._changes.size :]
 
     def _changes_by(self, batch: Batch) -> ChangesOf:
@@ -774,7 +774,7 @@ class KerasTrainer:
         return self._functions.predict_uncompiled(features)
 
     def _drawing_at(self, moment: str, number: int = 0) -> contextlib.AbstractContextManager[None]:
-        """Seed what Python code draws in the block; see `StepSeeder.drawing`."""
+        """Return a context manager that seeds random numbers which Python code draws."""
         return self._seeds.drawing(self.step, moment, number)
 
     @contextlib.contextmanager
@@ -912,7 +912,7 @@ class KerasTrainer:
         return checks.is_due(self.step, self.hooks.epoch, has_callbacks=has_callbacks)
 
     def _check_loss_splits(self, batch: Batch) -> None:
-        """Check that workers may compute the loss of a batch from its parts.
+        """Check that the loss of a batch follows from its parts, which workers compute.
 
         Also determines the divisor: the number that the loss divides the sum over a batch by. A
         worker's first batch repeats two records, which may be alike, so the outputs for its second

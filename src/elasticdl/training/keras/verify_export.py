@@ -101,7 +101,9 @@ def _arranged(features: Arrays, asked: Any) -> Arrays:
 
 
 def _difference(outputs: Any, expected: Mapping[str, Any]) -> float:
-    """Return the largest difference of outputs; infinite if only one of two values is NaN.
+    """Return the largest difference between outputs and the expected ones.
+
+    It is infinite if only one of two values is NaN.
 
     Raises:
         ValueError: The names of the outputs, or the shape of one, differ from the expected ones.
