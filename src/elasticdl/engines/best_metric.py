@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def best_mode_of(metric: str, trainer: Trainer) -> Direction | None:
-    """Return whether the lowest or highest value of a metric is best; None if that is unknown.
+    """Return "min" if the lowest value of a metric is best, "max" for the highest, None if unknown.
 
     Args:
         metric: Name of the metric, with the prefix `val_` for a validation metric.

@@ -430,7 +430,7 @@ class Loop:
         self._awaits_end = self._stop_requested and not within_epoch
 
     def _is_cut_short(self) -> bool:
-        """Whether a callback ended training in the middle of an epoch that has made a step."""
+        """Whether a callback ended training within an epoch, after at least one of its steps."""
         return (
             self.progress.stopped
             and self.progress.epoch_begun
@@ -631,10 +631,10 @@ class Loop:
     def _match_evaluation(self) -> None:
         """Call the callbacks' `on_test_begin` or `on_test_end` after taking over a peer's state.
 
-        One of them is called if the peer was in an evaluation and this process was not, or the
-        reverse. This happens before the callbacks' own state is loaded, because the two calls may
-        change it. The callbacks may also swap weights; that is undone here, because the trainer's
-        state already contains the right weights.
+        `on_test_begin` is called if only the peer was in an evaluation, `on_test_end` if only this
+        process was. The call comes before the callbacks' own state is loaded, because it may change
+        that state. If the callbacks swap weights in the call, this is undone here, because the
+        trainer's state already contains the right weights.
         """
         is_evaluating = self.progress.evaluation is not None
         if is_evaluating == self._test_begun:

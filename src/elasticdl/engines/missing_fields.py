@@ -181,9 +181,9 @@ def _present(source: RecordSource, field: Field) -> Sequence[str] | None:
 
 
 def filled(field: Field, value: int | None) -> np.ndarray[Any, Any]:
-    """Return a placeholder for a missing field: `value` in the field's type, or its null value.
+    """Return a placeholder for a missing field: `value`, converted to the field's type.
 
-    If `value` is None, a field that is not nullable gets 0.
+    If `value` is None, it is the field's null value, or 0 if the field is not nullable.
     """
     if value is None and field.nullable:
         return field.missing(1)[0, ...]

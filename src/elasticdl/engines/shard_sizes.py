@@ -9,7 +9,7 @@ unit is read once per epoch, and a shard is long enough to mix many blocks:
     a record is a unit           the same
     otherwise                    a block is a unit, a shard 128 of them, at most 256 MiB
 
-`data/units.py` knows the location of records; `sharding/epoch_order.py` defines plans;
+`data/units.py` defines units; `sharding/epoch_order.py` defines plans;
 `sharding/ledger.py` assigns shards to ranks.
 
 Callers: `record_data.py`.
