@@ -2,7 +2,7 @@
 
 A framework's metric may define it, as in Keras; otherwise its name decides.
 
-Callers: `training_context.py` rejects a metric without a known direction, `loop.py` compares.
+Callers: `training_context.py` rejects a metric of unknown direction, `loop.py` compares values.
 """
 
 from __future__ import annotations

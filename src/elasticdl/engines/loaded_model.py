@@ -1,7 +1,7 @@
 """Attributes that `elasticdl.load` adds to a model: `predict` for tables, and its class names.
 
     model.predict(frame)     the outputs for the rows, read through the model's input function
-    model.classes            ("cat", "dog"), if the trained model knows them
+    model.classes            ("cat", "dog"), if the class names are known
 
 For other arguments, `predict` of a Keras model is Keras' own. A PyTorch module has no `predict`, so
 the added one takes all data in memory that `elasticdl.predict` takes. A copy of the model, or one

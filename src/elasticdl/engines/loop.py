@@ -81,7 +81,8 @@ class Loop:
         num_records: Records in an epoch, for progress reports.
         events: Event log of the job.
         checkpoints: Receives checkpoints.
-        checkpoint_metadata: Further metadata of every checkpoint (the plan, the data).
+        checkpoint_metadata: Further metadata of every checkpoint, such as the shard plan and a
+            description of the data.
         reporter: Reports progress to the user.
         validation: Data to evaluate on; None if there is none.
         progress: Training progress.
@@ -94,7 +95,7 @@ class Loop:
         ranks: The ranks that took part in the last commit.
         accumulator: Sums commits into one update; None if each commit is an update.
         num_steps: Minibatches in an epoch, for callbacks; None if not known in advance.
-        file_variables: Top-level variables of the user's files, which should not change.
+        file_variables: Detects changes of top-level variables in the user's files.
         counts_steps: Whether progress is reported in steps instead of records.
         check_epoch: Called at the beginning of each epoch with its number, after the callbacks'
             `on_epoch_begin`; raises an error if they have changed the data.

@@ -1,6 +1,6 @@
 """Worker of an elastic run: prepares, waits for a rank, trains, and reports to the controller.
 
-    prepare()   create the model, compile every step on an example: no other worker waits for it
+    prepare()   create the model and compile every step on an example, while others still train
     run(...)    take a rank, join the other workers, train to the end
     report(...) answer the controller from a second thread, even while the first one is busy
 
