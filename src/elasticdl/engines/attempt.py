@@ -79,9 +79,10 @@ def note_what_is_kept(error: BaseException, job: Job, store: CheckpointStore) ->
 
 @contextlib.contextmanager
 def _annotated_on_cluster(log: Log, job: Job) -> Iterator[Log]:
-    """Yield the log to write events to; in a Kubernetes RayJob, it also annotates the RayJob.
+    """Context manager that yields the event log to write to; in a RayJob, it shows the progress.
 
-    The annotations show the progress in Kubernetes tools. Elsewhere, this is the job's log itself.
+    In a Kubernetes RayJob, the yielded log also writes the progress to the RayJob's annotations,
+    where Kubernetes tools show it. Elsewhere, `log` itself is yielded.
     """
     rayjob = os.environ.get(RAYJOB_VARIABLE)
     if rayjob is None or "KUBERNETES_SERVICE_HOST" not in os.environ:
@@ -95,12 +96,12 @@ def _annotated_on_cluster(log: Log, job: Job) -> Iterator[Log]:
 
 @contextlib.contextmanager
 def attempt(job: Job, reporter: Reporter) -> Iterator[Attempt]:
-    """Claim a job's output and yield the attempt; log errors that the block raises.
+    """Context manager that claims a job's output, yields the attempt, and logs errors of its block.
 
-    If the block raises before there is a checkpoint or a trained model, `job.json` is deleted, so
-    that a different job may use the folder. A job that is refused before its first start leaves
-    nothing in it. If it raises `OutputLostError`, nothing is logged or deleted, because another
-    process has taken over the folder.
+    If the block raises an error before there is a checkpoint or a trained model, `job.json` is
+    deleted, so that a different job may use the folder. A job that is refused before its first
+    start leaves no files in the folder. If the block raises `OutputLostError`, nothing is logged or
+    deleted, because another process has taken over the folder.
 
     Raises:
         OutputError: The output cannot be used, or belongs to another job; see `elasticdl.errors`.

@@ -71,7 +71,8 @@ class WrongBatch:
         shard: Position of the shard in the epoch's order.
         batch: Number of the batch in the shard, from 0.
         count: Number of times it was trained on.
-        rows: The logged ranges of batches that contain it; see `events.CommittedRow`.
+        rows: The rows of the log that contain it, each a range of batches; see
+            `events.CommittedRow`.
         records: Records of the batch; if a pipeline yields the batches, the records of the whole
             shard, some of which are in the batch.
     """
@@ -142,7 +143,7 @@ class AuditReport:
 
     Attributes:
         output: The output folder that was read.
-        plan: The shard plan of its data.
+        plan: The shard plan of the job's data.
         files: (URI, number of records) of each file.
         by_record: Whether the plan defines the records of a batch, so that each record can be
             verified. Otherwise batches come from a pipeline, and only batches can be verified.
@@ -188,9 +189,9 @@ class AuditReport:
 
 
 def _numbering(files: Sequence[tuple[str, int]], validation_split: float | None) -> Numbering:
-    """Return a look-up from the number of a training record to its file and its number there.
+    """Return a look-up from the number of a training record to its file and position in the file.
 
-    The numbers count from 0 over all files, without records that are held out for validation.
+    Training records are numbered from 0 over all files; held-out (validation) records are skipped.
     """
     in_files = [RecordFile(uri, num_records) for uri, num_records in files]
     if validation_split is None:
@@ -199,15 +200,15 @@ def _numbering(files: Sequence[tuple[str, int]], validation_split: float | None)
 
 
 def _in_files(records: Ints, numbering: Numbering) -> Ints:
-    """Convert numbers that count only training records to numbers that count all records.
+    """Convert numbers of training records to numbers that also count held-out records.
 
-    The two differ if records are held out for validation. Both count over all files.
+    Both number the records over all files. They differ only if records are held out for validation.
     """
     return numbering.in_source(records) if isinstance(numbering, SplitNumbering) else records
 
 
 def _bounds(files: Sequence[tuple[str, int]]) -> Ints:
-    """Return where each file starts in the numbering over all files, then the total number.
+    """Return the number of each file's first record, counted over all files, and then the total.
 
     For example, files of 3 and 2 records give [0, 3, 5].
     """

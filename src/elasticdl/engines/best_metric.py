@@ -2,7 +2,7 @@
 
 A framework's metric may define it, as in Keras; otherwise its name decides.
 
-Callers: `training_context.py` rejects a metric without a known direction, `loop.py` compares.
+Callers: `training_context.py` rejects a metric of unknown direction, `loop.py` compares values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def best_mode_of(metric: str, trainer: Trainer) -> Direction | None:
-    """Return whether the lowest or highest value of a metric is best; None if that is unknown.
+    """Return "min" if the lowest value of a metric is best, "max" for the highest, None if unknown.
 
     Args:
         metric: Name of the metric, with the prefix `val_` for a validation metric.

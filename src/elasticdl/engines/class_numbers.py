@@ -1,12 +1,12 @@
 """Class numbers: assigns each class the same number in all data and in the trained model.
 
     training data    the folders' sorted names, or `classes` of the model file --> definition
-    other data       numbered by the definition, whichever of the classes they contain
+    other data       numbered as in the definition, even if some classes do not occur
     trained model    keeps the names (`artifacts/trained_model.py`)
 
-Only data whose classes are folders need numbering; the labels of other data are stored. If such
-data know the names of their numbers (a `ClassLabel` of Hugging Face), these are compared with the
-names of the model, and with those of the training data.
+Only data whose classes are folders need numbering; other data contain their labels. If other data
+also name the classes (a `ClassLabel` of Hugging Face), an error is raised if a class has another
+number than in the model or in the training data.
 
 Callers: `record_data.py`, `training_context.py`, `inference.py`,
 `federated/client/party.py`.
@@ -145,10 +145,13 @@ def require_names(definition: ModelDefinition, classes: Sequence[str]) -> None:
 
 
 def class_columns(source: object) -> dict[str, tuple[str, ...]]:
-    """Return column -> the names of its classes, by number, for columns whose data have them.
+    """Return column -> its class names, in the order of their numbers.
+
+    Other columns are left out: a column has class names if the data define them, as a Hugging Face
+    `ClassLabel` does. The result is empty if no column has any.
 
     Args:
-        source: The records, or one side of a split. Empty for data that cannot have such names.
+        source: The records, or one side of a split into training and validation records.
 
     Raises:
         DataError: A file cannot be read.
@@ -161,10 +164,11 @@ def class_columns(source: object) -> dict[str, tuple[str, ...]]:
 def check_numbers(
     definition: ModelDefinition, columns: Mapping[str, Sequence[str]], what: str
 ) -> None:
-    """Check that `classes` of the model file numbers the classes as the labels in the data.
+    """Check that the order of `classes` in the model file matches the class numbers in the data.
 
-    Which column has the labels is unknown: one column that agrees with `classes` is enough. Names
-    that only one side has are ignored, because they may be translations.
+    It is unknown which column has the labels, so one column that agrees with `classes` is enough.
+    Names that are only in the model file or only in the data are ignored, because they may be
+    translations.
 
     Args:
         definition: The model definition.
@@ -172,7 +176,7 @@ def check_numbers(
         what: Phrase that names the data, for the error: "the data" or "the validation data".
 
     Raises:
-        DataError: The same class has another number.
+        DataError: A class has one number in the model file and another in the data.
     """
     # A prebuilt table model numbers the values of the column, whatever these denote.
     if not definition.classes or definition.complete_params is not None:
@@ -203,15 +207,15 @@ def check_numbers(
 def check_same_numbers(
     trained_on: Mapping[str, Sequence[str]], columns: Mapping[str, Sequence[str]], what: str
 ) -> None:
-    """Check that data number the classes of each column as the training data did.
+    """Check that a class has the same number in other data as in the training data.
 
     Args:
         trained_on: The `class_columns` of the training data.
-        columns: Those of the data.
-        what: Phrase that names the data, for the error: "the data" or "the validation data".
+        columns: The `class_columns` of the other data.
+        what: Phrase that names the other data, for the error: "the data" or "the validation data".
 
     Raises:
-        DataError: The same class has another number.
+        DataError: A class has another number than in the training data.
     """
     for column in sorted(trained_on.keys() & columns.keys()):
         before, now = trained_on[column], columns[column]
@@ -225,7 +229,9 @@ def check_same_numbers(
 
 
 def renumbered(before: Sequence[str], now: Sequence[str]) -> int | None:
-    """Return the first number that has two names, if a name in both lists has two numbers.
+    """Return the first number with two names if two lists number a class differently; else None.
+
+    They do if a name is in both lists and has another position in the second one.
 
     Example:
         >>> renumbered(["cat", "dog", "owl"], ["cat", "owl", "dog"])
@@ -241,13 +247,18 @@ def renumbered(before: Sequence[str], now: Sequence[str]) -> int | None:
 
 
 def _as_in_data(names: Sequence[str]) -> str:
-    """Return the advice to list the classes in the model file as they are in the data."""
+    """Return advice for an error: list `classes` in the model file in the order of the data."""
     known = f": classes = [{listed(names)}]" if len(names) <= _MAX_LISTED else ""
     return f"List `classes` in the model file as in the data{known}"
 
 
 def _alignment(column: str, names: Sequence[str]) -> str:
-    """Return how to give a column of a Hugging Face data set the numbers of some names."""
+    """Return code, for an error message, that renumbers the classes of a Hugging Face data set.
+
+    Args:
+        column: The column with the classes.
+        names: The class names in the wanted order.
+    """
     known = f"[{listed(names)}]" if len(names) <= _MAX_LISTED else "[...]"
     return (
         f"With the package datasets: names = {known}; dataset = "

@@ -83,8 +83,8 @@ def check_unchanged(now: Mapping[str, Any], checkpoint: Checkpoint) -> None:
     """Raise an error if the data differs from the data that a checkpoint was trained on.
 
     Args:
-        now: Result of `data_metadata` for the current data, with the additional key `counted`: what
-            the numbers of a file count, "records" or "batches".
+        now: Result of `data_metadata` for the current data, with the additional key `counted`: the
+            unit of the files' sizes, "records" or "batches".
         checkpoint: The checkpoint to resume from.
 
     Raises:
@@ -116,12 +116,14 @@ def check_validation_unchanged(now: Mapping[str, Any], checkpoint: Checkpoint) -
 
 
 def _difference(now: Mapping[str, Any], before: Mapping[str, Any], unit: str) -> str:
-    """Return what differs between data and the data of a checkpoint; empty if nothing does.
+    """Describe how the current data differs from that of a checkpoint; empty if it is the same.
+
+    For example, `a.csv has 90 records instead of 100`, for an error message.
 
     Args:
         now: Result of `data_metadata` for the current data.
-        before: That of the data of the checkpoint, from its metadata.
-        unit: What the numbers of a file count: "records" or "batches".
+        before: Result of `data_metadata` for the checkpoint's data, from its metadata.
+        unit: Unit of the files' sizes: "records" or "batches".
     """
     # Data in memory is stored in the output, which may have been moved.
     files, files_before = (

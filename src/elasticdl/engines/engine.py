@@ -1,6 +1,6 @@
 """Types shared by all engines: `Outcome` (result of a job) and `Reporter` (shows progress).
 
-A plugin's engine is a function from a `run.Run` to a `TrainResult`; it needs neither.
+A plugin's engine is a function from a `run.Run` to a `TrainResult`; it needs neither type.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """File variables: detects top-level values of a user's files that change during training.
 
-    rng = np.random.default_rng(0)          a generator that draws, an iterator that advances,
-                                            also in an object or a default argument: an error
-    seen = 0                                a counter, an average, a list: one warning
+    rng = np.random.default_rng(0)   an error once this random generator is used in training
+    seen = 0                         a warning if this counter changes repeatedly
+
+Iterators are treated like generators. Both are also found within an object or a default argument.
 
 Checkpoints do not contain such values, and each worker has its own copy, so a resumed run continues
-from the initial value in the file. A generator that draws only while the file is imported or the
-model is created is harmless, because it draws the same each time. So is a value that changes once
-and then stays the same, like a cache.
+from the initial value in the file. A generator that is used only while the file is imported or the
+model is created is harmless, because it draws the same numbers each time. So is a value that
+changes once and then stays the same, like a cache.
 
 Callers: `training_context.py` sets the folder, `loop.py` checks.
 """
@@ -56,13 +57,13 @@ class FileVariables:
     """Detects changes of top-level variables in the user's files, which checkpoints do not contain.
 
     Args:
-        folder: Folder with the user's files; None if there are none, then nothing is checked.
+        folder: Folder with the user's files. None if there are none; then nothing is checked.
 
     Attributes:
-        kept: Objects that are not checked, because checkpoints contain their attributes: the
+        kept: Objects that are not checked at all, because checkpoints contain their attributes: the
             callbacks.
-        stored: Objects whose values are not compared, because checkpoints contain them. Generators
-            and iterators in them are checked.
+        stored: Objects that are checked only for random generators and iterators, because
+            checkpoints contain their other values.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -75,10 +76,12 @@ class FileVariables:
         self._num_checks = 0
 
     def check(self) -> None:
-        """Fail if a random generator was used since the first call; warn of changing values.
+        """Raise an error if a random generator was used since the first call of this method.
 
-        Generators and iterators are compared at each call, other values at increasing intervals
-        (1, 2, 4, 8, ... calls). A value that has changed at two comparisons in a row causes a
+        Also warn about other values that change during training.
+
+        Generators and iterators are checked at each call, other values at increasing intervals
+        (after 1, 2, 4, 8, ... calls). A value that has changed at two checks in a row causes a
         warning.
 
         Raises:
@@ -214,7 +217,9 @@ def _progress_of(value: Any) -> Any:
 
 
 def _progress_within(value: Any, depth: int = 3 * _DEPTH) -> Any:
-    """Return a value that changes when an iterator advances, without advancing it.
+    """Return an iterator's position, in any form that changes as it advances; None if unknown.
+
+    This does not advance the iterator.
 
     Args:
         value: An iterator, or a value from its reduced form (see `object.__reduce__`).
@@ -240,7 +245,10 @@ def _progress_within(value: Any, depth: int = 3 * _DEPTH) -> Any:
 
 
 def _named_within(name: str, value: Any, module: str) -> Iterator[tuple[str, Any]]:
-    """Yield (name for messages, value) of the values that `_within` finds inside a value."""
+    """Yield (name, value) for each value within a container, function, class or object.
+
+    The names are for messages, such as `config['rng']` or `Sampler.rng`.
+    """
     if isinstance(value, Mapping):
         some = list(itertools.islice(value.items(), _MAX_ITEMS))
         yield from ((f"{name}[{key!r}]", each) for key, each in some)
@@ -260,8 +268,8 @@ def _named_within(name: str, value: Any, module: str) -> Iterator[tuple[str, Any
 def _summary(value: Any, module: str, depth: int) -> Any:
     """Return a summary of a value that compares unequal once the value has changed.
 
-    Leaves out values that were imported from other modules, and objects whose state the framework
-    or a checkpoint saves.
+    The summary ignores the contents of values imported from other modules, and of objects whose
+    state the framework or a checkpoint saves.
 
     Args:
         value: The value of a variable, or a value within one.

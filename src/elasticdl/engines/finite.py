@@ -40,14 +40,14 @@ def check_losses(
     step: int,
     last_good: int,
 ) -> None:
-    """Raise an error if a loss in a group of this process's steps is NaN or infinite.
+    """Raise an error if the loss of one of this process's latest steps is NaN or infinite.
 
     Args:
-        losses: One per step; empty if this process had no batch in these steps.
+        losses: The loss of each step; empty if this process had no batch in these steps.
         group: The batch of each step, to name its records in the error.
         trainer: Trainer that computes the model's outputs for a batch with a bad loss. Their shape
             shows whether labels that are out of range are the cause.
-        step: Number of the last step of the group.
+        step: Number of the last of these steps.
         last_good: Step of the last checkpoint, for the error.
 
     Raises:

@@ -1,13 +1,13 @@
 """Gradient accumulation: sums gradients of a fixed number of minibatches, then applies one update.
 
 With `--global_batch_size`, an update consists of the same number of minibatches on any number of
-workers, so that the learning curve does not depend on the number of workers. The size is exact.
-Which records are in an update depends on the number of workers. An epoch's last update takes the
-remaining minibatches, as the last batch of an epoch takes the remaining records.
+workers, so that the learning curve does not depend on the number of workers. Only the choice of
+records in an update depends on that number. An epoch's last update takes the remaining minibatches,
+as the last batch of an epoch takes the remaining records.
 
 The sum so far is part of the state: a joining worker takes it over.
 
-Callers: the committers add, `loop.py` saves.
+Callers: the committers add to the sum, `loop.py` saves it in checkpoints.
 """
 
 from __future__ import annotations

@@ -100,11 +100,11 @@ class OpenedModel:
     def _with_explained_errors(
         self, batches: Iterator[tuple[int, Batch]]
     ) -> Iterator[tuple[int, Batch]]:
-        """Yield the batches; explain an error about an empty cell in a column new to the model.
+        """Yield the batches; add advice to the error for an empty cell in an additional column.
 
-        The error advises to remove that column, because the training data did not have it. If the
-        table also lacks columns of the training data, it is another kind of table, and the error
-        names all differences instead.
+        The advice is to remove the column, because the training data did not have it. If the table
+        also lacks columns of the training data, it is another kind of table, and the error names
+        all differences instead.
         """
         try:
             yield from batches
@@ -155,7 +155,9 @@ class OpenedModel:
             ) from error
 
     def notes(self) -> list[str]:
-        """Return messages about the data for the user.
+        """Return a warning, for the user, if `--validation_split` may select training records.
+
+        The result is an empty list if there is nothing to warn about.
 
         Raises:
             UsageError: Some of the records of `--validation_split` are known to be training
@@ -186,7 +188,11 @@ class OpenedModel:
     def _compared_with_training(
         self, trained_by: Job
     ) -> Literal["same", "renamed", "other", "unknown"]:
-        """Compare the data with the training data; see `data_changes.compared`."""
+        """Compare the records with the training data; see `data_changes.compared`.
+
+        If the trained model has no fingerprint of its data, only locations are compared: the result
+        is "unknown" if they differ.
+        """
         fingerprint = self.trained.description.data_fingerprint_json
         if not fingerprint:
             return "same" if trained_by.data == self.job.data else "unknown"
@@ -233,7 +239,10 @@ class OpenedModel:
         )
 
     def _differences(self) -> tuple[list[str], list[str]]:
-        """Return the fields that only the training data has, and those only the records have."""
+        """Return the fields that only the training data has, and those that only the records have.
+
+        Both are empty if the fields of the training data are unknown.
+        """
         before = self._trained_fields()
         if not before:
             return [], []
@@ -323,10 +332,10 @@ def _opened(
 def check_class_numbers(
     trained: TrainedModel, definition: ModelDefinition, source: RecordSource
 ) -> None:
-    """Check that data to evaluate or predict give the classes the numbers of the trained model.
+    """Check, before evaluation or prediction, that the data number the classes as the model does.
 
     Raises:
-        DataError: The data have names of the classes, and a class has another number.
+        DataError: The data name their classes, and a class has another number than in the model.
     """
     columns = class_numbers.class_columns(source)
     trained_on = json.loads(trained.description.class_columns_json or "{}")
@@ -367,7 +376,7 @@ def define_trained(
 
 
 def _own_batches_error(job: Job, definition: ModelDefinition) -> UsageError:
-    """Return the error for a job that needs records if the model reads batches with its own code.
+    """Return the error for a job that needs records, though the model's own code reads batches.
 
     For example, an evaluation on several workers needs records, to divide them into ranges.
     """
@@ -476,7 +485,7 @@ def own_batches(
         mode: Evaluation or prediction.
 
     Returns:
-        The batches, and the opened pipeline, which knows their number.
+        The batches, and the opened pipeline, which has their number.
 
     Raises:
         ElasticDLError: The user's code or the data cannot be used.

@@ -86,7 +86,8 @@ def check(
 def has_varying_lengths(where: str, batch: Batch) -> bool:
     """Return whether an input function has made batches whose examples differ in shape.
 
-    They do if each batch is padded to its longest record. `batch` is compared with earlier ones.
+    That is the case if each batch is padded to its longest record. The shapes of `batch` are
+    compared with those of the function's earlier batches.
 
     Args:
         where: Location of the input function.

@@ -80,9 +80,9 @@ class Interrupts:
 
 @contextlib.contextmanager
 def handled_immediately(check: Callable[[], None]) -> Iterator[None]:
-    """Context manager, for use within an `Interrupts` block: signals are not deferred in it.
+    """Context manager that handles signals at once during its block, within an `Interrupts` block.
 
-    Ctrl-C or SIGTERM may end the block at any line, so it must leave no partial results behind.
+    Ctrl-C or SIGTERM may end this block at any line, so it must leave no partial results behind.
 
     Args:
         check: `Interrupts.check` of the enclosing `Interrupts`.

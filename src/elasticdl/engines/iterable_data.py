@@ -97,8 +97,9 @@ class PipelineReader:
     def digest_before(self, epoch: int, number: int) -> int:
         """Return the CRC of all batches of an epoch before batch `number`.
 
-        It verifies that the pipeline repeats the batches that were trained on. It is 0 if there are
-        none, or if the pipeline is indexed. May read the pipeline up to there.
+        The CRC verifies that the pipeline repeats the batches that were trained on. It is 0 if
+        `number` is 0 or the pipeline is indexed. To compute it, the pipeline is read up to that
+        batch unless this has been done already.
         """
         if self.epochs.indexed or number == 0:
             return 0
@@ -275,7 +276,9 @@ class IterableData:
             yield TrainingBatch(epoch, lease.shard, number, made.batch, last, made.digest)
 
     def check(self, epoch: int) -> None:
-        """Check that callbacks have not changed the pipeline; see `definition.Epochs`.
+        """Check, when an epoch begins, that callbacks have not changed the pipeline.
+
+        See `definition.Epochs`.
 
         Raises:
             DefinitionError: A callback has changed the pipeline.
@@ -326,7 +329,7 @@ def open_once(
         mode: Evaluation or prediction.
 
     Returns:
-        The batches, and the opened pipeline, which knows their number.
+        The batches, and the opened pipeline, which has their number.
 
     Raises:
         DataError: The pipeline has no batch.

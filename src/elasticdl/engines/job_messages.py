@@ -110,7 +110,7 @@ class MessageLog(logging.Filter):
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[Self]:
-        """Record messages that are logged while the block runs."""
+        """Context manager that records the warnings that ElasticDL logs during its block."""
         _log.addFilter(self)
         try:
             yield self

@@ -140,7 +140,10 @@ def _of_own_batches(job: Job, trained: TrainedModel, definition: ModelDefinition
 
 @ends_at_caller
 def _predict_with_own_loader(*args: Any, **kwargs: Any) -> Any:
-    """Method `predict` of a PyTorch model with its own prediction loader: only raises an error."""
+    """Raise an error with advice: the `predict` of a PyTorch model that has a `predict_dataloader`.
+
+    The model's own code makes its inputs, so `predict` cannot make them from a table.
+    """
     del args, kwargs
     raise UsageError(
         "This model reads its data with its own loader, so predict() cannot make its inputs. Call "
@@ -151,7 +154,10 @@ def _predict_with_own_loader(*args: Any, **kwargs: Any) -> Any:
 
 @ends_at_caller
 def _predict_without_loader(*args: Any, **kwargs: Any) -> Any:
-    """Method `predict` of a PyTorch model without a loader for prediction: only raises an error."""
+    """Raise an error with advice: the `predict` of a PyTorch model without a prediction loader.
+
+    The model's own code makes its inputs, so `predict` cannot make them from a table.
+    """
     del args, kwargs
     raise UsageError(
         "This model reads its data with its own loader, so predict() cannot make its inputs. Call "

@@ -1,7 +1,7 @@
 """Attributes that `elasticdl.load` adds to a model: `predict` for tables, and its class names.
 
     model.predict(frame)     the outputs for the rows, read through the model's input function
-    model.classes            ("cat", "dog"), if the trained model knows them
+    model.classes            ("cat", "dog"), if the class names are known
 
 For other arguments, `predict` of a Keras model is Keras' own. A PyTorch module has no `predict`, so
 the added one takes all data in memory that `elasticdl.predict` takes. A copy of the model, or one
@@ -70,7 +70,9 @@ def with_additions(opened: OpenedModel, trainer: Any, example: Batch) -> Any:
 
 
 class TablePredictor:
-    """The method `predict` of a loaded model: accepts tables, and passes on everything else.
+    """The method `predict` of a loaded model: accepts tables, like a DataFrame.
+
+    Anything else is passed to the model's own `predict`.
 
     Args:
         opened: The trained model.
@@ -129,7 +131,7 @@ class TablePredictor:
                 return self._outputs(uri)
 
     def _are_rows(self, x: Any) -> bool:
-        """Return whether x is a table with columns of the data, not input arrays of the model."""
+        """Return whether x is a table of records, rather than input arrays of the model."""
         if isinstance(x, Mapping):
             return not self._names or not self._names <= x.keys()
         if isinstance(x, list) and x and isinstance(x[0], Mapping):
@@ -194,7 +196,10 @@ def _shapes(batch: Batch) -> list[tuple[int, ...]]:
 
 
 def _joined(made: list[Any]) -> Any:
-    """Concatenate the outputs of several batches, array by array; None for numbers of a batch."""
+    """Concatenate the outputs of several batches, array by array.
+
+    An output that is one number per batch, not per row, becomes None.
+    """
     if isinstance(made[0], dict):
         return {name: _joined([each[name] for each in made]) for name in made[0]}
     if isinstance(made[0], (list, tuple)):

@@ -81,7 +81,8 @@ class Loop:
         num_records: Records in an epoch, for progress reports.
         events: Event log of the job.
         checkpoints: Receives checkpoints.
-        checkpoint_metadata: Further metadata of every checkpoint (the plan, the data).
+        checkpoint_metadata: Further metadata of every checkpoint, such as the shard plan and a
+            description of the data.
         reporter: Reports progress to the user.
         validation: Data to evaluate on; None if there is none.
         progress: Training progress.
@@ -94,7 +95,7 @@ class Loop:
         ranks: The ranks that took part in the last commit.
         accumulator: Sums commits into one update; None if each commit is an update.
         num_steps: Minibatches in an epoch, for callbacks; None if not known in advance.
-        file_variables: Top-level variables of the user's files, which should not change.
+        file_variables: Detects changes of top-level variables in the user's files.
         counts_steps: Whether progress is reported in steps instead of records.
         check_epoch: Called at the beginning of each epoch with its number, after the callbacks'
             `on_epoch_begin`; raises an error if they have changed the data.
@@ -430,7 +431,7 @@ class Loop:
         self._awaits_end = self._stop_requested and not within_epoch
 
     def _is_cut_short(self) -> bool:
-        """Whether a callback ended training in the middle of an epoch that has made a step."""
+        """Whether a callback ended training within an epoch, after at least one of its steps."""
         return (
             self.progress.stopped
             and self.progress.epoch_begun
@@ -631,10 +632,10 @@ class Loop:
     def _match_evaluation(self) -> None:
         """Call the callbacks' `on_test_begin` or `on_test_end` after taking over a peer's state.
 
-        One of them is called if the peer was in an evaluation and this process was not, or the
-        reverse. This happens before the callbacks' own state is loaded, because the two calls may
-        change it. The callbacks may also swap weights; that is undone here, because the trainer's
-        state already contains the right weights.
+        `on_test_begin` is called if only the peer was in an evaluation, `on_test_end` if only this
+        process was. The call comes before the callbacks' own state is loaded, because it may change
+        that state. If the callbacks swap weights in the call, this is undone here, because the
+        trainer's state already contains the right weights.
         """
         is_evaluating = self.progress.evaluation is not None
         if is_evaluating == self._test_begun:

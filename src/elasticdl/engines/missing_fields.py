@@ -1,6 +1,6 @@
 """Handles records that lack fields of the schema, such as the label in prediction.
 
-Only the user's input function knows which fields are labels, so it is tried on one record.
+Only calling the user's input function shows which fields are labels, so it is tried on one record.
 
 Callers: `record_data.py`.
 """
@@ -32,7 +32,7 @@ def without_labels(
 ) -> tuple[Schema, list[Any]]:
     """Remove fields that the records lack, such as labels in prediction, from a schema.
 
-    Only the user's input function knows which fields are labels. So the function is tried on one
+    Only calling the user's input function shows which fields are labels. So it is tried on one
     record, in which the missing fields are filled with different values: its features must be the
     same for all of them. A function that raises for such values, as `classes.index(label)` does,
     must accept a record without the fields.
@@ -181,9 +181,9 @@ def _present(source: RecordSource, field: Field) -> Sequence[str] | None:
 
 
 def filled(field: Field, value: int | None) -> np.ndarray[Any, Any]:
-    """Return a placeholder for a missing field: `value` in the field's type, or its null value.
+    """Return a placeholder for a missing field: `value`, converted to the field's type.
 
-    If `value` is None, a field that is not nullable gets 0.
+    If `value` is None, it is the field's null value, or 0 if the field is not nullable.
     """
     if value is None and field.nullable:
         return field.missing(1)[0, ...]

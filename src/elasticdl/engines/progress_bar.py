@@ -210,7 +210,7 @@ class Phase:
         """Record the amount done so far, and the facts to show with it.
 
         Args:
-            done: The amount done, including that of earlier runs of the phase.
+            done: The amount done, including that of earlier attempts at the job.
             facts: Name -> text, such as `epoch`, `step` and `loss`.
         """
         now = self._clock()

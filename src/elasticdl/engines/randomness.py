@@ -51,12 +51,14 @@ def forget_kernels() -> None:
 
 @contextlib.contextmanager
 def seeded(seed: int, *, recurs: bool = False) -> Iterator[None]:
-    """Seed the global random number generators; lock them for this thread during the block.
+    """Context manager that seeds the global random number generators and locks them for its block.
+
+    Other threads that use this context manager or a `Stream` wait until the block ends.
 
     Args:
         seed: The seed.
-        recurs: Whether several blocks may use this seed, such as one block in each evaluation. All
-            of them then draw the same numbers.
+        recurs: Whether several blocks use this seed, such as one block in each evaluation. All of
+            them then draw the same numbers.
     """
     with _one_at_a_time:
         if seed in _drawn:
@@ -89,7 +91,10 @@ class Stream:
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
-        """Lock the global generators while the block runs, and continue the sequence in it."""
+        """Context manager whose block draws the next numbers of the sequence.
+
+        It locks the global random number generators for this thread during the block.
+        """
         with _one_at_a_time:
             if self._state is None:
                 reseed(self._seed)
@@ -105,7 +110,7 @@ class Stream:
                 self._state = _state()
 
     def drawn(self, begin: Callable[[], Iterator[T]]) -> Iterator[T]:
-        """Yield the items of `begin()`, whose code draws its random numbers from this stream.
+        """Yield the items of `begin()`; the code that creates them draws from this sequence.
 
         The global generators are locked only while an item is created, not while it is used.
         """
@@ -138,7 +143,7 @@ def _keras(seed: int) -> Any:
 
 @contextlib.contextmanager
 def _drawing_from(torchs: Any, kerases: Any) -> Iterator[None]:
-    """Context manager: PyTorch and Keras use these random number generators in this thread.
+    """Context manager that makes PyTorch and Keras draw from other generators in this thread.
 
     Args:
         torchs: A PyTorch generator; None if PyTorch is not imported.

@@ -85,12 +85,12 @@ def open_records(
         indexes: `data` string -> the index of its records (counts and positions), if another
             process has already made one. Data with an index is neither listed nor opened to find
             its records.
-        mode: In prediction, classes that the model does not know are no error; the records then
+        mode: In prediction, a class that is unknown to the model is not an error; the records then
             have no labels.
 
     Raises:
-        DataError: There are no records, or they cannot be read, or have classes that the model
-            does not know.
+        DataError: There are no records, or they cannot be read, or they have a class that is
+            unknown to the model.
     """
     if definition.open_source is not None:
         source = definition.open_source(data)
@@ -156,7 +156,7 @@ class RecordData:
 
     @functools.cached_property
     def reader(self) -> UnitReader:
-        """Reads records for training, which are requested in shuffled order."""
+        """Reader of the training records, made for requests in shuffled order."""
         how = self.definition.input
         if isinstance(how, RecordInput):
             return UnitReader(self.source, how.schema)
@@ -364,7 +364,7 @@ def batches_in_order(
     start: int = 0,
     stop: int | None = None,
 ) -> Iterator[tuple[int, Batch]]:
-    """Yield (first record, batch) in storage order, for evaluation and prediction.
+    """Yield (number of the first record, batch) in storage order, for evaluation and prediction.
 
     Args:
         definition: The model definition, which turns records into batches.

@@ -121,7 +121,7 @@ class Run:
             self.reporter.started("Training", total, "records", done=done)
 
     def _was_killed(self) -> bool:
-        """Return whether the run before this one had begun to train and could not log its end."""
+        """Return whether the log's last run was killed: it started to train and logged no end."""
         runs = False
         # A damaged log is not a reason to fail.
         with contextlib.suppress(ElasticDLError):
@@ -133,7 +133,7 @@ class Run:
 
     @property
     def counts_steps(self) -> bool:
-        """Whether to show progress in steps: `max_steps` is reached before the last epoch ends."""
+        """Whether to show progress in steps: `max_steps` ends training before `num_epochs` does."""
         context, options = self.context, self.context.job.training
         if not options.max_steps:
             return False
@@ -290,11 +290,11 @@ def train(
 
 
 def _best_of(run: Run, trained: TrainResult) -> TrainResult:
-    """Load the best checkpoint into the trainer; return the result with its metrics.
+    """Load the best checkpoint into the trainer; return a result with that checkpoint's metrics.
 
-    A note says which checkpoint it is. If there is no best checkpoint, or it is damaged, the user
-    is notified and `trained` is returned unchanged. A damaged checkpoint is no longer marked as the
-    best.
+    A note shows the user its epoch and step. If there is no best checkpoint, or it is damaged, the
+    user is notified and `trained` is returned unchanged. A damaged checkpoint is no longer marked
+    as the best.
     """
     try:
         best = run.store.best()
@@ -341,7 +341,10 @@ def _published(job: Job, last: Checkpoint, store: CheckpointStore) -> Checkpoint
 
 
 def _epochs(progress: TrainProgress) -> float:
-    """Return the number of trained epochs, for comparisons; an unfinished one counts as half."""
+    """Return the number of trained epochs, to compare with `num_epochs`.
+
+    An unfinished epoch counts as half.
+    """
     return progress.ledger.epoch + 0.5 * bool(progress.epoch_examples)
 
 

@@ -6,10 +6,10 @@ unit (images), records are shuffled one by one. Otherwise units are shuffled as 
 unit is read once per epoch, and a shard is long enough to mix many blocks:
 
     records fit into memory      a block is a record, a shard 32 minibatches
-    a record is a unit           the same
+    a record is a unit           as above
     otherwise                    a block is a unit, a shard 128 of them, at most 256 MiB
 
-`data/units.py` knows the location of records; `sharding/epoch_order.py` defines plans;
+`data/units.py` defines units; `sharding/epoch_order.py` defines plans;
 `sharding/ledger.py` assigns shards to ranks.
 
 Callers: `record_data.py`.

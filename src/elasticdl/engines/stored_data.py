@@ -71,7 +71,9 @@ def not_for_own_code() -> UsageError:
 
 
 def _check_model(job: Job) -> None:
-    """Check, before data is stored, that the model exists and does not read its own data.
+    """Check, before data is stored, that the model exists and takes data from ElasticDL.
+
+    A model whose own code reads files, such as with a DataLoader, would ignore the stored data.
 
     Only what is known without importing the model's code is checked.
 
@@ -94,8 +96,8 @@ def _check_validation(job: Job, data: Mapping[str, Any]) -> None:
     """Check, before data is stored, that the validation metrics would be meaningful.
 
     Raises:
-        UsageError: A repeated example would be both in training and in the held-out records, or the
-            same number denotes another class in the validation data.
+        UsageError: An example that the data repeats would be both in training and in the held-out
+            records, or a class number means another class in the validation data than in training.
     """
     from elasticdl.data.memory_elements import (  # noqa: PLC0415 - as in `stored`
         joined_with_itself,
@@ -230,7 +232,8 @@ def _add_facts(job: Job, facts: Mapping[str, InMemoryFacts]) -> set[str]:
     An error message uses them if the job is later resumed with other data.
 
     Returns:
-        The URIs of the data files that had no entry before, to undo this if the job is refused.
+        The URIs of the data files for which an entry was added. The caller removes these entries if
+        the job is refused.
     """
     return add_facts(OutputFolder(str(job.output)), facts) if job.command == "train" else set()
 

@@ -78,17 +78,18 @@ def completed(
 
 
 def misnamed(params: Mapping[str, Any], present: Sequence[str]) -> UsageError | None:
-    """Return the error for a param of a prebuilt table model that names a field the data lack.
+    """Return an error if a param of a prebuilt table model names a field that the data lack.
 
-    If the user gives all params, the table is not summarized, and nothing has compared its columns
-    with them.
+    This check is needed if the user gives all params: then the table is not summarized, so its
+    columns have not been compared with them.
 
     Args:
         params: The params that the user gave.
         present: Names of the fields of the data.
 
     Returns:
-        None if there is no `columns`, or if every name in it, and the label, is a field.
+        The error; None if the data have the label and every column that the param `columns` names,
+        or if there is no such param.
     """
     if params.get("columns") is None:
         return None
@@ -104,7 +105,10 @@ def misnamed(params: Mapping[str, Any], present: Sequence[str]) -> UsageError | 
 
 
 def _columns_in(entries: Any) -> Iterator[str]:
-    """Yield the columns that entries of the param `columns` name, also within their `of`."""
+    """Yield the names of the table's columns in the param `columns`, also those within `of`.
+
+    An entry of `columns` describes a feature; `of` lists the entries that it is computed from.
+    """
     for entry in entries if isinstance(entries, (list, tuple)) else [entries]:
         if isinstance(entry, dict):
             if isinstance(entry.get("column"), str):

@@ -138,7 +138,10 @@ class TrainingContext:
         ]
 
     def _validated_on(self) -> list[str]:
-        """Return a message if `val_dataloader()` receives the location of the training data."""
+        """Return a message if `val_dataloader()` receives the location of the training data.
+
+        The result is an empty list if it does not.
+        """
         job, definition = self.job, self.definition
         if self.validation is None or job.validation_data or "validation" not in definition.places:
             return []
@@ -150,7 +153,10 @@ class TrainingContext:
         return [note]
 
     def _without_effect(self) -> list[str]:
-        """Return a message on options that have no effect on batches of the user's own pipeline."""
+        """Return a message on options that are ignored because the user's own code makes batches.
+
+        The result is empty if no such option was given.
+        """
         origin, options = self.definition.origin, self.job.training
         # The config of a session has a batch size, which its components receive.
         if origin.dialect == "abstractions":
@@ -200,9 +206,9 @@ class TrainingContext:
         return None
 
     def class_columns(self) -> dict[str, tuple[str, ...]]:
-        """Return column -> the names of its classes, by number, of the training data.
+        """Return column -> its class names, in the order of their numbers, of the training data.
 
-        It is empty if the data have no such names. The trained model keeps them.
+        Empty if the data do not name classes. The description of the trained model has these names.
         """
         data = self.data
         return class_numbers.class_columns(data.source) if isinstance(data, RecordData) else {}
@@ -299,8 +305,9 @@ class TrainingContext:
     def _check_monitored(self, trainer: Trainer) -> None:
         """Check that all validation metrics monitored by schedules or callbacks will be measured.
 
-        It runs before the first epoch. A monitored training metric that training does not measure
-        is refused only if validation measures one of that name: the prefix `val_` was forgotten.
+        This check runs before the first epoch. A training metric that is monitored and will not be
+        measured is an error only if validation measures a metric of that name: then the user has
+        forgotten the prefix `val_`.
 
         Raises:
             DefinitionError: A monitored metric is not measured.
@@ -341,7 +348,10 @@ class TrainingContext:
                 )
 
     def _may_train_with(self, metric: str) -> bool:
-        """Return whether training may measure a metric, or the `training_step` may log it."""
+        """Return whether a metric might be available in training.
+
+        It is if training measures it. It might be if a `training_step` can log it.
+        """
         return self.definition.loss_within == "training_step" or self._trains_with(metric)
 
     def _check_best_metric(self, trainer: Trainer) -> None:
@@ -498,8 +508,8 @@ def open_context(
             `TrainingContext.indexes`.
 
     Returns:
-        The context, and the metadata of every checkpoint: plan, data and validation data. The
-        metadata is empty if `plan` was passed.
+        The context, and the metadata of every checkpoint: the shard plan, and descriptions of the
+        data and the validation data. The metadata is empty if `plan` was passed.
 
     Raises:
         ElasticDLError: The model or the data cannot be used, or the data is not what the
@@ -586,7 +596,9 @@ def _check_class_numbers(
 
 
 def _metadata(job: Job, data: TrainingData, checkpoint: Checkpoint | None) -> dict[str, Any]:
-    """Return the metadata of every checkpoint, after comparing the data with the checkpoint's.
+    """Return metadata for new checkpoints: the shard plan and a description of the data.
+
+    The data is first compared with that of `checkpoint`, from which training resumes.
 
     Raises:
         DataError: The data is not what the checkpoint was trained on.
@@ -606,11 +618,13 @@ def _metadata(job: Job, data: TrainingData, checkpoint: Checkpoint | None) -> di
 def _validation_metadata(
     job: Job, validation: Validation | None, checkpoint: Checkpoint | None
 ) -> dict[str, Any] | None:
-    """Return the description of the validation data, after comparing it with the checkpoint's.
+    """Return a description of the validation data, for the metadata of new checkpoints.
+
+    The data is first compared with that of `checkpoint`, from which training resumes.
 
     Returns:
-        None if there is none, if it is a part of the training data, which is compared anyway, or if
-        the model's own code reads it.
+        The description. None if there is no validation data, if it is held out from the training
+        data, which is compared anyway, or if the model's own code reads it.
 
     Raises:
         DataError: The validation data is not that of the checkpoint.

@@ -44,7 +44,7 @@ _calls = _Calls()
 
 @contextlib.contextmanager
 def calling(where: object, records: Callable[[], str]) -> Iterator[None]:
-    """Record that the block calls a user function, so that `overdue` can report a hanging call.
+    """Context manager around a call of a user function, so that `overdue` can report that it hangs.
 
     Args:
         where: Location of the function, `file:line`.

@@ -1,4 +1,4 @@
-"""Adds to errors of user code that they were raised in validation, and on which records.
+"""Extends errors that user code raises in validation: adds this fact and the names of the records.
 
 A model may accept the training data but not the validation data, because their shapes differ. This
 is found on the first validation batch, before training, and reported as an error about the data.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def in_validation(batch: Batch) -> Iterator[None]:
-    """Context manager around the evaluation of a validation batch: extends errors of user code.
+    """Context manager that extends errors of user code which its block raises in validation.
 
     Raises:
         UserCodeError: The error that the block raised, with an additional line: it happened in
@@ -98,9 +98,10 @@ def _describe_batch(batch: Batch, otherwise: str) -> str:
 
 
 def _conversion_phrase(batch: Batch, training: Batch) -> str:
-    """Return code that converts one batch's features to the form of another's, as a phrase.
+    """Return a phrase with code that converts a batch's features to those of a training batch.
 
-    For example, `, such as x.reshape(-1, 784)`; empty if no conversion keeps the numbers in order.
+    For example, `, such as x.reshape(-1, 784)`, for an error message. The phrase is empty if no
+    conversion of shape and dtype keeps the order of the values.
     """
     given, wanted = batch.features, training.features
     if not (isinstance(given, np.ndarray) and isinstance(wanted, np.ndarray)):

@@ -32,7 +32,7 @@ index_transfer.py    sends the indexes of the data to the workers
 low_priority.py      runs preparations at low priority
 worker_warnings.py   repeats the warnings of workers in the driver
 
-Modules that decide whether a worker is dead or hung:
+Which module decides that a worker is dead or hung, by what the worker does:
 
 its process has died                     controller.py `_handle`
 it does not answer the driver, or is     scaling_policy.py `_to_end`: hung, so it is killed

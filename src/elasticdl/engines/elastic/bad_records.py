@@ -1,8 +1,8 @@
 """Bad records: skips the records of batches that kill workers, or fails with an error naming them.
 
-    driver    five workers died at a batch --leave_out--> every living and future worker
-    workers   they stop using the batch; one proposes it in its vote on the next step, and with
-              that commit all of them skip its records
+    1. driver    five workers have died at a batch: sends it to all workers (`leave_out`)
+    2. worker    stops training on the batch, and proposes in its vote to skip it
+    3. workers   skip the records of the batch after the commit that contains such a vote
 
 The skipped batches are part of the state, because the ledger contains them: a checkpoint has them,
 a joining worker takes them over, and all workers agree on whether a batch is trained on or skipped.

@@ -213,8 +213,8 @@ class ElasticCommitter:
     def state_for_a_peer(self, save: Callable[[], bytes]) -> bytes:
         """Return the result of `save`, this worker's encoded state, which is sent to a peer.
 
-        `save` is called while no gradients are computed, because that temporarily changes the
-        model's statistics, and the changed ones must not be sent.
+        `save` is called while no gradients are being computed. Computing them temporarily changes
+        the model's statistics, and a state with changed statistics must not be sent.
         """
         with self._model_in_use:
             return save()
@@ -381,7 +381,7 @@ class ElasticCommitter:
     # --- the agreement ------------------------------------------------------------------------
 
     def _agree(self, vote: Vote, *, begins: bool) -> Decision | None:
-        """Exchange votes with all workers and return the decision; None if it is not a commit.
+        """Exchange votes with all workers; return the decision, None if the step does not commit.
 
         Args:
             vote: This worker's vote.

@@ -672,9 +672,9 @@ class _Controller:
                 process.work, process.state = None, WorkerState.FINISHED
 
     def _publisher(self) -> _Process | None:
-        """Return the worker to fetch events from: the lowest rank without a pending request.
+        """Return the worker to fetch events from; None if there is none.
 
-        Returns None if there is no such worker that is in training.
+        It is the lowest rank in training that has no pending report request.
         """
         training = [p for p in self._training() if p.request is None]
         return min(training, key=lambda p: p.rank or 0, default=None)

@@ -1,8 +1,7 @@
 """Crash note: records which batches a process is working on, readable after its death.
 
-    the process that trains          with note.working("making", epoch, shard, batch): ...
-    the process that started it,     note.read() -> the batches that the dead process
-    after its death                  was preparing, computing or evaluating
+    process that trains       with note.working("making", epoch, shard, batch): ...
+    process that started it   note.read() -> the batches it was working on when it died
 
 A segmentation fault or the kernel's out-of-memory killer leaves no time for a message, so the note
 is a file that both processes map into memory. Writing costs about a microsecond.
@@ -81,9 +80,9 @@ class CrashNote:
 
     @contextlib.contextmanager
     def working(self, work: Work, epoch: int, shard: int, batch: int = 0) -> Iterator[None]:
-        """Record the batch that this process works on while the block runs.
+        """Context manager that records in the note which batch its block works on.
 
-        If the batch's shard is in `suspects`, wait first until no other thread of this process
+        If the batch's shard is in `suspects`, it first waits until no other thread of this process
         works on a batch of such a shard.
 
         Args:

@@ -160,7 +160,9 @@ def _in_words(exit_code: int) -> str:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold a folder's lock while the block runs.
+    """Context manager that holds a fork server's lock during its block.
+
+    The lock is a file in the server's folder.
 
     Raises:
         FileNotFoundError: The folder was removed by the server, or by the run that it belongs to.
@@ -214,7 +216,7 @@ class _Server(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
             return False
 
     def is_wanted(self) -> bool:
-        """Return whether a forked process still runs, or a client waits to be served."""
+        """Return whether the server is needed: a forked process runs, or a client is waiting."""
         self.service_actions()
         return bool(self.active_children or select.select([self.socket], [], [], 0)[0])
 
@@ -285,7 +287,7 @@ def _serve(folder: Path, listener: socket.socket, modules: Sequence[str], linger
 
 
 def _note_ended(folder: Path) -> None:
-    """Write down how each process ended that is no more, and leave no zombie."""
+    """Write the exit code of each forked process that has ended to a file, and reap the process."""
     # No child is left, or the folder has been removed.
     with contextlib.suppress(ChildProcessError, OSError):
         while True:

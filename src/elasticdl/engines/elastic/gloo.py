@@ -97,8 +97,8 @@ class WatchedGloo(ProcessGroupGloo):  # type: ignore[misc]  # torchft has no typ
     def _watch_links(self) -> None:
         """Set a short timeout for all connections to the members of the new quorum.
 
-        Gloo has no option for it, so the timeout is set on all sockets that were opened while it
-        connected. An unrelated one among them then also fails sooner if its host is unreachable.
+        Gloo has no option for this, so the timeout is set on all sockets that were opened while
+        Gloo connected. An unrelated socket among them also fails sooner if its host is unreachable.
         """
         for inode, number in _open_sockets().items():
             if inode not in self._known_sockets:
@@ -129,7 +129,11 @@ def _host_of(address: str) -> str:
 
 
 def _other_end(number: int) -> str:
-    """Return the address of a connection's remote host; empty if it is not a connection."""
+    """Return the IP address of the remote host of a socket; empty if it is not connected to one.
+
+    Args:
+        number: File descriptor of the socket.
+    """
     with contextlib.suppress(OSError), _copy_of(number) as connection:
         if connection.family in {socket.AF_INET, socket.AF_INET6}:
             return str(connection.getpeername()[0]).removeprefix("::ffff:")
@@ -141,6 +145,10 @@ def _give_up_after(number: int, silence_s: float) -> None:
 
     The remote operating system answers regardless of its processes, so a peer that is busy
     computing is not affected.
+
+    Args:
+        number: File descriptor of the connection's socket.
+        silence_s: The time in seconds.
     """
     with contextlib.suppress(OSError), _copy_of(number) as connection:
         if connection.family in {socket.AF_INET, socket.AF_INET6}:

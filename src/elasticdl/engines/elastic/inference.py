@@ -176,7 +176,9 @@ _results_task: Any = ray.remote(num_cpus=1, max_retries=_MAX_OUT_OF_MEMORY)(_res
 def _crew(
     opened: OpenedModel, title: str, reporter: Reporter, parts: PredictionParts | None = None
 ) -> Iterator[_WorkerPool]:
-    """Start workers on this machine or in a cluster, yield their pool, and stop them.
+    """Context manager that starts Ray on this machine or joins a cluster, and yields a worker pool.
+
+    The running tasks are cancelled when its block ends.
 
     Args:
         opened: The trained model and the records.
@@ -331,10 +333,11 @@ class _WorkerPool:
         self._tasks[answers] = _Task(range_, worker_id)
 
     def _handle(self, answers: Any) -> Finished | None:
-        """Process one message of a task; return the result of the range once the task has ended.
+        """Process one message of a task; return the task's result if that was the last message.
 
-        It waits for the end of the task, because until then Ray would give the next range to
-        another process, which would have to load the model.
+        Otherwise, or if the worker has died, the result is None. The result is not returned before
+        the task has ended, because until then Ray would give the next range to another process,
+        which would have to load the model.
 
         Raises:
             ElasticDLError: The error of the worker.

@@ -127,7 +127,10 @@ class RangeQueue:
         return range_
 
     def begun(self, now_s: float) -> None:
-        """Record that a worker has loaded the model and starts on its range, as progress."""
+        """Record that a worker has loaded the model and starts on its range.
+
+        This counts as progress, so it postpones giving up.
+        """
         self._heard_s = now_s
         self._fruitless = 0
 

@@ -53,7 +53,9 @@ _RegistryActor: Any = ray.remote(num_cpus=0, max_restarts=0)(JobRegistry)
 
 
 class Preemption:
-    """Finds out whether a job of higher priority waits for workers that this job could release.
+    """Asks the registry whether a job of higher priority waits for workers.
+
+    This job can then release some of its own.
 
     Args:
         job: Unique name of this job.

@@ -2,9 +2,9 @@
 
 A process that is stopped (SIGSTOP, a debugger, memory swapped out, a read from a dead NFS server)
 keeps its connections, and its operating system acknowledges what it receives. So a worker that
-waits for its part of a sum, or for its state, notices nothing. torchft's server within each worker
-distinguishes a busy process from a stopped one: it has its own threads and answers while the
-worker computes, even while Python is blocked, but not while the process is stopped.
+waits for a stopped peer's gradients or state notices nothing. torchft's server within each worker
+tells a busy process from a stopped one: the server has its own threads and answers while the worker
+computes, even while Python is blocked, but not while the process is stopped.
 
 The wait for peers that answer has a limit: ten times the slowest wait so far, so that a slow model
 is not mistaken for a hung one, and at least the timeout that the user has set.
@@ -57,7 +57,9 @@ class PeerWatch:
     def waiting(
         self, peers: Collection[str], give_up: Callable[[], None], limit_s: float
     ) -> Iterator[None]:
-        """Watch peers while the block waits for them; end the wait if it takes too long.
+        """Context manager that watches peers while its block waits for them.
+
+        It ends the wait, with `give_up`, if a peer is frozen or the wait takes too long.
 
         Args:
             peers: Addresses of the peers' torchft servers.

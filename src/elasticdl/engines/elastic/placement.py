@@ -1,6 +1,6 @@
 """Placement of a run's processes: in Ray on this machine or in the user's cluster.
 
-Callers: `controller.py`, which Ray also notifies of deaths; `lighthouse.py` and `inference.py`.
+Callers: `controller.py`, `lighthouse.py` and `inference.py`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def leaving_machines() -> Collection[str]:
 
 @contextlib.contextmanager
 def connected(workers: Workers) -> Iterator[ConnectedRay]:
-    """Start Ray on this machine, or join the user's cluster, for as long as the block runs.
+    """Context manager that starts Ray on this machine, or joins the user's cluster, for its block.
 
     Also turns off, for this process, the messages that Ray prints about its processes.
 

@@ -81,7 +81,7 @@ class ConnectedRay:
     """Describes the Ray instance that this process is connected to.
 
     Attributes:
-        host: Address of this machine in that instance.
+        host: Address under which Ray's processes reach this machine.
         why_lost: Function () -> sentence on why Ray can no longer be used, or None if it can.
         answers: Function () -> whether Ray's control store (GCS) answers; if not, calls to Ray may
             block.
@@ -97,7 +97,7 @@ class ConnectedRay:
 
 @contextlib.contextmanager
 def local_ray(num_cpus: int) -> Iterator[ConnectedRay]:
-    """Start Ray on this machine for this run, and stop it when the block ends.
+    """Context manager that starts Ray on this machine for this run, and stops it after its block.
 
     Args:
         num_cpus: Number of cores that Ray assumes this machine to have. It limits how many actors
@@ -201,7 +201,7 @@ def _start(num_cpus: int, folder: Path) -> None:
 
 @contextlib.contextmanager
 def _without_processes_of_clusters() -> Iterator[None]:
-    """Patch Ray so that it does not start the processes that only clusters of machines need."""
+    """Context manager that keeps Ray from starting processes that only a cluster needs."""
     node: Any = ray._private.node.Node  # noqa: SLF001
     before = {name: getattr(node, name) for name in _OF_CLUSTERS}
     for name in before:
@@ -215,7 +215,7 @@ def _without_processes_of_clusters() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _folder_of_ray(temporary: Path) -> Iterator[Path]:
-    """Yield a folder for Ray's temporary files that only this user can access.
+    """Context manager that yields a folder for Ray's temporary files, private to this user.
 
     It is created in RAY_TMPDIR if that is set, otherwise where its path is short enough for Ray.
     """
@@ -231,7 +231,7 @@ def _folder_of_ray(temporary: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def joined_cluster(address: str) -> Iterator[ConnectedRay]:
-    """Connect this process to the user's Ray cluster while the block runs.
+    """Context manager that connects this process to the user's Ray cluster during its block.
 
     Raises:
         UnavailableError: Nothing answers at the address; retrying later may succeed.
@@ -297,7 +297,9 @@ def _connect(address: str, **options: Any) -> None:
 
 @contextlib.contextmanager
 def _users_authentication(address: str) -> Iterator[None]:
-    """Set Ray's authentication mode (none or token) to the one that a cluster accepts.
+    """Context manager that sets Ray's authentication mode to one that a cluster accepts.
+
+    The mode is to send a token, or none.
 
     As with the `ray` command, an available token is used if the cluster requires one. If it does
     not, a stray token file must be ignored: with a token, the driver would refuse calls of the
@@ -366,7 +368,7 @@ def _wrong_token(address: str) -> UsageError:
 
 @contextlib.contextmanager
 def _closed_to_others() -> Iterator[None]:
-    """Configure Ray to listen on loopback only, with a random token as its password."""
+    """Context manager that makes Ray listen on loopback only, with a random token as password."""
     own = {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(_TOKEN_BYTES),

@@ -1,6 +1,6 @@
 """Worker of an elastic run: prepares, waits for a rank, trains, and reports to the controller.
 
-    prepare()   create the model, compile every step on an example: no other worker waits for it
+    prepare()   create the model and compile every step on an example, while others still train
     run(...)    take a rank, join the other workers, train to the end
     report(...) answer the controller from a second thread, even while the first one is busy
 
@@ -68,7 +68,7 @@ class Assignment:
     Attributes:
         job: The job.
         plan: The shard plan of the data.
-        metadata: Metadata of every checkpoint: the plan and the data.
+        metadata: Metadata of every checkpoint: the shard plan and a description of the data.
         code: The user's code: path within the zoo -> content; None if it is an installed package.
         num_ranks: Maximum number of workers.
         num_threads: Compute threads of a worker.
@@ -195,7 +195,8 @@ class Worker:
     Args:
         assignment: Settings of the run.
         note: Records what this process is working on, to be read after its death.
-        warnings: Collects its warnings; attached by the owner of the process.
+        warnings: Collects the warnings that ElasticDL logs in this process. The caller attaches it
+            to the logger.
     """
 
     def __init__(
@@ -496,9 +497,9 @@ class Worker:
         return batch.epoch > self._loop.progress.ledger.epoch
 
     def _noted_validation(self) -> Validation | None:
-        """Return the validation data; reading it records the shard in the crash note.
+        """Return validation data that records in the crash note which shard is being read.
 
-        Returns None if there is no validation data.
+        The result is None if there is no validation data.
         """
         validation, note = self._context.validation, self._note
         if validation is None:
@@ -573,7 +574,7 @@ class Worker:
 
 
 def _host_towards(address: str) -> str:
-    """Return the address of this machine from which it connects to another address."""
+    """Return this machine's own address that the system uses to connect to another address."""
     host, port = address.removeprefix("http://").rsplit(":", 1)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         # Sends no packet: the system only selects the local address it would use.

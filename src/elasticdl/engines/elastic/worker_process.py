@@ -133,17 +133,19 @@ class WorkerProcess:
 
 
 class _Reachable:
-    """Calls methods of a worker in its process, on behalf of the process that started it.
+    """Receives calls from the process that started a worker, and calls the worker's methods.
+
+    It lives in the worker's process. Each call runs in a separate thread.
 
     Args:
-        worker: The worker. Each call runs in a separate thread.
+        worker: The worker.
     """
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
     def call(self, method: str, *args: Any, **named: Any) -> Any:
-        """Call a method; an error is returned as a `WorkerFailure` with its traceback."""
+        """Call a method of the worker; return its result, or a `WorkerFailure` if it raised."""
         try:
             return getattr(self._worker, method)(*args, **named)
         except Exception as error:  # noqa: BLE001 - many exceptions cannot be pickled
@@ -156,7 +158,7 @@ class _Reachable:
 
 
 class _Manager(BaseManager):
-    """Standard library `BaseManager`: serves calls from the Ray actor in the worker's process."""
+    """Server in the worker's process that receives the Ray actor's calls of `Worker` methods."""
 
     worker: Callable[[], Any]
 

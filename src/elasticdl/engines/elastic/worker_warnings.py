@@ -50,7 +50,7 @@ class WarningLog(logging.Filter):
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[Self]:
-        """Collect warnings while the block runs."""
+        """Context manager that collects the warnings that ElasticDL logs during its block."""
         _log.addFilter(self)
         try:
             yield self
