@@ -1,4 +1,4 @@
-"""Import path of existing `abstractions` projects; re-exports names of `elasticdl.components`."""
+"""Lets projects import `DataLoaderBase` from `abstractions.data_loading`, as they already do."""
 
 from elasticdl.components import DataLoaderBase
 

@@ -1,4 +1,4 @@
-"""Import path of existing `abstractions` projects; re-exports names of `elasticdl.components`."""
+"""Lets projects import `ModelBuilderBase` from `abstractions.model_building`, as they already do."""
 
 from elasticdl.components import ModelBuilderBase
 

@@ -1,4 +1,4 @@
-"""Import path of existing `abstractions` projects; see `elasticdl.sessions.orchestrator`."""
+"""Lets projects import `Orchestrator` from `abstractions.orchestrator`, as they already do."""
 
 from elasticdl.sessions.orchestrator import Orchestrator
 

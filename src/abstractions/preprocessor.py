@@ -1,4 +1,4 @@
-"""Import path of existing `abstractions` projects; re-exports names of `elasticdl.components`."""
+"""Lets projects import `PreprocessorBase` from `abstractions.preprocessor`, as they already do."""
 
 from elasticdl.components import PreprocessorBase
 

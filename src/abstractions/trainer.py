@@ -1,4 +1,4 @@
-"""Import path of existing `abstractions` projects; see `elasticdl.sessions.trainer`."""
+"""Lets projects import the trainer classes from `abstractions.trainer`, as they already do."""
 
 from elasticdl.sessions.trainer import TFKerasTrainer, Trainer
 

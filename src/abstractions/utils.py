@@ -1,4 +1,4 @@
-"""Import path of existing `abstractions` projects; see `elasticdl.config_file`."""
+"""Lets projects import `ConfigStruct` from `abstractions.utils`, as they already do."""
 
 from elasticdl.config_file import ConfigStruct
 

@@ -1,4 +1,4 @@
-"""Contract checks of `training.trainer.Trainer`, for any implementation."""
+"""Checks that any implementation of `training.trainer.Trainer` keeps the contract."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _joined(parts: Sequence[Batch]) -> Batch:
 
 
 def check_nothing_to_add_is_no_update(create: Callable[[int], Trainer], batch: Batch) -> None:
-    """Check that applying a gradient sum over zero examples changes no weight or state."""
+    """Check that applying a gradient sum over zero examples leaves weights and state unchanged."""
     trainer = create(0)
     contribution, _ = trainer.gradients(batch)
     before = trainer.state()

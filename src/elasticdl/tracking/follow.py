@@ -4,9 +4,9 @@
                  -> a queue -> a thread -> each tracker
 
 An event that a tracker cannot accept now is queued and retried; one that it rejects permanently is
-dropped. Either is reported in a single note, and neither stops training: the event log contains
-everything, and the next start of the job sends it again. Only `track`, before training begins,
-raises errors.
+dropped. The first such failure is reported to the user. None of them stops training: the event log
+contains everything, and the next start of the job sends it again. Only `track`, before training
+begins, raises errors of trackers.
 
 Callers: `engines/attempt.py`, and sessions, which add tags and artifacts.
 """
@@ -38,7 +38,7 @@ _Update: TypeAlias = Callable[[Tracker], None]
 
 
 class Log(Protocol):
-    """The methods of an event log that `FollowedLog` uses; `event_file.EventLog` has them."""
+    """Interface to the event log that `FollowedLog` writes to; see `event_file.EventLog`."""
 
     @property
     def path(self) -> Path:
@@ -112,8 +112,8 @@ class FollowedLog:
         Args:
             trackers: The trackers. A second call, when an ended job resumes in the same process,
                 replaces the earlier trackers.
-            attempt: The start of the job.
-            history: The events in the log, without rolled-back ones.
+            attempt: Description of this attempt at the job.
+            history: The events that are already in the log, without rolled-back ones.
 
         Raises:
             TrackingError: A tracker cannot be reached, or rejects the run.

@@ -75,7 +75,8 @@ def train(
             the aggregator's own model; None means `trainer_for`.
         open_control: Function (function that answers some commands immediately) -> context manager
             that receives the user's commands and queues the others.
-        serves: Whether to train on command, and run until commanded to stop.
+        serves: Whether the aggregator keeps running between training runs: each user command
+            `train` starts one, and `stop` ends the aggregator.
         address: The address that parties connect to, for display.
 
     Raises:
@@ -166,7 +167,7 @@ class _Recorder:
         """Publish the global model as a TrainedModel, and record that the training run is done.
 
         Args:
-            one: The aggregator that has the model.
+            one: The aggregator whose global model is published.
         """
         model, trainer = one.trained()
         begun = self.begun
@@ -240,7 +241,7 @@ def _zeros(shapes: Any) -> Arrays:
 
 
 def _is_done(begun: Attempt) -> bool:
-    """Whether all rounds are done, and the model of the last one is published."""
+    """Return whether nothing is left to train or publish: the last round's model is published."""
     assert begun.checkpoint is not None  # noqa: S101 - called only then
     assert begun.job.federation is not None  # noqa: S101 - a federated job
     step = begun.checkpoint.step

@@ -3,8 +3,9 @@
     train  --> keep(own)           the party's model is its own, of this round
     sync   --> take_over(global)   the party's model is the global one, of this round
 
-Both increment the same counter, so the later one is the party's model, even after a kill. If a
-party sent gradients, its checkpoint is not a model; its model is the global one that it received.
+Both number their checkpoints with one counter: the highest number marks the party's model, even
+after a kill. A round in which the party sent gradients saves no own model; the party's model is
+then the global one that it received.
 
 Callers: `party.py`; `simulate.py` has an implementation in memory.
 """
@@ -25,7 +26,7 @@ GRADIENTS = "gradients"
 
 @dataclass(frozen=True)
 class PartyModel:
-    """Identifies the model that a party has.
+    """Tells which model a party has, without its weights.
 
     Attributes:
         is_global: Whether it is the aggregator's model, unchanged; otherwise the party trained it.
@@ -77,7 +78,7 @@ class ClientState(Protocol):
         ...
 
     def which(self) -> PartyModel | None:
-        """Return which model `current` would return, without loading it; None without a model."""
+        """Return the current model's kind and round, without loading it; None if there is none."""
         ...
 
 
@@ -128,7 +129,7 @@ class DiskClientState:
         return latest(_newest(self._store), _newest(self._synced))
 
     def which(self) -> PartyModel | None:
-        """Return whether the current model is global or the party's own; None without a model."""
+        """Return the current model's kind and round, without loading it; None if there is none."""
         return self._which
 
     def _numbered(self, checkpoint: Checkpoint) -> Checkpoint:

@@ -83,7 +83,7 @@ class GlobalModel:
 
 @dataclass
 class Aggregator:
-    """Runs the rounds of a federated training job; see the module docstring.
+    """Runs the rounds of a federated training job: sends requests, fuses replies, saves the model.
 
     Attributes:
         attempt: The attempt: the job, its output and its event log.
@@ -97,7 +97,7 @@ class Aggregator:
             between two rounds, and while waiting for parties.
         until: The last round to train; stored in the checkpoints.
         model: The current global model; None until a party has described its examples.
-        phase: What `run` is doing; "idle" outside of it.
+        phase: What `run` is doing; "idle" while it is not running.
         registry: Registry of the parties that take part; sends them requests.
     """
 
@@ -292,8 +292,7 @@ class Aggregator:
     def _evaluates_at_once(self) -> bool:
         """Whether to evaluate a model right after its round, not with the next round's training.
 
-        The value is True if the result may end training, or if the aggregator evaluates on its own
-        data.
+        True if the result may end training, or if the aggregator evaluates on its own data.
         """
         return self.measure is not None or self._federation.termination_accuracy is not None
 
@@ -317,8 +316,8 @@ class Aggregator:
         """Evaluate the global model now, at the parties and on the aggregator's own data.
 
         Returns:
-            Each party's metrics or why it has none, the metrics over all of their records, and
-            those on the aggregator's own data, empty if it has none.
+            Each party's metrics, or why it reports none; the metrics over all parties' records; and
+            the metrics on the aggregator's own data, empty if it has no data.
 
         Raises:
             UsageError: There is no global model yet.
