@@ -1,4 +1,4 @@
-"""Lets projects import `AugmentorBase` from `abstractions.augmentation`, as they already do."""
+"""Keeps an import path of existing projects; `AugmentorBase` is in `elasticdl.components`."""
 
 from elasticdl.components import AugmentorBase
 

@@ -1,4 +1,4 @@
-"""Lets projects import `EvaluatorBase` from `abstractions.evaluation`, as they already do."""
+"""Keeps an import path of existing projects; `EvaluatorBase` is in `elasticdl.components`."""
 
 from elasticdl.components import EvaluatorBase
 
