@@ -1,4 +1,4 @@
-"""Lets projects import `DataLoaderBase` from `abstractions.data_loader`, as they already do."""
+"""Keeps an import path of existing projects; `DataLoaderBase` is in `elasticdl.components`."""
 
 from elasticdl.components import DataLoaderBase
 

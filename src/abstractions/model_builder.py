@@ -1,4 +1,4 @@
-"""Lets projects import `ModelBuilderBase` from `abstractions.model_builder`, as they already do."""
+"""Keeps an import path of existing projects; `ModelBuilderBase` is in `elasticdl.components`."""
 
 from elasticdl.components import ModelBuilderBase
 

@@ -1,4 +1,4 @@
-"""Lets projects import `Orchestrator` from `abstractions.orchestration`, as they already do."""
+"""Keeps an import path of existing projects; see `elasticdl.sessions.orchestrator`."""
 
 from elasticdl.sessions.orchestrator import Orchestrator
 

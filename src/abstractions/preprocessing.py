@@ -1,4 +1,4 @@
-"""Lets projects import `PreprocessorBase` from `abstractions.preprocessing`, as they already do."""
+"""Keeps an import path of existing projects; `PreprocessorBase` is in `elasticdl.components`."""
 
 from elasticdl.components import PreprocessorBase
 

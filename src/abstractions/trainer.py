@@ -1,4 +1,4 @@
-"""Lets projects import the trainer classes from `abstractions.trainer`, as they already do."""
+"""Keeps an import path of existing projects; the trainers are in `elasticdl.sessions.trainer`."""
 
 from elasticdl.sessions.trainer import TFKerasTrainer, Trainer
 

@@ -1,4 +1,4 @@
-"""Lets projects import `ConfigStruct` from `abstractions.utils`, as they already do."""
+"""Keeps an import path of existing projects; `ConfigStruct` is in `elasticdl.config_file`."""
 
 from elasticdl.config_file import ConfigStruct
 

@@ -81,8 +81,8 @@ def check_evaluation_leaves_no_trace(create: Callable[[int], Trainer], batch: Ba
 def check_examples_are_those_of_the_batch(trainer: Any, batch: Batch) -> None:
     """Check that `evaluate_per_example` agrees with `evaluate` and `predict` on a batch.
 
-    Its metrics, its mean loss and its outputs must be the same up to rounding, and it must return
-    one value per example.
+    The metrics, mean loss and outputs of `evaluate_per_example` must be the same up to rounding. It
+    must return one value per example.
     """
     examined, metrics = trainer.evaluate_per_example(batch), trainer.evaluation_metrics
     states = (metrics.results(examined.states), metrics.results(trainer.evaluate(batch)))
@@ -116,7 +116,7 @@ def check_contributions_add_up(create: Callable[[int], Trainer], batch: Batch) -
 
 
 def check_parts_make_the_whole(create: Callable[[int], Trainer], parts: Sequence[Batch]) -> None:
-    """Check that summed gradients of batches of different sizes equal one step on all examples.
+    """Check that applying the summed gradients of batches equals one step on all their examples.
 
     Not part of `check_trainer`: it only holds if no layer draws random numbers or depends on other
     examples.

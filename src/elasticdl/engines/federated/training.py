@@ -3,8 +3,8 @@
     claim the output -> copy the code -> define the model -> PARTIES -> the rounds -> publish
 
 This is the federated counterpart of `engines/run.py`. A serving aggregator repeats the last two
-steps on command (`aggregator_commands.py`). The callers pass in how to connect to the parties
-(`PARTIES`), and how to receive commands.
+steps at each command `train` (`aggregator_commands.py`). The callers pass functions that connect to
+the parties (`PARTIES`) and that receive commands.
 
 Callers: `simulate.py` and `flower/`.
 """

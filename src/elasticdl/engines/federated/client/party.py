@@ -73,7 +73,7 @@ class _Opened:
     """Data and trainer of a party; reused while requests have the same batch size and seed.
 
     Attributes:
-        way: Batch size and seed.
+        way: Batch size and seed with which the data were opened.
         context: The party's data, opened for training.
         trainer: The party's trainer.
         start: The trainer's initial state.

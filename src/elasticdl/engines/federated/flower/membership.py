@@ -4,7 +4,7 @@ Flower identifies nodes by numbers. With keys, a node belongs to the party for w
 registered. Without keys (on one machine), each new node receives one request for its name:
 
     online --request--> named --vanished--> forgotten
-                   '--> refused: an online node has this name; named when that node has vanished
+                   '--> refused: another online node has the name; named once that one vanished
 
 Callers: `exchange.py`.
 """

@@ -88,11 +88,12 @@ class Aggregator:
     Attributes:
         attempt: The attempt: the job, its output and its event log.
         parties: The parties that can receive requests.
-        create_trainer: Function (shapes of a party's examples) -> trainer of the job's model. It
-            defines what a party's model must look like, and turns metric states into metrics.
+        create_trainer: Function (shapes of a party's examples) -> trainer of the job's model. The
+            parties' models must have the same arrays as the trainer's model, and the trainer's
+            metrics turn the parties' metric states into values.
         metadata: Values to add to the metadata of every checkpoint.
-        measure: Function (trainer) -> metric states of its model on the aggregator's own data.
-            None: the aggregator has no data, and the parties evaluate.
+        measure: Function (trainer) -> metric states of the trainer's model on the aggregator's own
+            data. None: the aggregator has no data, and the parties evaluate.
         safe_point: Function () -> whether to stop training. Called while no request is in flight:
             between two rounds, and while waiting for parties.
         until: The last round to train; stored in the checkpoints.

@@ -96,8 +96,8 @@ def coordinate_median(
         global_weights: The weights that the parties started from.
         updates: One per party, in any order.
         state: Returned unchanged: this fusion has no state.
-        byzantine_threshold: Number of parties that may lie if data differ; see
-            `nearest_neighbor_mixing`. 0 means no mixing.
+        byzantine_threshold: Number of parties that may lie even if the honest parties' data differ.
+            Above 0, each update is first mixed with its nearest ones (`nearest_neighbor_mixing`).
 
     Returns:
         Arrays with the shapes and dtypes of the updates; `chosen` has all parties.
@@ -136,8 +136,8 @@ def trimmed_mean(
         updates: One per party, in any order.
         state: Returned unchanged: this fusion has no state.
         beta: Fraction of the parties left out at each end; below 0.5. 0 is `iter_avg`.
-        byzantine_threshold: Number of parties that may lie if data differ; see
-            `nearest_neighbor_mixing`. 0 means no mixing.
+        byzantine_threshold: Number of parties that may lie even if the honest parties' data differ.
+            Above 0, each update is first mixed with its nearest ones (`nearest_neighbor_mixing`).
 
     Returns:
         Arrays with the shapes and dtypes of the updates; `chosen` has all parties.
@@ -196,8 +196,8 @@ def geometric_median(
         updates: One per party, in any order.
         state: Returned unchanged: this fusion has no state.
         smoothing: Lower bound of the distances in the divisions; the paper's nu.
-        byzantine_threshold: Number of parties that may lie if data differ; see
-            `nearest_neighbor_mixing`. 0 means no mixing.
+        byzantine_threshold: Number of parties that may lie even if the honest parties' data differ.
+            Above 0, each update is first mixed with its nearest ones (`nearest_neighbor_mixing`).
 
     Returns:
         Arrays with the shapes and dtypes of the updates; `chosen` has all parties.
