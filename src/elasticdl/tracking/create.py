@@ -57,7 +57,7 @@ def follow_job(
 def follow_finished_job(
     events: FollowedLog, job: Job, folder: OutputFolder, attempt: int, step: int
 ) -> None:
-    """Send the events of a job that finished earlier to its trackers, unless they have them.
+    """Send all events of a finished job to its trackers, unless they already have them.
 
     This never makes the job fail: if a tracker is unreachable, only a note is shown.
 

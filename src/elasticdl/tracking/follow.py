@@ -163,7 +163,7 @@ class FollowedLog:
         self._send(lambda tracker: tracker.artifact(path, folder))
 
     def end(self, status: RunStatus, error: str = "") -> None:
-        """Send the attempt's final status to the trackers; only the first call counts."""
+        """Send the attempt's final status to the trackers; later calls have no effect."""
         if not self._ended:
             self._ended = True
             self._send(lambda tracker: tracker.end(status, error))
@@ -205,7 +205,7 @@ class FollowedLog:
                         rested_s[number] = time.monotonic() + self._retry_s
 
     def _try(self, tracker: Tracker, waiting: deque[_Update]) -> None:
-        """Send queued updates to a tracker in order, until it cannot accept one now."""
+        """Send the queued updates to a tracker, in order; stop at the first to be retried later."""
         while waiting:
             try:
                 waiting[0](tracker)

@@ -66,11 +66,11 @@ class ClientState(Protocol):
         ...
 
     def keep(self, checkpoint: Checkpoint) -> None:
-        """Save the party's state after a round; the checkpoint's step is the round."""
+        """Save the party's own state after it trained in a round; the step is the round's number."""
         ...
 
     def take_over(self, checkpoint: Checkpoint) -> None:
-        """Save the global model after a round; the checkpoint's step is the round."""
+        """Save a round's global model as the party's current one; the step is the round's number."""
         ...
 
     def current(self) -> CurrentModel | None:
@@ -110,13 +110,13 @@ class DiskClientState:
         return found if found.metadata["history"] == history else None
 
     def keep(self, checkpoint: Checkpoint) -> None:
-        """Save the party's own state after a round."""
+        """Save the party's own state after it trained in a round."""
         self._store.save(self._numbered(checkpoint))
         if not checkpoint.metadata.get(GRADIENTS):
             self._which = PartyModel(is_global=False, round=checkpoint.step)
 
     def take_over(self, checkpoint: Checkpoint) -> None:
-        """Save the global model after a round, as the party's current model."""
+        """Save the global model of a round as the party's current model."""
         self._synced.save(self._numbered(checkpoint))
         self._which = PartyModel(is_global=True, round=checkpoint.step)
 

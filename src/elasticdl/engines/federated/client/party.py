@@ -200,7 +200,7 @@ class Party:
     # --- the party's own commands -----------------------------------------------------------
 
     def restored(self) -> tuple[CurrentModel, TrainingContext, Trainer]:
-        """Return the party's current model, the data, and a trainer with the model's weights.
+        """Return what the user's commands need: current model, data, trainer with its weights.
 
         The trainer is the one that serves requests: use it only until the next request.
 

@@ -122,7 +122,7 @@ def _num_parties(section: Section) -> int | None:
 
 
 def _params(section: Section, fusion: Fusion | None, preset: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the keys of `hyperparams.global` that have not been read yet as params of the fusion.
+    """Read the remaining keys of `hyperparams.global`: they must be valid params of the fusion.
 
     Problems are recorded in `section`.
 

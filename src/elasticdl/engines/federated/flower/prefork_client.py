@@ -26,7 +26,7 @@ _POLL_S = 0.05
 
 
 def with_token(arguments: list[str]) -> list[str]:
-    """Replace the placeholder among the arguments by Flower's token, from the environment.
+    """Return the arguments with Flower's token in place of its placeholder.
 
     Other users can read a command line, so the token is passed in the environment; it is removed
     from this process's environment.

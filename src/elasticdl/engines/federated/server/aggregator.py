@@ -343,7 +343,7 @@ class Aggregator:
         )
 
     def synced(self) -> Synced:
-        """Have the parties adopt the global model.
+        """Send the global model to the parties, which adopt it; return which have done so.
 
         Raises:
             UsageError: There is no global model yet.
@@ -386,7 +386,7 @@ class Aggregator:
         Args:
             model: The model.
             by_party: Metric states of the parties.
-            others: Metric states on the aggregator's own data.
+            others: Metric states of evaluations on the aggregator's own data.
         """
         metrics = self._results("evaluation_metrics", [*by_party.values(), *others])
         if not metrics or self._evaluated_round == model.round:
@@ -414,11 +414,11 @@ class Aggregator:
         return wanted is not None and float(model.metrics.get("val_accuracy", 0.0)) >= wanted
 
     def _results(self, which: str, states: list[MetricStates]) -> dict[str, Any]:
-        """Compute metrics over several parties from their metric states, which are summed first.
+        """Compute metrics from the sum of several metric states.
 
         Args:
             which: `training_metrics` or `evaluation_metrics`.
-            states: Metric states of the parties.
+            states: Metric states to sum, such as one mapping per party.
         """
         assert self.registry.trainer is not None  # noqa: S101 - a party has joined
         summed = add_states(states)

@@ -178,12 +178,12 @@ class InMemoryClientState:
         return found if found is not None and found.metadata["history"] == history else None
 
     def keep(self, checkpoint: Checkpoint) -> None:
-        """Store the party's own state after a round."""
+        """Store the party's own state after it trained in a round."""
         self.kept = {n: c for n, c in self.kept.items() if n == checkpoint.step - 1}
         self.kept[checkpoint.step] = self._numbered(checkpoint)
 
     def take_over(self, checkpoint: Checkpoint) -> None:
-        """Store the global model after a round, as the party's current model."""
+        """Store the global model of a round as the party's current model."""
         self._synced = self._numbered(checkpoint)
 
     def current(self) -> CurrentModel | None:

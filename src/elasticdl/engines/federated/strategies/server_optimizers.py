@@ -246,9 +246,9 @@ def _stepped(
 
 
 def _remembered(state: FusionState, what: str, name: str, like: Floats, first: float) -> Floats:
-    """Return one quantity of the optimizer's state for a parameter, such as its momentum.
+    """Return a quantity that the optimizer stores for a parameter, such as its momentum.
 
-    In the first round, when there is no state, return an array filled with `first`.
+    In the first round, when nothing is stored, return an array filled with `first`.
 
     Args:
         state: The fusion's state; empty in the first round.
