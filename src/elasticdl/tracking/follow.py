@@ -205,7 +205,7 @@ class FollowedLog:
                         rested_s[number] = time.monotonic() + self._retry_s
 
     def _try(self, tracker: Tracker, waiting: deque[_Update]) -> None:
-        """Send the queued updates to a tracker, in order; stop at the first to be retried later."""
+        """Send the queued updates to a tracker, in order; stop at one to retry later."""
         while waiting:
             try:
                 waiting[0](tracker)

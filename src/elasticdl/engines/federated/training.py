@@ -241,7 +241,7 @@ def _zeros(shapes: Any) -> Arrays:
 
 
 def _is_done(begun: Attempt) -> bool:
-    """Return whether nothing is left to train or publish: the last round's model is published."""
+    """Return whether all rounds are trained, and the model of the last one is published."""
     assert begun.checkpoint is not None  # noqa: S101 - called only then
     assert begun.job.federation is not None  # noqa: S101 - a federated job
     step = begun.checkpoint.step

@@ -4,8 +4,8 @@
     sync   --> take_over(global)   the party's model is the global one, of this round
 
 Both number their checkpoints with one counter: the highest number marks the party's model, even
-after a kill. A round in which the party sent gradients saves no own model; the party's model is
-then the global one that it received.
+after a kill. If the party sent gradients in a round, that checkpoint contains no model; the party's
+model is then the global one that it received.
 
 Callers: `party.py`; `simulate.py` has an implementation in memory.
 """
@@ -66,11 +66,11 @@ class ClientState(Protocol):
         ...
 
     def keep(self, checkpoint: Checkpoint) -> None:
-        """Save the party's own state after it trained in a round; the step is the round's number."""
+        """Save the party's own state after it trained in a round; the step is the round."""
         ...
 
     def take_over(self, checkpoint: Checkpoint) -> None:
-        """Save a round's global model as the party's current one; the step is the round's number."""
+        """Save the global model of a round as the party's current one; the step is the round."""
         ...
 
     def current(self) -> CurrentModel | None:

@@ -200,7 +200,7 @@ class Party:
     # --- the party's own commands -----------------------------------------------------------
 
     def restored(self) -> tuple[CurrentModel, TrainingContext, Trainer]:
-        """Return what the user's commands need: current model, data, trainer with its weights.
+        """Return the party's model, data, and trainer loaded with the model, for user commands.
 
         The trainer is the one that serves requests: use it only until the next request.
 
@@ -403,7 +403,7 @@ class Party:
         return measured(context, trainer) if recorded or asked else {}
 
     def _shared(self, request: RoundRequest, evaluation: MetricStates) -> MetricStates:
-        """Return the part of an evaluation to send: all if requested and shared, otherwise {}."""
+        """Return the evaluation to send: {} unless the aggregator requests and the party shares it."""
         return evaluation if request.options.evaluate_before and self.shares_metrics else {}
 
     def _record(
@@ -440,7 +440,7 @@ class Party:
 
 
 class _MetricsCommitter(InProcessCommitter):
-    """Applies the steps of the in-process engine, and sums their metrics over a whole round."""
+    """Commits steps as the in-process engine does, and sums their metrics over a whole round."""
 
     states: MetricStates
 

@@ -163,7 +163,7 @@ def _check_enough(
     *,
     has_data: bool,
 ) -> None:
-    """Record problems and warnings if the config has too few parties or no data for the fusion."""
+    """Record a problem or a warning if parties, quorum or data do not suffice for the fusion."""
     needed = fusion.needs(params)
     if rounds.num_parties < needed:
         key = "byzantine_threshold"

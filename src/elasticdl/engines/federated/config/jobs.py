@@ -148,7 +148,7 @@ def _with_rate(reference: ModelReference, aggregator: AggregatorConfig) -> Model
 def simulated(parties: list[PartyConfig], aggregator: AggregatorConfig) -> list[SimulatedMember]:
     """Return the parties to simulate, each with its data.
 
-    A party has its own model only if that differs from the aggregator's.
+    The field `model` is set only if the party's model differs from the aggregator's.
 
     Args:
         parties: The parties' configs.

@@ -132,7 +132,7 @@ class NoCommands:
 class Control:
     """Receives commands to this process on a socket, and queues them for `take`.
 
-    The socket exists only inside a `with` block.
+    A context manager: the socket exists only inside the `with` block.
 
     Args:
         folder: The process's own folder, on which it holds a lock.

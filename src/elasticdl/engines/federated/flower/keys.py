@@ -153,7 +153,7 @@ class PartyKeys:
 
 
 def _named(path: Path | None, key: str) -> Path:
-    """Return `path`, the file in the entry `key` of `tls_config`, or raise if it is missing."""
+    """Check that a file of `tls_config` is set and exists; return its path. `key` is its entry."""
     if path is None:
         raise UsageError(
             f"connection.info.tls_config.{key} is missing; it is required for encryption. Set it "

@@ -1,9 +1,9 @@
-"""Prefork client: Flower runs it for each message; lets the prefork server fork, and waits.
+"""Prefork client: run by Flower for each message, it makes the prefork server fork a process.
 
     python -I -S prefork_client.py SOCKET ARGUMENTS ...
 
-The forked process handles the message; this program only returns its exit code. It imports only a
-little of the standard library, so that it starts in 20 ms.
+The forked process handles the message; this program waits, and ends with the same exit code. It
+imports only a little of the standard library, so that it starts in 20 ms.
 
 Callers: the script `flwr-clientapp` that `supernode.py` writes, by path.
 """

@@ -76,7 +76,7 @@ def _become(stream: socket.socket, command: Callable[[], object]) -> None:
 
 
 def main() -> None:
-    """Lock imports to our app, import what it needs, and then fork a process for each message."""
+    """Allow only our app to run, import what it needs, and then fork a process per message."""
     app_allow_list.lock()
     unix_socket.patch_flower(COMMAND)
     listener = wire.listen(Path(sys.argv[1]))
