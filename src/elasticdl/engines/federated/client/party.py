@@ -403,7 +403,7 @@ class Party:
         return measured(context, trainer) if recorded or asked else {}
 
     def _shared(self, request: RoundRequest, evaluation: MetricStates) -> MetricStates:
-        """Return the evaluation to send: {} unless the aggregator requests and the party shares it."""
+        """Return the evaluation to send: {} if it is not requested, or the party shares none."""
         return evaluation if request.options.evaluate_before and self.shares_metrics else {}
 
     def _record(

@@ -71,13 +71,13 @@ class Followed:
         self._reporter.started(title, total, unit, done)
 
     def advanced(self, done: int, facts: Mapping[str, str]) -> None:
-        """Forward to the job's reporter, and send the progress to the follower."""
+        """Forward to the job's reporter, and send the progress to the caller of `train`."""
         self._reporter.advanced(done, facts)
         text = ", ".join(f"{name} {value}" for name, value in facts.items())
         self._report(f"round {done:,} of {self._total:,}: {text}")
 
     def note(self, message: str) -> None:
-        """Forward to the job's reporter, and send the message to the follower."""
+        """Forward to the job's reporter, and send the message to the caller of `train`."""
         self._reporter.note(message)
         self._report(message)
 

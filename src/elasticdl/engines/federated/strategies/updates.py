@@ -255,7 +255,7 @@ def rounded(name: str, values: Floats, dtype: np.dtype[Any]) -> Array:
     """Convert float64 numbers to another dtype.
 
     Raises:
-        AggregationError: A number does not fit, or was not finite.
+        AggregationError: A number is too large for the dtype, or is not finite.
     """
     with np.errstate(over="ignore"):
         array: Array = np.asarray(values).astype(dtype)
