@@ -38,8 +38,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import `Orchestrator` or a trainer class only when it is first used.
 
-    These classes run sessions. Files that only define components do not need them, and import
-    faster without them.
+    These classes run sessions. Files that only define components do not need them, and load faster
+    without them.
     """
     if name == "Orchestrator":
         from elasticdl.sessions.orchestrator import Orchestrator  # noqa: PLC0415

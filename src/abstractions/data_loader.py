@@ -1,4 +1,4 @@
-"""Import path of existing `abstractions` projects; re-exports names of `elasticdl.components`."""
+"""Keeps an import path of existing projects; `DataLoaderBase` is in `elasticdl.components`."""
 
 from elasticdl.components import DataLoaderBase
 

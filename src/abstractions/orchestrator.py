@@ -1,4 +1,4 @@
-"""Import path of existing `abstractions` projects; see `elasticdl.sessions.orchestrator`."""
+"""Keeps an import path of existing projects; see `elasticdl.sessions.orchestrator`."""
 
 from elasticdl.sessions.orchestrator import Orchestrator
 

@@ -1,4 +1,4 @@
-"""Import path of existing `abstractions` projects; see `elasticdl.sessions.trainer`."""
+"""Keeps an import path of existing projects; the trainers are in `elasticdl.sessions.trainer`."""
 
 from elasticdl.sessions.trainer import TFKerasTrainer, Trainer
 

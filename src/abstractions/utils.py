@@ -1,4 +1,4 @@
-"""Import path of existing `abstractions` projects; see `elasticdl.config_file`."""
+"""Keeps an import path of existing projects; `ConfigStruct` is in `elasticdl.config_file`."""
 
 from elasticdl.config_file import ConfigStruct
 

@@ -14,10 +14,10 @@ class MemoryRun:
     """Everything that a tracker has recorded for one job.
 
     Attributes:
-        status: `RUNNING`, or the status of the last attempt's end.
-        error: The error of that attempt.
-        points: (kind, number) -> recorded point; the number is that of the epoch for `Kind.EPOCH`,
-            else that of the step.
+        status: `RUNNING`, or the status with which the last attempt ended.
+        error: The error message of that attempt; empty if it has none.
+        points: (kind, number) -> recorded point; `number` is the epoch if the kind is `Kind.EPOCH`,
+            otherwise the step.
         tags: Value of each tag, by tag name.
         files: The artifacts: path and folder of each.
     """

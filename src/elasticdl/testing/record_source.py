@@ -43,8 +43,8 @@ def check_record_source(source: RecordSource, expected_bytes: Sequence[bytes]) -
 
     Args:
         source: A reader that was just opened.
-        expected_bytes: All its records, in order. A few dozen over at least two files, including
-            empty ones if the format permits them, find the most errors.
+        expected_bytes: All its records, in order. A few dozen records in two or more files find
+            the most errors; include empty records if the format permits them.
 
     Raises:
         AssertionError: The reader breaks the contract; the message says how.
@@ -141,7 +141,9 @@ def check_damage_is_found(
     folder: Path,
     offsets: Iterable[int] | None = None,
 ) -> None:
-    """Check that damage to a byte raises a `CorruptDataError`, unless all records are still right.
+    """Check that a reader detects a damaged byte: it must raise a `CorruptDataError`.
+
+    Reading may also succeed if all records are still right.
 
     Only for formats with checksums: a text table cannot detect damage.
 

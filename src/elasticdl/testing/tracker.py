@@ -66,7 +66,7 @@ def check_tracker(new_place: Callable[[], TrackingBackend]) -> None:
 def check_attempts_are_one_run(place: TrackingBackend) -> None:
     """Check that all attempts of a job, even killed and failed ones, are recorded as one run.
 
-    The run must have the points of all three attempts, each of them once.
+    The check makes three attempts. The run must have the points of all of them, each point once.
     """
     first = _started(place, 1)
     first.point(_epoch(0))

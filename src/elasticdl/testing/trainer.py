@@ -1,4 +1,4 @@
-"""Contract checks of `training.trainer.Trainer`, for any implementation."""
+"""Checks that any implementation of `training.trainer.Trainer` keeps the contract."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def check_evaluation_leaves_no_trace(create: Callable[[int], Trainer], batch: Ba
 def check_examples_are_those_of_the_batch(trainer: Any, batch: Batch) -> None:
     """Check that `evaluate_per_example` agrees with `evaluate` and `predict` on a batch.
 
-    Its metrics, its mean loss and its outputs must be the same up to rounding, and it must return
-    one value per example.
+    The metrics, mean loss and outputs of `evaluate_per_example` must be the same up to rounding. It
+    must return one value per example.
     """
     examined, metrics = trainer.evaluate_per_example(batch), trainer.evaluation_metrics
     states = (metrics.results(examined.states), metrics.results(trainer.evaluate(batch)))
@@ -116,7 +116,7 @@ def check_contributions_add_up(create: Callable[[int], Trainer], batch: Batch) -
 
 
 def check_parts_make_the_whole(create: Callable[[int], Trainer], parts: Sequence[Batch]) -> None:
-    """Check that summed gradients of batches of different sizes equal one step on all examples.
+    """Check that applying the summed gradients of batches equals one step on all their examples.
 
     Not part of `check_trainer`: it only holds if no layer draws random numbers or depends on other
     examples.
@@ -157,7 +157,7 @@ def _joined(parts: Sequence[Batch]) -> Batch:
 
 
 def check_nothing_to_add_is_no_update(create: Callable[[int], Trainer], batch: Batch) -> None:
-    """Check that applying a gradient sum over zero examples changes no weight or state."""
+    """Check that applying a gradient sum over zero examples leaves weights and state unchanged."""
     trainer = create(0)
     contribution, _ = trainer.gradients(batch)
     before = trainer.state()

@@ -38,12 +38,12 @@ def follow_job(
     """Start the trackers that a job requests, and send them its earlier events.
 
     Args:
-        events: The log that they will follow.
+        events: The log whose later events the trackers will receive.
         job: The job that starts.
         folder: The job's output, which this process has locked.
-        about: Description of this start for the trackers; see `attempt_of`.
-        step: The step that the job resumes from. Later events are not sent now, because the job
-            repeats these steps and sends the new events.
+        about: Description of this attempt for the trackers; see `attempt_of`.
+        step: The step that the job resumes from. Logged events of later steps are not sent, because
+            the job repeats these steps.
 
     Raises:
         MissingExtraError: A package is not installed.
@@ -57,7 +57,7 @@ def follow_job(
 def follow_finished_job(
     events: FollowedLog, job: Job, folder: OutputFolder, attempt: int, step: int
 ) -> None:
-    """Send the events of a job that finished earlier to its trackers, unless they have them.
+    """Send all events of a finished job to its trackers, unless they already have them.
 
     This never makes the job fail: if a tracker is unreachable, only a note is shown.
 
@@ -65,7 +65,7 @@ def follow_finished_job(
         events: The log whose events are sent.
         job: The finished job.
         folder: The job's output, which this process has locked.
-        attempt: Number of this start of the job.
+        attempt: Number of the current attempt, from 1.
         step: The last step of the job.
     """
     if job.tracking is None or _is_tracked(job, job.tracking, folder):
@@ -86,7 +86,7 @@ def open_trackers(
     Args:
         tracking: The requested tracking options.
         folder: The output of the job, which this process has locked.
-        note: Function (message) that shows it to the user.
+        note: Function (message) that shows the message to the user.
 
     Raises:
         MissingExtraError: A package is not installed.
@@ -118,7 +118,7 @@ def attempt_of(
 
     Args:
         job: The job that starts.
-        number: Number of this start of the job, from 1.
+        number: Number of the attempt, from 1.
         definition: Definition of the job's model; None if it was not loaded.
         versions: Name of a package -> its version, for the tags. None: add no such tags.
     """
@@ -182,7 +182,10 @@ def _flat(prefix: str, values: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _history(log: Path, step: int) -> list[Event]:
-    """Read the logged events up to the step that a job resumes from; none for a new job."""
+    """Return the logged events up to `step`, from which a job resumes, and all its starts.
+
+    The result is empty for a new job.
+    """
     if step == 0:
         return []
     history = parse_events(log.read_bytes(), str(log))

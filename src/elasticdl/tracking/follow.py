@@ -4,9 +4,9 @@
                  -> a queue -> a thread -> each tracker
 
 An event that a tracker cannot accept now is queued and retried; one that it rejects permanently is
-dropped. Either is reported in a single note, and neither stops training: the event log contains
-everything, and the next start of the job sends it again. Only `track`, before training begins,
-raises errors.
+dropped. The first such failure is reported to the user. None of them stops training: the event log
+contains everything, and the next start of the job sends it again. Only `track`, before training
+begins, raises errors of trackers.
 
 Callers: `engines/attempt.py`, and sessions, which add tags and artifacts.
 """
@@ -38,7 +38,7 @@ _Update: TypeAlias = Callable[[Tracker], None]
 
 
 class Log(Protocol):
-    """The methods of an event log that `FollowedLog` uses; `event_file.EventLog` has them."""
+    """Interface to the event log that `FollowedLog` writes to; see `event_file.EventLog`."""
 
     @property
     def path(self) -> Path:
@@ -112,8 +112,8 @@ class FollowedLog:
         Args:
             trackers: The trackers. A second call, when an ended job resumes in the same process,
                 replaces the earlier trackers.
-            attempt: The start of the job.
-            history: The events in the log, without rolled-back ones.
+            attempt: Description of this attempt at the job.
+            history: The events that are already in the log, without rolled-back ones.
 
         Raises:
             TrackingError: A tracker cannot be reached, or rejects the run.
@@ -163,7 +163,7 @@ class FollowedLog:
         self._send(lambda tracker: tracker.artifact(path, folder))
 
     def end(self, status: RunStatus, error: str = "") -> None:
-        """Send the attempt's final status to the trackers; only the first call counts."""
+        """Send the attempt's final status to the trackers; later calls have no effect."""
         if not self._ended:
             self._ended = True
             self._send(lambda tracker: tracker.end(status, error))
@@ -205,7 +205,7 @@ class FollowedLog:
                         rested_s[number] = time.monotonic() + self._retry_s
 
     def _try(self, tracker: Tracker, waiting: deque[_Update]) -> None:
-        """Send queued updates to a tracker in order, until it cannot accept one now."""
+        """Send the queued updates to a tracker, in order; stop at one to retry later."""
         while waiting:
             try:
                 waiting[0](tracker)

@@ -267,7 +267,7 @@ class MlflowTracker:
         """Record the job's MLflow run in its output, so that later attempts continue this run.
 
         Args:
-            attempt: The start of the job.
+            attempt: Description of this attempt at the job.
             run_id: MLflow's id of the run; empty before MLflow has created it.
             mark: A unique tag of the run, by which it is found if this process dies before it has
                 stored the id.

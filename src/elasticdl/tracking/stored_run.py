@@ -1,6 +1,7 @@
 """Stored MLflow run: `tracking.json` in a job's output, so that later attempts continue the run.
 
-Callers: `mlflow.py` writes it; `create.py` reads whether a finished job was reported as finished.
+Callers: `mlflow.py` writes it. `create.py` reads it to see whether MLflow has recorded the end of a
+finished job.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class StoredRun:
         experiment: Name of the experiment.
         run_id: MLflow's id of the run; empty until it is known.
         mark: Unique tag of the run, by which an attempt finds the run if `run_id` is empty.
-        status: How the job ended, once MLflow knows; empty until then.
+        status: How the job ended, as MLflow has recorded it; empty until then.
     """
 
     job_id: str

@@ -62,7 +62,7 @@ class TensorBoardTracker:
         self._logged: dict[tuple[str, str], set[int]] = {}
 
     def start(self, attempt: TrackedAttempt) -> None:
-        """Delete the files of earlier attempts, whose points are sent again.
+        """Delete the files of earlier attempts, because their points are sent again.
 
         Raises:
             TrackingError: The folder cannot be written to.
@@ -157,7 +157,10 @@ _numbers = itertools.count()
 
 
 class _File:
-    """An event file of TensorBoard in a local or remote output; readers may watch it grow."""
+    """Appends records to a TensorBoard event file in a local or remote output.
+
+    TensorBoard can show the file while it grows.
+    """
 
     def __init__(self, folder: OutputFolder, name: str) -> None:
         # Named like TensorBoard's own files. TensorBoard reads files in the order of their names,

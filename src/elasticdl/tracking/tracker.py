@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 
 class RunStatus(enum.Enum):
-    """How an attempt ended; without a report of its end, a run continues to be shown as running."""
+    """How an attempt ended. If no end was recorded, the service still shows the run as running."""
 
     FINISHED = "FINISHED"
     FAILED = "FAILED"
@@ -65,10 +65,10 @@ class MetricPoint:
 
 @dataclass(frozen=True)
 class TrackedAttempt:
-    """Description of one start of a job for a tracker.
+    """Description of one attempt at a job (one start of it), which a tracker receives.
 
     Attributes:
-        number: Number of the start, from 1.
+        number: Number of the attempt, from 1.
         job_id: Id of the job, the same in all of its attempts.
         run_name: Display name of the run.
         params: The requested options, by name.
@@ -96,7 +96,7 @@ class Tracker(Protocol):
     * Two metrics never share a name, even if they are renamed.
     * The run's status is that of the last attempt: running after `start`, then as passed to `end`.
     * NaN and infinities do not prevent a point from being accepted.
-    * An attempt that ends without `end` leaves nothing behind that affects the next one.
+    * An attempt that was killed before `end` leaves nothing behind that disturbs the next one.
 
     After `start`, only one thread at a time calls a tracker.
     """

@@ -8,7 +8,8 @@
          |
     client/party.py            one party: its data, its trainer, its client state
 
-Neither side depends on the transport. The aggregator sees arrays and counts, never records.
+Neither the aggregator nor a party depends on the transport. The aggregator sees arrays and counts,
+never records.
 
 training.py    a federated job, from the claim on its output to its TrainedModel
 config/        YAML configs -> settings -> jobs; IBM FL's class names (`ibmfl_names.py`)

@@ -3,8 +3,8 @@
     claim the output -> copy the code -> define the model -> PARTIES -> the rounds -> publish
 
 This is the federated counterpart of `engines/run.py`. A serving aggregator repeats the last two
-steps on command (`aggregator_commands.py`). The callers pass in how to connect to the parties
-(`PARTIES`), and how to receive commands.
+steps at each command `train` (`aggregator_commands.py`). The callers pass functions that connect to
+the parties (`PARTIES`) and that receive commands.
 
 Callers: `simulate.py` and `flower/`.
 """
@@ -75,7 +75,8 @@ def train(
             the aggregator's own model; None means `trainer_for`.
         open_control: Function (function that answers some commands immediately) -> context manager
             that receives the user's commands and queues the others.
-        serves: Whether to train on command, and run until commanded to stop.
+        serves: Whether the aggregator keeps running between training runs: each user command
+            `train` starts one, and `stop` ends the aggregator.
         address: The address that parties connect to, for display.
 
     Raises:
@@ -166,7 +167,7 @@ class _Recorder:
         """Publish the global model as a TrainedModel, and record that the training run is done.
 
         Args:
-            one: The aggregator that has the model.
+            one: The aggregator whose global model is published.
         """
         model, trainer = one.trained()
         begun = self.begun
@@ -240,7 +241,7 @@ def _zeros(shapes: Any) -> Arrays:
 
 
 def _is_done(begun: Attempt) -> bool:
-    """Whether all rounds are done, and the model of the last one is published."""
+    """Return whether all rounds are trained, and the model of the last one is published."""
     assert begun.checkpoint is not None  # noqa: S101 - called only then
     assert begun.job.federation is not None  # noqa: S101 - a federated job
     step = begun.checkpoint.step

@@ -1,4 +1,4 @@
-"""Lets old code import from here what is now in `python/data/reader/data_reader.py`."""
+"""Lets old code import from here the names in `python/data/reader/data_reader.py`."""
 
 from __future__ import annotations
 

@@ -3,8 +3,9 @@
     train  --> keep(own)           the party's model is its own, of this round
     sync   --> take_over(global)   the party's model is the global one, of this round
 
-Both increment the same counter, so the later one is the party's model, even after a kill. If a
-party sent gradients, its checkpoint is not a model; its model is the global one that it received.
+Both number their checkpoints with one counter: the highest number marks the party's model, even
+after a kill. If the party sent gradients in a round, that checkpoint contains no model; the party's
+model is then the global one that it received.
 
 Callers: `party.py`; `simulate.py` has an implementation in memory.
 """
@@ -25,7 +26,7 @@ GRADIENTS = "gradients"
 
 @dataclass(frozen=True)
 class PartyModel:
-    """Identifies the model that a party has.
+    """Tells which model a party has, without its weights.
 
     Attributes:
         is_global: Whether it is the aggregator's model, unchanged; otherwise the party trained it.
@@ -65,11 +66,11 @@ class ClientState(Protocol):
         ...
 
     def keep(self, checkpoint: Checkpoint) -> None:
-        """Save the party's state after a round; the checkpoint's step is the round."""
+        """Save the party's own state after it trained in a round; the step is the round."""
         ...
 
     def take_over(self, checkpoint: Checkpoint) -> None:
-        """Save the global model after a round; the checkpoint's step is the round."""
+        """Save the global model of a round as the party's current one; the step is the round."""
         ...
 
     def current(self) -> CurrentModel | None:
@@ -77,7 +78,7 @@ class ClientState(Protocol):
         ...
 
     def which(self) -> PartyModel | None:
-        """Return which model `current` would return, without loading it; None without a model."""
+        """Return the current model's kind and round, without loading it; None if there is none."""
         ...
 
 
@@ -109,13 +110,13 @@ class DiskClientState:
         return found if found.metadata["history"] == history else None
 
     def keep(self, checkpoint: Checkpoint) -> None:
-        """Save the party's own state after a round."""
+        """Save the party's own state after it trained in a round."""
         self._store.save(self._numbered(checkpoint))
         if not checkpoint.metadata.get(GRADIENTS):
             self._which = PartyModel(is_global=False, round=checkpoint.step)
 
     def take_over(self, checkpoint: Checkpoint) -> None:
-        """Save the global model after a round, as the party's current model."""
+        """Save the global model of a round as the party's current model."""
         self._synced.save(self._numbered(checkpoint))
         self._which = PartyModel(is_global=True, round=checkpoint.step)
 
@@ -128,7 +129,7 @@ class DiskClientState:
         return latest(_newest(self._store), _newest(self._synced))
 
     def which(self) -> PartyModel | None:
-        """Return whether the current model is global or the party's own; None without a model."""
+        """Return the current model's kind and round, without loading it; None if there is none."""
         return self._which
 
     def _numbered(self, checkpoint: Checkpoint) -> Checkpoint:

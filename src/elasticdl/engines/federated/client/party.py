@@ -73,7 +73,7 @@ class _Opened:
     """Data and trainer of a party; reused while requests have the same batch size and seed.
 
     Attributes:
-        way: Batch size and seed.
+        way: Batch size and seed with which the data were opened.
         context: The party's data, opened for training.
         trainer: The party's trainer.
         start: The trainer's initial state.
@@ -200,7 +200,7 @@ class Party:
     # --- the party's own commands -----------------------------------------------------------
 
     def restored(self) -> tuple[CurrentModel, TrainingContext, Trainer]:
-        """Return the party's current model, the data, and a trainer with the model's weights.
+        """Return the party's model, data, and trainer loaded with the model, for user commands.
 
         The trainer is the one that serves requests: use it only until the next request.
 
@@ -394,16 +394,16 @@ class Party:
     def _measured_before(
         self, request: RoundRequest, context: TrainingContext, trainer: Trainer
     ) -> MetricStates:
-        """Evaluate the global weights before training; return {} if that is not needed.
+        """Evaluate the global weights before training; return {} if no one uses the result.
 
-        It is needed if the aggregator requests it, or for the party's own metrics file.
+        The aggregator may request it, and the party's own metrics file may contain it.
         """
         recorded = self.recorder is not None and self.recorder.before_training
         asked = request.options.evaluate_before and self.shares_metrics
         return measured(context, trainer) if recorded or asked else {}
 
     def _shared(self, request: RoundRequest, evaluation: MetricStates) -> MetricStates:
-        """Return an evaluation if the aggregator requests it and the party shares it; else {}."""
+        """Return the evaluation to send: {} if it is not requested, or the party shares none."""
         return evaluation if request.options.evaluate_before and self.shares_metrics else {}
 
     def _record(
@@ -440,7 +440,7 @@ class Party:
 
 
 class _MetricsCommitter(InProcessCommitter):
-    """In-process committer that also sums the training metrics over all epochs of a round."""
+    """Commits steps as the in-process engine does, and sums their metrics over a whole round."""
 
     states: MetricStates
 
@@ -459,7 +459,7 @@ class _MetricsCommitter(InProcessCommitter):
 
 @dataclass(frozen=True, eq=False)
 class _Sum:
-    """Sums contributions in float64: in float32, a large sum would lose small contributions."""
+    """Sum of gradients over batches, in float64: a large float32 sum would lose small gradients."""
 
     buffer: np.ndarray[Any, Any]
     num_examples: int
@@ -471,7 +471,10 @@ class _Sum:
 
 
 class _NullSink:
-    """Discards the loop's events and checkpoints: the party saves one checkpoint per round."""
+    """Event log and checkpoint store that discard everything that the training loop passes.
+
+    A party writes no events, and saves one checkpoint per round itself.
+    """
 
     def write(self, event: Event) -> None:
         """Discard the event."""

@@ -59,7 +59,7 @@ class MetricsFile:
         Args:
             history: ID of the training run that the round belongs to.
             number: The round.
-            trainer: Its metrics compute values from the metric states.
+            trainer: Trainer of the model; its metrics turn the metric states into values.
             training: Metric states of the round's training.
             before: Metric states of the global weights, evaluated before training; empty if the
                 config does not request them.

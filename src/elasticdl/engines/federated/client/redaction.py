@@ -1,6 +1,7 @@
 """Redaction of error messages before they leave a party.
 
-An exception quotes the data that caused it: a row, a name, a path with a patient's number in it.
+An error message often quotes the data that caused it, such as a name or a path with a patient's
+number.
 The message that is sent to the aggregator keeps the words that describe the problem, without the
 data. When in doubt, a word is removed: the full message is in the party's own log.
 

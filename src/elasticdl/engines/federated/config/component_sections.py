@@ -1,4 +1,4 @@
-"""Reader for a section `model` that names a training session's components, and for their data.
+"""Reader for a section `model` that names components, and for the data that they read.
 
 Components are the classes that load the data and build the model, such as `data_loader_class`. The
 section is the session's config: it has the keys of `runs/NAME/config.yaml`, and the components
@@ -128,7 +128,7 @@ def check_data(section: Section, data: Data | None, model: ModelChoice | None) -
 
     Args:
         section: `data` of a config.
-        data: Its value; None if it is missing or already has a problem.
+        data: The data that the section describes; None if it is missing or already has a problem.
         model: The config's model; None if it has none.
     """
     if data is None or model is None:
@@ -199,6 +199,6 @@ def _folder(file: Path) -> Path:
 
 
 def minibatch_size_of(model: ModelChoice) -> int | None:
-    """Return the valid `batch_size` of a `model` section with components; None without one."""
+    """Return a model's `batch_size`; None if it has no components, or the value is not valid."""
     size: Any = model.written.get("batch_size") if model.has_components else None
     return size if isinstance(size, int) and not isinstance(size, bool) and size > 0 else None

@@ -122,7 +122,7 @@ def _num_parties(section: Section) -> int | None:
 
 
 def _params(section: Section, fusion: Fusion | None, preset: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the keys of `hyperparams.global` that have not been read yet as params of the fusion.
+    """Read the remaining keys of `hyperparams.global`: they must be valid params of the fusion.
 
     Problems are recorded in `section`.
 
@@ -163,7 +163,7 @@ def _check_enough(
     *,
     has_data: bool,
 ) -> None:
-    """Record problems and warnings if the fusion needs more parties, a higher quorum, or data."""
+    """Record a problem or a warning if parties, quorum or data do not suffice for the fusion."""
     needed = fusion.needs(params)
     if rounds.num_parties < needed:
         key = "byzantine_threshold"

@@ -263,7 +263,7 @@ RECORDER_NAMES = NameTable(
 
 
 def data_handler_problem(path: str) -> str | None:
-    """Explain why a data handler is not supported: it is one of IBM FL's own classes.
+    """Check whether a data handler is one of IBM FL's own classes, which are not supported.
 
     Args:
         path: The dotted path of the handler, as in a config.

@@ -37,8 +37,8 @@ def job_of(
         aggregator: The config.
         parties: The parties' configs, if known: the first provides the model if the aggregator's
             config has none.
-        num_rounds: Overrides the config.
-        output: Overrides the config.
+        num_rounds: Number of rounds; None means the number in the config.
+        output: Folder for the TrainedModel; None means the folder in the config.
         tracking: The experiment tracking of the job.
 
     Raises:
@@ -146,7 +146,9 @@ def _with_rate(reference: ModelReference, aggregator: AggregatorConfig) -> Model
 
 
 def simulated(parties: list[PartyConfig], aggregator: AggregatorConfig) -> list[SimulatedMember]:
-    """Return the parties to simulate: each with its own data and, if it differs, its own model.
+    """Return the parties to simulate, each with its data.
+
+    The field `model` is set only if the party's model differs from the aggregator's.
 
     Args:
         parties: The parties' configs.

@@ -79,7 +79,7 @@ _SECURE_AGGREGATION = (
 
 
 def role_of(path: str | Path) -> Role:
-    """Return whether a file is the config of an aggregator or a party; checks only section names.
+    """Return the role that a config is for, aggregator or party; only section names are checked.
 
     Raises:
         UsageError: The file cannot be read.

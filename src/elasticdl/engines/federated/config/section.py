@@ -50,13 +50,14 @@ class Notes:
 
 
 class Section:
-    """A section of a config, read key by key; see the module docstring.
+    """A section of a config, read key by key, so that all mistakes are reported together.
 
-    An invalid value is recorded as a problem, and then read as if the key were missing.
+    An invalid value is recorded as a problem, and then read as if the key were missing. `close`
+    records a problem for each key that was not read.
 
     Args:
-        values: Its values in the file; None if the file has no such section.
-        path: Its dotted key; empty for the whole file.
+        values: The section's values in the file; None if the file has no such section.
+        path: The section's dotted key; empty for the whole file.
         notes: Collects the problems and warnings.
         where: `file:line` of the section, or of the section that should contain it.
     """
@@ -101,7 +102,7 @@ class Section:
         self._notes.warnings.append(f"{self.where(key)}: {self._name(key)}: {_sentence(text)}")
 
     def missing(self, key: str, what: str) -> None:
-        """Record as a problem that a required key is missing; `what` describes what to write."""
+        """Record as a problem that a required key is missing; `what` advises what to write."""
         self.problem(key, f"is missing; {what}")
 
     def section(self, key: str) -> Section:
@@ -218,7 +219,7 @@ class Section:
         """Record a problem for each key in the section that has not been read.
 
         Args:
-            refused: Key of other software, such as IBM FL -> why it is not supported, what to do.
+            refused: Known but unsupported key, such as one of IBM FL -> the reason, and what to do.
             more: Names to suggest for unknown keys, besides the keys that were read.
         """
         for key in self._values:

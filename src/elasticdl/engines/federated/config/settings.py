@@ -57,11 +57,11 @@ class DataHandler:
 
 @dataclass(frozen=True)
 class Data:
-    """Source of the examples: records, a handler, or the folder of a `data_loader_class`.
+    """Source of the examples: records, a data handler, or the folder of a `data_loader_class`.
 
     Attributes:
-        uri: Location of the records to train on; at an aggregator, to evaluate on. None with a
-            handler or a folder.
+        uri: Location of the records to train on; at an aggregator, to evaluate on. None if a
+            handler or `data_dir` is given instead.
         validation_uri: Location of the records to evaluate on; None if there are none.
         handler: A user's class that returns the data; None without one.
         data_dir: Folder that the `data_loader_class` of a model reads, to train and to evaluate on;
@@ -149,7 +149,7 @@ class ModelChoice:
         spec: `model.spec`, if the model is a saved file; the reader of its format (a module in
             `dialects/`) interprets the contents. None if it is not a saved file.
         trust: `model.trust`: which parts of a saved file may be executed. It applies only to the
-            file of this config and is never sent.
+            saved file of this config, and is never sent to other machines.
         written: The whole section `model`, unchanged.
     """
 
@@ -233,7 +233,7 @@ class PartyConfig:
         data: Its own data, which never leaves it.
         aggregator: The address to connect to; None if it is not set, as for a simulation.
         tls: Its certificates; None if connections are not encrypted.
-        local_training: The kind that `local_training` names: "local", "gradients", "proximal" or
+        local_training: Kind of local training in the config: "local", "gradients", "proximal" or
             "own_weights". None: the kind that the aggregator requests.
         metrics_may_leave: `privacy.metrics`: whether its metrics are sent to the aggregator.
         recorder: Its own metrics file; None if it writes none.

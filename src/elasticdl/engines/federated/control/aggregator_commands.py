@@ -71,13 +71,13 @@ class Followed:
         self._reporter.started(title, total, unit, done)
 
     def advanced(self, done: int, facts: Mapping[str, str]) -> None:
-        """Forward to the job's reporter, and send the progress to the follower."""
+        """Forward to the job's reporter, and send the progress to the caller of `train`."""
         self._reporter.advanced(done, facts)
         text = ", ".join(f"{name} {value}" for name, value in facts.items())
         self._report(f"round {done:,} of {self._total:,}: {text}")
 
     def note(self, message: str) -> None:
-        """Forward to the job's reporter, and send the message to the follower."""
+        """Forward to the job's reporter, and send the message to the caller of `train`."""
         self._reporter.note(message)
         self._report(message)
 
@@ -92,7 +92,7 @@ class Followed:
 
 @dataclass(eq=False)
 class AggregatorCommands:
-    """Executes commands to an aggregator and reports its status; see the module docstring.
+    """Executes the user's commands to an aggregator when it is safe, and reports its status.
 
     Attributes:
         attempt: The current attempt at the job, with its output and its event log.
@@ -123,7 +123,10 @@ class AggregatorCommands:
     # --- in the listening thread ------------------------------------------------------------
 
     def at_once(self, verb: str, options: Facts) -> Facts | None:
-        """Answer `status` or reject an invalid command now; return None to queue a command.
+        """Answer `status` or reject an invalid command immediately.
+
+        Returns:
+            The result of `status`; None for any other valid command, which is then queued.
 
         Raises:
             OutputBusyError: The aggregator is already training, or stopping.
@@ -184,10 +187,10 @@ class AggregatorCommands:
         return "finishing" if one.phase == "training" and reached >= one.until else "training"
 
     def _refuse_to_train(self, config: str) -> None:
-        """Raise if `train` is not possible now.
+        """Raise an error if the command `train` is not possible now.
 
         Args:
-            config: The config's name as the caller gave it.
+            config: The config's name as the caller gave it, for the error message.
 
         Raises:
             OutputBusyError: The aggregator is training, or about to start or end training.
@@ -335,7 +338,8 @@ class AggregatorCommands:
             publish: Function (aggregator) that publishes the TrainedModel, and records it.
 
         Returns:
-            The exception of Ctrl-C or SIGTERM if that ended it while idle; None after `stop`.
+            The exception of Ctrl-C or SIGTERM if one arrived while the aggregator was idle; None
+            after the command `stop`.
 
         Raises:
             ElasticDLError: The aggregator cannot continue to serve.
@@ -421,8 +425,8 @@ class AggregatorCommands:
 
         Args:
             reached: The round that the global model has reached.
-            until: Last round of the previous training run. If that run is unfinished or not yet
-                published, it is completed first, unless `options` has `num_rounds`.
+            until: Last round of the previous training run. It is returned if that run is unfinished
+                or not yet published, unless `options` has `num_rounds`.
             options: Options of the command; `num_rounds` is a number of further rounds.
         """
         asked = options.get("num_rounds")

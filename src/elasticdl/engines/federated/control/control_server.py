@@ -130,13 +130,15 @@ class NoCommands:
 
 
 class Control:
-    """Listens for commands to this process; see the module docstring and `CommandQueue`.
+    """Receives commands to this process on a socket, and queues them for `take`.
+
+    A context manager: the socket exists only inside the `with` block.
 
     Args:
         folder: The process's own folder, on which it holds a lock.
         at_once: Function (verb, options) -> result of a command that can be answered immediately.
-            If it returns None, the command is queued for `take`. It is called in another thread;
-            an exception that it raises is sent to the command's sender.
+            If the result is None, the command is queued for `take`. The function is called in
+            another thread; an exception that it raises is sent to the command's sender.
     """
 
     def __init__(self, folder: Path, at_once: AtOnce) -> None:
@@ -263,7 +265,7 @@ def send_command(
 
 @dataclass(frozen=True)
 class _Address:
-    """The socket on which a process accepts commands, and its process ID."""
+    """Path of the socket on which a process accepts commands, and the ID of the process."""
 
     socket: Path
     pid: int

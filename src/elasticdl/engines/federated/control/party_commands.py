@@ -44,7 +44,7 @@ _AT_THE_AGGREGATOR = ("train", "sync")
 
 @dataclass(eq=False)
 class PartyCommands:
-    """Executes commands to a party and reports its status; see the module docstring.
+    """Executes the user's commands to a party between two requests, and reports its status.
 
     Attributes:
         config: The party's config file, for messages.
@@ -102,7 +102,10 @@ class PartyCommands:
     # --- in the listening thread ------------------------------------------------------------
 
     def at_once(self, verb: str, options: Facts) -> Facts | None:
-        """Answer `status` or reject an invalid command now; return None to queue a command.
+        """Answer `status` or reject an invalid command immediately.
+
+        Returns:
+            The result of `status`; None for any other valid command, which is then queued.
 
         Raises:
             OutputBusyError: The party is stopping.

@@ -1,4 +1,6 @@
-"""Status and results of a federation, as values; also the saved status if no process runs.
+"""Status of an aggregator or a party, and results of user commands, as values.
+
+If no process runs, the status is read from the saved files.
 
 Callers: `aggregator_commands.py` and `party_commands.py` create them, `elasticdl.federated` shows
 them.
@@ -56,7 +58,7 @@ class AggregatorStatus:
             `waiting for parties`, `idle`, `training`, `finishing` (after the last round),
             `stopping`.
         round: Number of rounds that produced the current model.
-        num_rounds: Number of rounds when training is complete.
+        num_rounds: Number of rounds after which training is complete.
         num_parties: Number of parties in the federation.
         parties: The known parties, by name.
         metrics: The latest metrics of the global model.
@@ -97,8 +99,9 @@ class PartyStatus:
         aggregator: The address that it connects to.
         num_examples: Number of its training examples; 0 if no process runs.
         num_answered: Number of requests answered since it was started.
-        last_asked: Its last request, such as `train, round 3`; empty if there was none.
-        last_asked_unix_s: Time of that request; 0 if there was none.
+        last_asked: The last request from the aggregator, such as `train, round 3`; empty if there
+            was none.
+        last_asked_unix_s: Time of that request, in seconds since 1970; 0 if there was none.
         model: `own` (trained by the party), `global` (synced), or empty if it has no model.
         model_round: Round of that model.
         pid: Process ID; 0 if no process runs, or it does not answer.

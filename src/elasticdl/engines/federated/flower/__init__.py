@@ -19,7 +19,7 @@ superlink.py   Flower's processes at the aggregator
 tls_proxy.py   the only port that is reachable from outside
 same_user.py   if there are no keys: refuses processes of other users
 unix_socket.py       Flower's commands on unix sockets, which other users cannot reach
-supernode.py   Flower's processes at a party, and why the aggregator refuses it
+supernode.py   Flower's processes at a party; explains why the aggregator refuses the party
 certificate_check.py   whether the aggregator can be reached, and its TLS certificate
 client_daemon.py   a party's own process
 prefork_server.py  forks a process for each message, as requested by prefork_client.py

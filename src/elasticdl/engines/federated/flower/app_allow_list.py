@@ -5,8 +5,8 @@ A malicious aggregator could thus run any Python code on every party. Two locks 
 
 1.  An archive is opened in this process only if it is our app (`flower_app.py`). Any other is
     refused before a byte of it is unpacked, and the aggregator receives the reason.
-2.  Modules are imported only from the locations in `sys.path` when the process started. Flower puts
-    the unpacked folder in front of them, but it is ignored.
+2.  Modules are imported only from the locations that `sys.path` had when the process started.
+    Flower adds the unpacked folder to `sys.path` later, so it is ignored.
 
 The first lock suffices as long as Flower unpacks with `zipfile`; the second as long as it imports
 with Python's import system. A foreign app could run only if Flower changed both, and a test with

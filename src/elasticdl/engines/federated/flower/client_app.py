@@ -40,7 +40,7 @@ def train(message: Message, context: Context) -> Message:
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Forward a request for the party's name to its process, and return the answer."""
+    """Forward a request for the party's name to the party's process, and return the answer."""
     del context
     return _forward(message, JOIN)
 

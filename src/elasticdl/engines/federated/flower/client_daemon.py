@@ -155,9 +155,10 @@ class ClientDaemon:
 
 
 def answering(name: str, answer: Callable[[RoundRequest], Reply | Refusal]) -> Answer:
-    """Adapt a function on requests to `ClientDaemon`, which passes and expects encoded messages.
+    """Wrap a function of requests, such as `Party.answer`, as the `answer` of a `ClientDaemon`.
 
-    Each request is decoded, and its answer encoded. An invalid request gets a refusal.
+    The returned function decodes the request and encodes the answer, because the daemon exchanges
+    encoded messages. It answers an invalid request with a refusal.
 
     Args:
         name: The party's name.

@@ -47,7 +47,7 @@ _QUIET = {
 
 
 class Child:
-    """A command that runs until `end` is called, and never outlives this process.
+    """Runs a command as a child process until `end` is called; it never outlives this process.
 
     Args:
         command: The command and its arguments.

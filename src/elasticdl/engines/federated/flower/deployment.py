@@ -72,7 +72,8 @@ def aggregate(
         host: The address that parties connect to.
         port: The port that parties connect to.
         tls: Certificates and public keys; None means unencrypted, and only on this machine.
-        serves: Whether to train on command, and run until commanded to stop.
+        serves: Whether the aggregator keeps running between training runs: each user command
+            `train` starts one, and `stop` ends the aggregator.
 
     Raises:
         UsageError: A file of its `tls_config` is missing, or is not a certificate.
@@ -126,8 +127,8 @@ def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **o
         job: The party's model and data.
         reporter: Shows progress and notes to the user.
         state: Folder for the party's client state.
-        **opens: Fields of the model's definition to replace: `open_source`, if the party's own code
-            reads its data.
+        **opens: Fields of the model's definition to replace: only `open_source`, if the party has
+            its own code that reads the data.
 
     Raises:
         OutputBusyError: Another process is already running this party.
@@ -238,14 +239,14 @@ class _SignalledError(BaseException):
 
 @contextlib.contextmanager
 def ended_by_signals(daemon: ClientDaemon) -> Iterator[Sequence[int]]:
-    """End a party immediately when a signal arrives, without saving the request in progress.
+    """Context manager that lets SIGINT and SIGTERM end a party without finishing its request.
 
     Args:
-        daemon: The client daemon, which runs in the block, in this thread.
+        daemon: The client daemon, which runs inside the `with` block, in this thread.
 
     Yields:
-        A list that receives the signal's number, if one arrives. The previous handlers are restored
-        when the signal arrives, and after the block.
+        A list, to which the number of an arriving signal is appended. The previous handlers are
+        restored when the signal arrives, and at the end of the block.
     """
     noted: list[int] = []
     before: dict[int, Any] = {}

@@ -84,9 +84,10 @@ class _PendingMessage:
 
 
 class Exchange:
-    """Sends messages to the parties and collects answers; see the module docstring.
+    """Sends messages to the parties through Flower, and collects their answers.
 
-    A context manager: it starts Flower on entry and ends it on exit.
+    A context manager: it starts Flower on entry and ends it on exit. It restarts a ServerApp that
+    died, and then sends the unanswered messages again.
 
     Args:
         superlink: The superlink; it is started and ended here.
@@ -178,8 +179,8 @@ class Exchange:
 
         Yields:
             A party's name, and the arrays and values of its answer. If `unanswered` is the only
-            value, it states why there is no answer. A party that does not answer in time yields
-            nothing.
+            value, it states why there is no answer. Nothing is yielded for a party that does
+            not answer in time.
 
         Raises:
             TrainingError: Flower could not be kept running.

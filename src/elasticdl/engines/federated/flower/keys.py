@@ -153,7 +153,7 @@ class PartyKeys:
 
 
 def _named(path: Path | None, key: str) -> Path:
-    """Return the file of an entry of `tls_config`, such as `ca_certificate`, if it exists."""
+    """Check that a file of `tls_config` is set and exists; return its path. `key` is its entry."""
     if path is None:
         raise UsageError(
             f"connection.info.tls_config.{key} is missing; it is required for encryption. Set it "
@@ -211,10 +211,11 @@ def make_keys(folder: Path, parties: Sequence[str], hosts: Sequence[str]) -> Non
     """Create the keys of a federation.
 
     Args:
-        folder: Created completely or not at all; see the module docstring for its contents.
+        folder: Folder for the key files: `ca.key`, and one subfolder to copy to each machine. It is
+            created completely or not at all.
         parties: Names of the parties.
-        hosts: Names and addresses by which parties reach the aggregator. The loopback ones
-            (localhost) always work.
+        hosts: Names and addresses by which parties reach the aggregator. Loopback names and
+            addresses, such as localhost, are added.
 
     Raises:
         UsageError: The folder exists; a name is invalid or given twice; no party or no host is

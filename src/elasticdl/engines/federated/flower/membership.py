@@ -4,7 +4,7 @@ Flower identifies nodes by numbers. With keys, a node belongs to the party for w
 registered. Without keys (on one machine), each new node receives one request for its name:
 
     online --request--> named --vanished--> forgotten
-                   '--> refused: an online node has this name; named when that node has vanished
+                   '--> refused: another online node has the name; named once that one vanished
 
 Callers: `exchange.py`.
 """
@@ -17,13 +17,13 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True)
 class Membership:
-    """The connected nodes and their names; see the module docstring.
+    """The Flower nodes that are connected, and the party that each belongs to.
 
     Attributes:
         registered: Node -> name of the party for which the node's key was registered. Empty without
             keys; only then do nodes receive requests for their names.
         online: The nodes that Flower reports as connected.
-        given: Node -> the name with which it answered such a request, in order of arrival.
+        given: Node -> the name with which it answered a request for its name, in order of arrival.
     """
 
     registered: Mapping[int, str] = field(default_factory=dict)

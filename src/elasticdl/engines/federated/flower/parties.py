@@ -30,7 +30,7 @@ class FlowerParties:
     """Parties that are connected through Flower; see `engines/federated/protocol/parties.py`.
 
     Args:
-        exchange: The exchange, whose `with` block has been entered; see `connected`.
+        exchange: Carries the messages; already started, as in `connected`.
     """
 
     def __init__(self, exchange: Exchange) -> None:
@@ -83,7 +83,7 @@ class FlowerParties:
 
 @contextlib.contextmanager
 def connected(superlink: Superlink) -> Iterator[FlowerParties]:
-    """Start Flower, yield its parties, and end Flower on exit.
+    """Context manager that starts Flower, yields the parties, and ends Flower on exit.
 
     Args:
         superlink: The superlink; it is started and ended here.

@@ -1,8 +1,9 @@
-"""Prefork client: run by Flower for each message; makes the prefork server fork, and waits.
+"""Prefork client: run by Flower for each message, it makes the prefork server fork a process.
 
     python -I -S prefork_client.py SOCKET ARGUMENTS ...
 
-It imports only a little of the standard library, so that it takes 20 ms.
+The forked process handles the message; this program waits, and ends with the same exit code. It
+imports only a little of the standard library, so that it starts in 20 ms.
 
 Callers: the script `flwr-clientapp` that `supernode.py` writes, by path.
 """
@@ -25,7 +26,7 @@ _POLL_S = 0.05
 
 
 def with_token(arguments: list[str]) -> list[str]:
-    """Replace the placeholder among the arguments by Flower's token, from the environment.
+    """Return the arguments with Flower's token in place of its placeholder.
 
     Other users can read a command line, so the token is passed in the environment; it is removed
     from this process's environment.

@@ -53,7 +53,7 @@ def serve(listener: socket.socket, command: Callable[[], object]) -> None:
 
 
 def _become(stream: socket.socket, command: Callable[[], object]) -> None:
-    """Run a command with the arguments from a stream; send its exit code and end the process."""
+    """In a forked process: run a command with received arguments, send its exit code, and end."""
     code = 1
     try:
         arguments = b""
@@ -76,7 +76,7 @@ def _become(stream: socket.socket, command: Callable[[], object]) -> None:
 
 
 def main() -> None:
-    """Allow only our app, import what it needs, and fork for each message from then on."""
+    """Allow only our app to run, import what it needs, and then fork a process per message."""
     app_allow_list.lock()
     unix_socket.patch_flower(COMMAND)
     listener = wire.listen(Path(sys.argv[1]))

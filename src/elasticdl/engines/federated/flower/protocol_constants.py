@@ -1,4 +1,4 @@
-"""Names shared by both ends of the two sockets; one end of each is in a Flower process.
+"""Names of messages and variables for the two sockets between our own processes and Flower's.
 
     aggregator's process  --PUSH, FORGET-->            server_app
                           <--NODES, ANSWER, FAILED, LOST--

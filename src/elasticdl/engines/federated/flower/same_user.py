@@ -32,7 +32,7 @@ class SameUserOnly:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward or refuse a request; see the ASGI specification."""
+        """Forward or refuse a request; the arguments are those of the ASGI specification."""
         if scope["type"] == "http" and user_of(scope["client"], scope["server"]) != os.getuid():
             await PlainTextResponse(REFUSAL, status_code=403)(scope, receive, send)
             return

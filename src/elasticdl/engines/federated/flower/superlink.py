@@ -66,13 +66,13 @@ _log = logging.getLogger("elasticdl")
 
 
 class Superlink:
-    """The aggregator's superlink and TLS proxy, kept running; see the module docstring.
+    """Starts the aggregator's superlink and TLS proxy, and restarts one that dies.
 
     Args:
         folder: Folder for the superlink's files; a federation must use the same one to resume.
         keys: Certificates and public keys; None means plain HTTP, and only on this machine.
         host: The address that parties connect to; the proxy listens on it.
-        port: Its port. 0: a free port.
+        port: The port that the proxy listens on. 0: a free port.
 
     Raises:
         UsageError: There are no keys, and the host is not a loopback address.

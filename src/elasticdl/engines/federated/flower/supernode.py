@@ -56,10 +56,10 @@ _log = logging.getLogger("elasticdl")
 
 
 class Supernode:
-    """A party's supernode, kept running and connected; see the module docstring.
+    """Starts a party's supernode, and restarts it if it dies or is refused.
 
     Args:
-        folder: Folder for the supernode's files; see the module docstring.
+        folder: Folder for the supernode's files: scripts, Flower's own folder and logs.
         address: HOST:PORT of the aggregator.
         keys: Keys of this party; None means plain HTTP, without authentication.
         socket_path: The socket of this party's own process, in a folder that only this user can
@@ -227,8 +227,8 @@ class Supernode:
         """Explain why the supernode ended, and whether to give up if that happens repeatedly.
 
         Returns:
-            A sentence for the user; and True if the aggregator has refused the supernode, or if it
-            ended before it was ever connected although the aggregator is reachable.
+            A sentence for the user, and whether to give up: True if the aggregator has refused the
+            supernode, or if the supernode was never connected although the aggregator is reachable.
         """
         reason = refusal(output, self._keys)
         if reason is not None:

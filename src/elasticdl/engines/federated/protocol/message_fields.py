@@ -1,6 +1,6 @@
-"""Checks for message fields: strict, because messages come from outside.
+"""Checks of the values in received messages: strict, because the sender may be malicious.
 
-This module has the rules for values; `messages.py` has the list of fields.
+This module has the rules for values; `messages.py` lists the fields and the rule of each.
 
 Callers: `messages.py`.
 """
@@ -80,7 +80,7 @@ def is_counts(value: object) -> bool:
 
 
 def is_architecture(value: object) -> bool:
-    """Whether a value is a mapping from names to (dtype, shape)."""
+    """Whether a value is a mapping from names of arrays to (dtype, shape)."""
     return is_mapping(value) and all(_is_form(form) for form in value.values())  # type: ignore[attr-defined]
 
 
@@ -92,7 +92,7 @@ def _is_form(value: object) -> bool:
 
 
 def is_example(value: object) -> bool:
-    """Whether a value describes the shapes and dtypes of an example that fits into memory.
+    """Whether a value describes shapes and dtypes of an example of at most 1 GiB, or is empty.
 
     Example:
         >>> is_example({"features": {"dtype": "float32", "shape": [28, 28]}, "labels": None})

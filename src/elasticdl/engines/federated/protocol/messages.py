@@ -8,7 +8,8 @@ or a pickle. Incoming messages are parsed strictly: an unknown or missing field,
 type, an unannounced array or another version raises `MessageError`, and no part of the message is
 used. `replies.py` decides whether a parsed reply can be used.
 
-This module does not know the transport: `flower/` packs both parts into its records.
+This module does not depend on the transport; `flower/` packs the arrays and the JSON values into
+its records.
 
 Callers: `party.py`, `aggregator.py`, `flower/`.
 """
@@ -116,11 +117,11 @@ class RoundRequest:
 
     Attributes:
         kind: What the party does: `join`: describe its examples and its model; `train`: train from
-            these weights; `evaluate`: evaluate them; `sync`: adopt them; `save`: write its model to
-            disk.
+            `weights`; `evaluate`: evaluate `weights`; `sync`: adopt `weights` as its model; `save`:
+            not used, a party refuses it.
         history: ID of the training run, from its first round to its last, including resumes.
         round: Number of the round, from 1; 0 before the first round.
-        weights: The global weights; empty for `join`, and for `save` of the party's own model.
+        weights: The global weights; empty for `join`.
         options: How the party trains and evaluates.
     """
 
@@ -155,10 +156,10 @@ class Reply:
         round: Round of the request.
         weights: Its trained weights, or gradients; empty for other kinds than `train`.
         num_examples: Number of its training examples.
-        training_metrics: Metric states of the local training, including `loss`; states of several
-            parties can be added.
+        training_metrics: Metric states of the local training, including `loss`. The sum of several
+            parties' states gives the metrics over all their records.
         evaluation_metrics: Metric states of the received weights, evaluated before training; they
-            can be added in the same way.
+            can be summed in the same way.
         metrics_stay_home: Whether the party's config does not share metrics
             (`privacy.metrics: false`); then both metrics are empty.
         architecture: Architecture of its model.

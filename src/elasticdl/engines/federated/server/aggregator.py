@@ -83,21 +83,22 @@ class GlobalModel:
 
 @dataclass
 class Aggregator:
-    """Runs the rounds of a federated training job; see the module docstring.
+    """Runs the rounds of a federated training job: sends requests, fuses replies, saves the model.
 
     Attributes:
         attempt: The attempt: the job, its output and its event log.
         parties: The parties that can receive requests.
-        create_trainer: Function (shapes of a party's examples) -> trainer of the job's model. It
-            defines what a party's model must look like, and turns metric states into metrics.
+        create_trainer: Function (shapes of a party's examples) -> trainer of the job's model. The
+            parties' models must have the same arrays as the trainer's model, and the trainer's
+            metrics turn the parties' metric states into values.
         metadata: Values to add to the metadata of every checkpoint.
-        measure: Function (trainer) -> metric states of its model on the aggregator's own data.
-            None: the aggregator has no data, and the parties evaluate.
+        measure: Function (trainer) -> metric states of the trainer's model on the aggregator's own
+            data. None: the aggregator has no data, and the parties evaluate.
         safe_point: Function () -> whether to stop training. Called while no request is in flight:
             between two rounds, and while waiting for parties.
         until: The last round to train; stored in the checkpoints.
         model: The current global model; None until a party has described its examples.
-        phase: What `run` is doing; "idle" outside of it.
+        phase: What `run` is doing; "idle" while it is not running.
         registry: Registry of the parties that take part; sends them requests.
     """
 
@@ -292,8 +293,7 @@ class Aggregator:
     def _evaluates_at_once(self) -> bool:
         """Whether to evaluate a model right after its round, not with the next round's training.
 
-        The value is True if the result may end training, or if the aggregator evaluates on its own
-        data.
+        True if the result may end training, or if the aggregator evaluates on its own data.
         """
         return self.measure is not None or self._federation.termination_accuracy is not None
 
@@ -317,8 +317,8 @@ class Aggregator:
         """Evaluate the global model now, at the parties and on the aggregator's own data.
 
         Returns:
-            Each party's metrics or why it has none, the metrics over all of their records, and
-            those on the aggregator's own data, empty if it has none.
+            Each party's metrics, or why it reports none; the metrics over all parties' records; and
+            the metrics on the aggregator's own data, empty if it has no data.
 
         Raises:
             UsageError: There is no global model yet.
@@ -343,7 +343,7 @@ class Aggregator:
         )
 
     def synced(self) -> Synced:
-        """Have the parties adopt the global model.
+        """Send the global model to the parties, which adopt it; return which have done so.
 
         Raises:
             UsageError: There is no global model yet.
@@ -386,7 +386,7 @@ class Aggregator:
         Args:
             model: The model.
             by_party: Metric states of the parties.
-            others: Metric states on the aggregator's own data.
+            others: Metric states of evaluations on the aggregator's own data.
         """
         metrics = self._results("evaluation_metrics", [*by_party.values(), *others])
         if not metrics or self._evaluated_round == model.round:
@@ -414,11 +414,11 @@ class Aggregator:
         return wanted is not None and float(model.metrics.get("val_accuracy", 0.0)) >= wanted
 
     def _results(self, which: str, states: list[MetricStates]) -> dict[str, Any]:
-        """Compute metrics over several parties from their metric states, which are summed first.
+        """Compute metrics from the sum of several metric states.
 
         Args:
             which: `training_metrics` or `evaluation_metrics`.
-            states: Metric states of the parties.
+            states: Metric states to sum, such as one mapping per party.
         """
         assert self.registry.trainer is not None  # noqa: S101 - a party has joined
         summed = add_states(states)

@@ -15,7 +15,9 @@ _MAX_ROUNDS = 8
 
 
 class Backoff:
-    """Skips a party for some rounds after it did not reply in time, for longer each time.
+    """Tells whether a round waits for a party that did not reply in time in an earlier round.
+
+    Each further round without a reply makes the backoff longer.
 
     Example:
         >>> silences = Backoff()

@@ -63,9 +63,9 @@ class ClientRegistry:
         federation: How many parties are needed, and how long to wait for them.
         parties: The parties that can receive requests.
         create_trainer: Function (shapes of a party's examples) -> trainer of the job's model.
-        options_for: Function of (number of the party, whether it evaluates) that returns how the
-            party trains.
-        needs: Minimum number of replies with which the fusion works, regardless of the quorum.
+        options_for: Function (number of the party, whether the party evaluates) -> options of the
+            party's training.
+        needs: Minimum number of replies that the fusion can combine, regardless of the quorum.
         joined: Party -> its reply to the join request.
         trainer: Trainer of the aggregator's own model; None before a party has joined.
         last: Party -> what it did in the last round, or why it was left out.

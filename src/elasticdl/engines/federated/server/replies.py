@@ -66,8 +66,8 @@ def problem_of_metrics(reply: Reply, training: Metrics, evaluation: Metrics) -> 
 
     Args:
         reply: A party's reply.
-        training: Training metrics of the aggregator's own model, which compute values from the
-            states.
+        training: Training metrics of the aggregator's own model. They are tried on the reply's
+            metric states.
         evaluation: Evaluation metrics of the aggregator's own model.
 
     Returns:

@@ -9,7 +9,7 @@ same split.
     shards      each party has only a few labels
     by_size     the same mixture, but different numbers of examples
 
-Labels are only compared with each other; this module does not see the examples.
+The splits use only which labels are equal, and their order. They do not see the examples.
 
 Callers: `init.py`, benchmarks.
 """

@@ -1,8 +1,8 @@
 """Processes that run the simulated parties: this process, or processes forked from it.
 
 A forked process has this process's imports and definitions from the start. Any free process can
-serve any party: the client state travels with the request and comes back with the reply, so all of
-it is in this process whenever a round is saved.
+serve any party: a party's client state is sent with the request and returned with the reply, so
+this process has all client states whenever a round is saved.
 
 Callers: `simulate.py`.
 """
@@ -34,7 +34,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def num_processes_for(definition: ModelDefinition, num_parties: int, asked: int | None) -> int:
-    """Choose the number of processes that run the parties; if several, each has one thread.
+    """Choose the number of processes that run the simulated parties.
+
+    Each of several processes has one thread.
 
     Args:
         definition: The model that the parties train.

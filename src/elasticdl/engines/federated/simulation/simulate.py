@@ -140,7 +140,7 @@ class _Trainers:
         self._made: dict[str, tuple[Trainer, State]] = {}
 
     def of(self, member: SimulatedMember) -> Callable[[TrainingContext], Trainer]:
-        """Return a function that takes a party's data and returns its trainer in initial state.
+        """Return a function that takes a party's data and returns a trainer in its initial state.
 
         Parties with the same model and shapes get the same trainer, so they must take turns.
         """
@@ -178,12 +178,12 @@ class InMemoryClientState:
         return found if found is not None and found.metadata["history"] == history else None
 
     def keep(self, checkpoint: Checkpoint) -> None:
-        """Store the party's own state after a round."""
+        """Store the party's own state after it trained in a round."""
         self.kept = {n: c for n, c in self.kept.items() if n == checkpoint.step - 1}
         self.kept[checkpoint.step] = self._numbered(checkpoint)
 
     def take_over(self, checkpoint: Checkpoint) -> None:
-        """Store the global model after a round, as the party's current model."""
+        """Store the global model of a round as the party's current model."""
         self._synced = self._numbered(checkpoint)
 
     def current(self) -> CurrentModel | None:
@@ -191,7 +191,7 @@ class InMemoryClientState:
         return latest(self.kept[max(self.kept)] if self.kept else None, self._synced)
 
     def which(self) -> PartyModel | None:
-        """Return whether the current model is global or the party's own; None without a model."""
+        """Return the current model's kind and round; None if the party has no model."""
         current = self.current()
         return None if current is None else current.which
 
@@ -201,7 +201,7 @@ class InMemoryClientState:
 
 
 class SimulatedParties:
-    """Parties simulated on this machine; see `parties.Parties`."""
+    """Passes the aggregator's requests to parties simulated on this machine; see `Parties`."""
 
     def __init__(
         self,
@@ -231,7 +231,7 @@ class SimulatedParties:
                 yield answer
 
     def state(self) -> tuple[Weights, dict[str, Any]]:
-        """Return the client states of all parties; see `parties.Parties`."""
+        """Return the client states of all parties, to save with the global model."""
         arrays: dict[str, Any] = {}
         values: dict[str, Any] = {}
         for name, memory in self._memories():
@@ -243,7 +243,7 @@ class SimulatedParties:
         return arrays, values
 
     def load_state(self, arrays: Weights, values: Mapping[str, Any]) -> None:
-        """Restore the client states that `state` returned."""
+        """Restore the client states that `state` returned before the simulation was resumed."""
         for name, memory in self._memories():
             if name not in values:
                 continue

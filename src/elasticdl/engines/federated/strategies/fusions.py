@@ -45,11 +45,11 @@ _KINDS = {"whole": "a whole number", "real": "a number"}
 
 @dataclass(frozen=True)
 class FusionParam:
-    """Describes a parameter of a fusion: its default and its allowed values.
+    """Description of a fusion's parameter: its default and its allowed values.
 
     Attributes:
         default: Default value.
-        kind: Type of its values: whole numbers, real numbers, or one of `choices`.
+        kind: Type of its values: whole number, real number, or one of the strings in `choices`.
         low: Lower bound.
         high: Upper bound, exclusive.
         above_low: Whether the lower bound is exclusive.
@@ -104,9 +104,10 @@ class Fusion:
             None if there is no such term.
         keeps_own_weights: Whether parties continue from their own weights, not the global ones.
         sends_gradients: Whether parties send the gradient over all their examples and do not train.
-        needs_score: Whether it needs the loss of weights on the aggregator's own data.
-        averages: Whether it needs only the mean of the parties' weights, not each party's. Central
-            differential privacy requires this.
+        needs_score: Whether it compares the parties by the losses of their weights on the
+            aggregator's own data.
+        averages: Whether it needs only the mean of the parties' weights, not the weights of each
+            party. Central differential privacy requires this.
     """
 
     name: str

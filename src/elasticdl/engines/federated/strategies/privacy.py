@@ -52,8 +52,8 @@ def system_noise(shape: tuple[int, ...]) -> Floats:
     """Draw standard normal numbers from the operating system's randomness.
 
     It uses the Box-Muller transform (1958, https://doi.org/10.1214/aoms/1177706645) on whole
-    arrays. It avoids a pseudorandom generator, because its state could be recovered: all parties
-    can see the noise of a weight that no party moved.
+    arrays. A pseudorandom generator would be unsafe: every party can see the noise that is added to
+    a weight that no party changed, and could compute the generator's state from it.
 
     Args:
         shape: Shape of the array.
@@ -82,8 +82,8 @@ def private_mean(
 
         w + mean over the parties of d * min(1, S / |d|) + noise of standard deviation z * S / n
 
-    The norm |d| is over all arrays of real numbers. Every party counts once, so that none can move
-    the mean by more than S / n.
+    The norm |d| is taken over all arrays of real numbers together. Every party counts once, so that
+    none can move the mean by more than S / n.
 
     Args:
         global_weights: The weights that the parties started from.
@@ -93,8 +93,8 @@ def private_mean(
 
     Returns:
         New arrays with the shapes and dtypes of the global weights. Arrays of whole numbers keep
-        their global values: a party's values would enter the model without noise. A variance that
-        the noise makes negative is set to 0.
+        their global values: a party's values would enter the model without noise. If the noise
+        makes a layer's moving variance negative, the variance is set to 0.
 
     Raises:
         AggregationError: The updates cannot be averaged (`updates.in_order`).
@@ -147,10 +147,10 @@ def _clipping_factor(
 def privately(
     fusion: Fusion, privacy: CentralPrivacy, noise: Noise = system_noise
 ) -> Callable[..., Fused]:
-    """Wrap a fusion so that it sees only a private mean of the parties.
+    """Wrap a fusion so that it receives only the private mean of the parties' weights.
 
     Returns:
-        A function with the signature of `Fusion.fuse`.
+        A function to call instead of `fusion.fuse`, with the same arguments.
 
     Raises:
         AggregationError: The fusion needs more than the mean of the parties' weights.

@@ -96,8 +96,8 @@ def coordinate_median(
         global_weights: The weights that the parties started from.
         updates: One per party, in any order.
         state: Returned unchanged: this fusion has no state.
-        byzantine_threshold: Number of parties that may lie if data differ; see
-            `nearest_neighbor_mixing`. 0 means no mixing.
+        byzantine_threshold: Number of parties that may lie even if the honest parties' data differ.
+            Above 0, each update is first mixed with its nearest ones (`nearest_neighbor_mixing`).
 
     Returns:
         Arrays with the shapes and dtypes of the updates; `chosen` has all parties.
@@ -127,17 +127,17 @@ def trimmed_mean(
     """Return the element-wise mean over the parties, without the highest and lowest values.
 
     Yin et al., 2018, algorithm 1, option II (https://arxiv.org/abs/1803.01498). Of n parties,
-    beta * n are left out at each end, rounded down, but at least one if there are three or more:
-    otherwise it would silently be a plain mean. The number of parties that may lie equals the
-    number left out at one end.
+    beta * n (rounded down) are left out at each end; with three or more parties and beta above 0,
+    at least one, so that the result is not silently a plain mean. The number of parties that may
+    lie equals the number left out at one end.
 
     Args:
         global_weights: The weights that the parties started from.
         updates: One per party, in any order.
         state: Returned unchanged: this fusion has no state.
         beta: Fraction of the parties left out at each end; below 0.5. 0 is `iter_avg`.
-        byzantine_threshold: Number of parties that may lie if data differ; see
-            `nearest_neighbor_mixing`. 0 means no mixing.
+        byzantine_threshold: Number of parties that may lie even if the honest parties' data differ.
+            Above 0, each update is first mixed with its nearest ones (`nearest_neighbor_mixing`).
 
     Returns:
         Arrays with the shapes and dtypes of the updates; `chosen` has all parties.
@@ -184,7 +184,7 @@ def geometric_median(
     smoothing: float,
     byzantine_threshold: int = 0,
 ) -> Fused:
-    """Return the geometric median: the weights with the least mean distance to the parties' own.
+    """Return the geometric median: the point with the least mean distance to the parties' weights.
 
     RFA (Pillutla et al., 2022, algorithms 1 and 2, https://arxiv.org/abs/1912.13445): smoothed
     Weiszfeld, each party counted by its number of examples. The result is robust if the lying
@@ -196,8 +196,8 @@ def geometric_median(
         updates: One per party, in any order.
         state: Returned unchanged: this fusion has no state.
         smoothing: Lower bound of the distances in the divisions; the paper's nu.
-        byzantine_threshold: Number of parties that may lie if data differ; see
-            `nearest_neighbor_mixing`. 0 means no mixing.
+        byzantine_threshold: Number of parties that may lie even if the honest parties' data differ.
+            Above 0, each update is first mixed with its nearest ones (`nearest_neighbor_mixing`).
 
     Returns:
         Arrays with the shapes and dtypes of the updates; `chosen` has all parties.
@@ -218,18 +218,18 @@ def geometric_median(
 
 
 def weiszfeld_shares(squared: Floats, counted: Floats, smoothing: float) -> Floats:
-    """Compute a weight for each point, so that the weighted mean is the geometric median.
+    """Compute one share per point, so that the mean with these shares is the geometric median.
 
     This is Weiszfeld's algorithm on distances between the points instead of their coordinates, so
     that the cost of an iteration does not depend on the number of dimensions.
 
     Args:
         squared: float64[points, points]: squared distances between the points.
-        counted: Weight of each point in the geometric median; the weights sum to 1.
+        counted: How much each point counts, such as its fraction of the examples; sums to 1.
         smoothing: Lower bound of the distances in the divisions.
 
     Returns:
-        One weight per point, summing to 1.
+        One share per point; the shares sum to 1.
     """
     # If one point has more than half of the weight, it is the median. The steps only approach it,
     # so they end when they hardly change the weights.

@@ -1,4 +1,4 @@
-"""Fusions that use only selected parties' updates, so that arbitrary other updates do no harm.
+"""Fusions that use the updates of selected parties only, so that bad updates do no harm.
 
 The number of parties that may be Byzantine (may lie) is a param, and each function documents how
 many parties it needs to tolerate them. No function uses `num_examples`, because a party can lie

@@ -53,7 +53,7 @@ def fedavgm(
         global_weights: The weights that the parties started from.
         updates: One per party, in any order.
         state: v by parameter, as the last round returned it; empty in the first.
-        learning_rate: The server's.
+        learning_rate: Learning rate of the server's step.
         momentum: Fraction of v that is kept from one round to the next.
 
     Returns:
@@ -89,7 +89,7 @@ def fedadagrad(
     """Update the global weights by an Adagrad step on the parties' mean change.
 
     FedAdagrad (Reddi et al., 2021, algorithm 2, https://arxiv.org/abs/2003.00295). Like `fedadam`,
-    with v + d² as the next v. Arguments (without `beta_2`), results and errors are the same.
+    but the next v is v + d². Arguments (without `beta_2`), results and errors are the same.
 
     Example:
         >>> north = PartyUpdate("north", {"w": np.float64([1.0])}, num_examples=1)
@@ -119,7 +119,7 @@ def fedadam(
     """Update the global weights by an Adam step on the parties' mean change.
 
     FedAdam (Reddi et al., 2021, algorithm 2, https://arxiv.org/abs/2003.00295). With d the mean of
-    (a party's weights - global weights), counted by examples:
+    (a party's weights - global weights), each party counted by its number of examples:
 
         m = beta_1 * m + (1 - beta_1) * d              0 before the first round
         v = beta_2 * v + (1 - beta_2) * d²             epsilon² before the first round
@@ -129,7 +129,7 @@ def fedadam(
         global_weights: The weights that the parties started from.
         updates: One per party, in any order.
         state: m and v by parameter, as the last round returned them; empty in the first.
-        learning_rate: The server's.
+        learning_rate: Learning rate of the server's step.
         beta_1: Fraction of m that is kept from one round to the next.
         beta_2: Fraction of v that is kept from one round to the next.
         epsilon: Degree of adaptivity, the paper's tau: the larger, the less adaptive.
@@ -170,7 +170,7 @@ def fedyogi(
     """Update the global weights by a Yogi step on the parties' mean change.
 
     FedYogi (Reddi et al., 2021, algorithm 2, https://arxiv.org/abs/2003.00295). Like `fedadam`,
-    with v - (1 - beta_2) * d² * sign(v - d²) as the next v. Arguments, results and errors are the
+    but the next v is v - (1 - beta_2) * d² * sign(v - d²). Arguments, results and errors are the
     same.
 
     Example:
@@ -203,8 +203,8 @@ def _adaptive(
         updates: One per party, in any order.
         state: State of the optimizer.
         rates: Learning rate, beta_1, epsilon.
-        variance: Function (second moment, squared change) -> new second moment; differs between the
-            three optimizers.
+        variance: Function (v, d²) -> next v, in the symbols of `fedadam`; only this differs between
+            the three optimizers.
     """
     learning_rate, beta_1, epsilon = rates
 
@@ -246,9 +246,9 @@ def _stepped(
 
 
 def _remembered(state: FusionState, what: str, name: str, like: Floats, first: float) -> Floats:
-    """Return one quantity of the optimizer's state for a parameter, such as its momentum.
+    """Return a quantity that the optimizer stores for a parameter, such as its momentum.
 
-    In the first round, when there is no state, return an array filled with `first`.
+    In the first round, when nothing is stored, return an array filled with `first`.
 
     Args:
         state: The fusion's state; empty in the first round.

@@ -226,10 +226,9 @@ def _sum(updates: Sequence[PartyUpdate], shares: Floats, name: str) -> Floats:
 
 
 def by_name(updates: Sequence[PartyUpdate], fused: Callable[[str], Floats]) -> dict[str, Array]:
-    """Build the next global weights array by array.
+    """Build the next global weights: call `fused` for each array of real numbers, and round.
 
-    Arrays of real numbers are fused and rounded; arrays of whole numbers are copied. If there is
-    only one update, all its arrays are copied.
+    Arrays of whole numbers are copied. If there is only one update, all its arrays are copied.
 
     Args:
         updates: The result of `in_order`: checked, and sorted by party. Arrays of whole numbers are
@@ -256,7 +255,7 @@ def rounded(name: str, values: Floats, dtype: np.dtype[Any]) -> Array:
     """Convert float64 numbers to another dtype.
 
     Raises:
-        AggregationError: A number does not fit, or was not finite.
+        AggregationError: A number is too large for the dtype, or is not finite.
     """
     with np.errstate(over="ignore"):
         array: Array = np.asarray(values).astype(dtype)
@@ -301,7 +300,7 @@ def equal_shares(ordered: Sequence[PartyUpdate]) -> Floats:
 
 
 def names_of(ordered: Sequence[PartyUpdate]) -> tuple[str, ...]:
-    """Return the names of the parties that sent the updates, for `Fused.chosen`."""
+    """Return the names of the parties that sent the updates, as a value of `Fused.chosen`."""
     return tuple(update.party for update in ordered)
 
 
@@ -309,8 +308,8 @@ def squared_distances(global_weights: Weights, updates: Sequence[PartyUpdate]) -
     """Return the pairwise squared distances between the parties' weights.
 
     They are computed between the changes to the global weights, in float64, each as a sum of
-    squared differences. (|x|² + |y|² - 2xy in float32 has an error of twenty times the distance
-    if weights are near 10 and changes near 0.001, and the result is negative.)
+    squared differences. The formula |x|² + |y|² - 2xy in float32 would be useless: for weights near
+    10 and changes near 0.001, its error is twenty times the distance, and it can be negative.
 
     Args:
         global_weights: The weights that the parties started from.
