@@ -282,7 +282,7 @@ def _number(tokens: _Tokens, token: Token) -> int | float:
 
 
 def _argument(tokens: _Tokens) -> Argument:
-    """Parse an entry of COLUMN: a column, a literal, a list, or a function of further entries."""
+    """Parse an entry of COLUMN: a column, a literal, a list, or a function with such arguments."""
     begin = tokens.here
     kind = tokens.peek_type()
     if kind == TokenType.L_BRACKET:
@@ -410,7 +410,7 @@ class _Tokens:
             raise self.error(f"Expected {expected}{self._found()}")
 
     def separated(self, item: Callable[[], Any]) -> list[Any]:
-        """Parse a comma-separated list with `item`, a parser of one entry; may end with a comma."""
+        """Parse comma-separated entries, each by a call of `item`; may end with a comma."""
         items = [item()]
         while self.accept(TokenType.COMMA):
             if self.is_done or self.peek().text.upper() in CLAUSES:

@@ -103,7 +103,7 @@ class Results:
             self._call.cancel()
 
     def to_tables(self) -> list[pa.Table]:
-        """Return one Arrow table per statement; statements without rows are left out.
+        """Return one Arrow table for each statement that returned rows.
 
         Raises:
             RemoteError: A statement failed.

@@ -13,8 +13,8 @@
 
 The functions are those of SQLFlow's language guide, section "Column clause"
 (https://github.com/sql-machine-learning/sqlflow/blob/develop/doc/language_guide.md). If a feature
-depends on the values of its column, such as on their vocabulary, it has an entry `derive`.
-`features.py` replaces the entry after the rows have been read.
+depends on the values of its column, for example on their vocabulary, it has an entry `derive`.
+`features.py` replaces this entry after the rows have been read.
 
 Used by `check.py`.
 """

@@ -5,7 +5,7 @@
 
 A `${VAR}` is allowed wherever a literal is. Inside quotes it is rejected, because a value cannot be
 quoted a second time there; `$${VAR}` means `${VAR}` itself. Comments stay unchanged. Each string
-literal is read back by the tokenizer of the database's dialect before the program runs.
+literal is tokenized in the database's dialect, to check that the result is the same string.
 
 Used by `notebook.py`.
 """

@@ -437,7 +437,7 @@ def until_cancelled(
 
 
 class watched:  # noqa: N801 - used as a function
-    """Context manager that lets an exception of the row source through unchanged.
+    """Context manager that passes on an exception of the row source unchanged.
 
     If the source raises while a driver iterates over the rows to write, some drivers raise an
     exception of their own instead. At the end of the block, the original one is raised.

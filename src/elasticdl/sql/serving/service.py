@@ -297,7 +297,7 @@ class _Outbox:
                 self._queue.put_nowait(None)
 
     def responses(self) -> Any:
-        """Generator that yields the responses; returns the error of the execution, or None."""
+        """Yield the responses; then return the error of the execution, or None after success."""
         while (response := self._queue.get()) is not None:
             yield response
         return self._failure
