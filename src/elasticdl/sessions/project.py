@@ -82,7 +82,7 @@ class SessionProject:
         """Return the training job of the session.
 
         Args:
-            num_epochs: Replaces the config's number.
+            num_epochs: Number of epochs. None: that of the config.
             workers: Number of training processes. None: train in this process.
             checkpoint_steps: Steps between checkpoints, as in `TrainingOptions`.
             tracking: Where to track it. None: do not track it.

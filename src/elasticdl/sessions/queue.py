@@ -87,7 +87,7 @@ class Queue:
 
     @property
     def changed(self) -> int:
-        """When the queue was last changed, in nanoseconds; another value means another change."""
+        """When the queue was last changed, in nanoseconds; every change sets another value."""
         with self._descriptor() as descriptor:
             return os.fstat(descriptor).st_mtime_ns
 

@@ -64,7 +64,8 @@ def run(
 
     Args:
         session: The session.
-        num_epochs: Replaces the config's number; a finished session is trained further.
+        num_epochs: Number of epochs in total. None: that of the config. With a higher number, a
+            finished session is trained further.
         workers: Training processes. None: train in this process.
         checkpoint_steps: Save a checkpoint every N steps. 0: decide by time, so that saving takes
             at most 1 % of the training time.

@@ -1,4 +1,4 @@
-"""State of a session, for users and for the process that runs it.
+"""State of a session: how far training, export and evaluation are, stored in its folder.
 
     queued --> running --> exported --> evaluated
                  |  ^

@@ -166,7 +166,7 @@ def audit(
 
 
 def unlogged_steps(steps: Ints, num_batches: Ints) -> Ints:
-    """Return, for each event in the log, how many batches are missing from it, at the least.
+    """Return, for each event in the log, the minimum number of batches that it fails to list.
 
     Each step trains on at least one batch. So if an event lists fewer batches than there were steps
     since the previous event, the difference is missing. With several workers, a step has several

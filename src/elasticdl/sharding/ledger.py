@@ -161,7 +161,7 @@ class Ledger:
     # --- transitions ----------------------------------------------------------------------
 
     def assign(self, ranks: Iterable[int]) -> Ledger:
-        """Return a ledger in which ranks without a lease have got one, as long as batches are left.
+        """Return a ledger with a lease for each rank that has none, as long as batches are left.
 
         Released leases are assigned first, then shards that no rank has had, then the rear halves
         of the longest leases of other ranks.

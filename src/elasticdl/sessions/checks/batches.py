@@ -1,6 +1,7 @@
 """Rules of the session check for a split's arrays and its declared sizes.
 
-The rules inspect arrays that were read before; callers also pass the user's code that made them.
+The rules inspect arrays that callers have read. Callers also pass the locations of the user's code
+that made the arrays, for the findings.
 """
 
 from __future__ import annotations

@@ -68,13 +68,13 @@ def error(what: str, where: object = "", fix: str = "") -> CheckFinding:
 def warning(what: str, where: object = "", fix: str = "") -> CheckFinding:
     """Return a finding that lets the session run, though probably not as intended.
 
-    `error` describes the arguments.
+    The arguments are those of `error`.
     """
     return CheckFinding(Severity.WARNING, what, str(where), fix)
 
 
 def info(what: str, where: object = "", fix: str = "") -> CheckFinding:
-    """Return a finding for information only; `error` describes the arguments."""
+    """Return a finding for information only; the arguments are those of `error`."""
     return CheckFinding(Severity.INFO, what, str(where), fix)
 
 

@@ -58,7 +58,7 @@ def _too_long(signum: int, frame: FrameType | None) -> NoReturn:
 
 @contextlib.contextmanager
 def without_side_effects() -> Iterator[None]:
-    """Context manager that keeps Python from writing `__pycache__`, and git its index."""
+    """Context manager in which Python writes no `__pycache__`, and git does not write its index."""
     bytecode, locks = sys.dont_write_bytecode, os.environ.get("GIT_OPTIONAL_LOCKS")
     sys.dont_write_bytecode = True
     os.environ["GIT_OPTIONAL_LOCKS"] = "0"

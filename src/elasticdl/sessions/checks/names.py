@@ -186,7 +186,7 @@ def can_be_imported(name: str, source: Path) -> bool:
 
 
 def _unguarded(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements that an import always executes: those outside of `try` and `if`."""
+    """Yield the statements that an import always executes: none in `try`, `if` or functions."""
     for node in body:
         yield node
         if isinstance(node, (ast.With, ast.ClassDef)):

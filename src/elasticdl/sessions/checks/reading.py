@@ -88,7 +88,7 @@ def read_epoch(reading: PipelineReader) -> Generator[CheckFinding, None, Read]:
 
 
 def third_parts(split: Split, places: Places) -> Generator[CheckFinding, None, list[Any] | None]:
-    """Return the ids of a split's examples, or their weights: the third part of `(x, y, id)`.
+    """Return the third part of each example of a split: its id in `(x, y, id)`, or its weight.
 
     Reads the declared number of examples, or fewer if a time limit is reached.
 
