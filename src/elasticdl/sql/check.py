@@ -388,7 +388,7 @@ def _unlike_classes(name: str, given: Mapping[str, Any]) -> str:
 
     Args:
         name: The parameter to check.
-        given: All parameters in the statement, to compare the lengths of the two.
+        given: All parameters in the statement: `class_counts` needs one number for each class.
     """
     classes, counts = given.get("classes"), given.get("class_counts")
     try:

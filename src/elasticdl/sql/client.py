@@ -267,7 +267,7 @@ def _items(responses: Iterable[sqlflow_pb2.Response], hint: str) -> Iterator[Ite
 def _errors(hint: str) -> Iterator[None]:
     """Context manager that converts gRPC errors to `RemoteError`.
 
-    The hint is added if one side seems to use TLS and the other does not.
+    The text `hint` is added to the message if the cause may be missing or unexpected TLS.
     """
     try:
         yield
