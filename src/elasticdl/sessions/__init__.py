@@ -14,6 +14,6 @@ submit.py         a session of a pushed commit
   queue.py          waiting submissions, as files and locks
   runner.py         the process that works through the queue
   ray_job.py        the process that represents a session run by the cluster
-orchestrator.py   `run`, for callers in Python
+orchestrator.py   the class `Orchestrator`, to run a session from Python
 trainer.py        training on generators in a notebook
 """

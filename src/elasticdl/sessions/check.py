@@ -6,8 +6,8 @@
 The check consists of groups (`GROUPS`), one for each subject such as the config or the training
 data. Each group yields findings and stores its results for the following groups. A group that lacks
 the results it needs is skipped, and reported as skipped. An error in user code ends its group, not
-the check. Generators, and everything else that draws random numbers or was partly read, are created
-again for each use, as for training.
+the check. As for training, generators and other objects that draw random numbers or are partly read
+are created again for each use.
 
 The rules are in `checks/`; this module has their order and time limits.
 """
@@ -120,7 +120,7 @@ def _group(
 
 
 def _add(context: CheckContext, found: list[CheckFinding], finding: CheckFinding) -> None:
-    """Add a finding to `found`, unless the check has already reported its cause.
+    """Add a finding to `found`, unless it repeats an earlier one or results from an undefined name.
 
     Args:
         context: Contains the messages and the undefined names that were reported so far.

@@ -3,7 +3,7 @@
     copy aside --> load in a new process --> same predictions for a batch? --> publish
                --> delete old checkpoints
 
-A run that dies at any point before publishing exports again.
+If a run dies before it has published the model, the next run exports it again.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def verify_command(probe: Path, models: Sequence[Path]) -> list[str]:
     """Return the command line that verifies exported models in a new process.
 
     Args:
-        probe: File with a batch and the outputs that the models must predict for it.
+        probe: File with a batch, and with the outputs that the models must predict for it.
         models: The exported models.
     """
     # Without -P, a `csv.py` in the user's folder would run in place of Python's own.
@@ -111,7 +111,8 @@ def copy_verified(
 ) -> dict[str, float]:
     """Copy exported models, and compare their predictions in a new process with the trainer's.
 
-    A `.keras` file that needs the user's classes is left out; `savedmodel` needs none.
+    A `.keras` file that fails, for example because it needs the user's classes, is left out; if
+    the SavedModel fails, that is an error.
 
     Args:
         models: Exported models, as a trainer writes them.
@@ -121,7 +122,7 @@ def copy_verified(
         name: Name of the session, for errors.
 
     Returns:
-        Name of each copied model -> largest difference of its predictions.
+        Name of each copied model -> largest difference between its predictions and the trainer's.
 
     Raises:
         TrainingError: The SavedModel cannot be loaded, or its predictions differ.

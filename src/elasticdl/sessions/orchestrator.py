@@ -1,4 +1,4 @@
-"""Python interface that runs a session: the class `Orchestrator`."""
+"""Python interface to run a session: the class `Orchestrator`."""
 
 from __future__ import annotations
 

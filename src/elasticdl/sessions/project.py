@@ -1,4 +1,4 @@
-"""Session project: the files of a session, the content of its config, and its training job.
+"""Reads the files of a session: its folders, its config, and the training job they describe.
 
     PROJECT/                     a repository
       src/                         the components (`src_code_path`)
@@ -40,7 +40,7 @@ class SessionProject:
     Attributes:
         name: Name of the run.
         project: The repository's folder.
-        config: Values of `config.yaml` and `--set`.
+        config: Values of `config.yaml`, with those replaced by `--set`.
         config_file: Path of `config.yaml`.
         data: Data folder.
     """
@@ -63,7 +63,7 @@ class SessionProject:
 
     @property
     def experiment(self) -> str:
-        """Name under which trackers group the project's sessions."""
+        """Experiment name under which trackers such as MLflow group the project's sessions."""
         return str(self.config.get("project_name") or self.project.name)
 
     @property
@@ -82,7 +82,7 @@ class SessionProject:
         """Return the training job of the session.
 
         Args:
-            num_epochs: Replaces the config's number.
+            num_epochs: Number of epochs. None: that of the config.
             workers: Number of training processes. None: train in this process.
             checkpoint_steps: Steps between checkpoints, as in `TrainingOptions`.
             tracking: Where to track it. None: do not track it.
@@ -132,7 +132,7 @@ def open_session(
         run_name: Name of the folder in `runs/`.
         project_root: The repository.
         data_dir: Data folder. None: `data_dir` of the config.
-        settings: `key=value` strings that replace values of the config; dots lead into sections.
+        settings: `key=value` strings that replace values of the config, such as `export.mode=max`.
 
     Raises:
         UsageError: There is no such session, or a setting is wrong.
@@ -215,7 +215,7 @@ def folder_of(project_root: str, run_name: str) -> Path:
 
 
 def session_names(project_root: str) -> list[str]:
-    """Return the names of a project's sessions.
+    """Return the names of a project's sessions, the folders in `runs/`.
 
     Raises:
         UsageError: The project has no folder `runs`.

@@ -8,9 +8,9 @@
       ID/.process            a lock that its process holds as long as it lives
       ID/project/            the commit, checked out; the session writes to runs/NAME in it
 
-A process that changes a submission briefly holds the queue's lock. The kernel knows whether a
-session's process lives, because the process inherits the lock in `.process` when it is started. So
-this is known even if the runner died before it could record the process ID.
+A process that changes a submission briefly holds the queue's lock. A session's process inherits the
+lock in `.process` when it is started, and the kernel releases it when the process ends. So the lock
+shows whether the process is alive, even if the runner died before it could record the process ID.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Queue:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the queue against changes by other processes; waits for the lock.
+        """Context manager that locks the queue against changes by other processes.
 
         Raises:
             OutputError: There is no home, or its disk does not support locks.
@@ -87,7 +87,7 @@ class Queue:
 
     @property
     def changed(self) -> int:
-        """Time of the latest change of the queue, in nanoseconds; every change sets a new one."""
+        """When the queue was last changed, in nanoseconds; every change sets another value."""
         with self._descriptor() as descriptor:
             return os.fstat(descriptor).st_mtime_ns
 
@@ -105,19 +105,19 @@ class Queue:
         return self.home / name
 
     def all(self) -> list[Submission]:
-        """Return all submissions in queue order.
+        """Return all submissions in queue order, the earliest first.
 
         Raises:
-            OutputError: The file of one cannot be read.
+            OutputError: A submission's file cannot be read.
         """
         found = [self.read(file.parent.name) for file in self.home.glob(f"*/{_FILE}")]
         return sorted(found, key=lambda one: (one.submitted, one.id))
 
     def find(self, name: str) -> Submission:
-        """Return the submission with this id, or the only one whose id starts with it.
+        """Return the submission whose id is `name`, or else the only one whose id starts with it.
 
         Raises:
-            UsageError: There is no such submission, or more than one.
+            UsageError: There is no such submission, or several ids start with it.
             OutputError: The submission's file cannot be read.
         """
         known = sorted(file.parent.name for file in self.home.glob(f"*/{_FILE}"))
@@ -169,9 +169,10 @@ class Queue:
     # --- processes ------------------------------------------------------------------------
 
     def new_process_lock(self, submission: Submission) -> int:
-        """Lock `.process`, to show that a submission's process is alive; return the descriptor.
+        """Lock `.process` for the process of a submission to be started; return the descriptor.
 
-        The process inherits the descriptor and thereby the lock; the caller closes its own copy.
+        The new process inherits the descriptor, and with it the lock, which shows that the process
+        is alive. The caller closes its own copy.
         """
         path = self.folder(submission.id) / _PROCESS
         # A new file each time: a forked child that outlives its session keeps the old one.
@@ -199,16 +200,16 @@ class Queue:
             os.close(descriptor)
 
     def settled(self, submission: Submission) -> Submission:
-        """Return a submission with its final state if its process has ended without recording it.
+        """Return a submission, corrected if its state is `running` but its process has ended.
 
-        A submission that is not running, or whose process is alive, is returned unchanged.
+        Its new state is then final, or `interrupted`. The file of the submission is not changed.
         """
         if submission.state is not SessionState.RUNNING or self.lives(submission):
             return submission
         return submission.ended(None, self.status(submission))
 
     def status(self, submission: Submission) -> SessionStatus:
-        """Return the status of a submission's session; an empty one if it cannot be read."""
+        """Return the status of a submission's session; an empty status if it cannot be read."""
         try:
             return read_status(submission.session_folder(self.folder(submission.id)))
         except OutputError:
@@ -272,7 +273,7 @@ class Queue:
         return 0
 
     def last_words(self, submission: Submission) -> str:
-        """Return the error that a submission's process ended with, or the last line it printed."""
+        """Return the last error that a submission's process printed, else its last line or ""."""
         with contextlib.suppress(FileNotFoundError), self.log(submission).open("rb") as log:
             log.seek(max(0, self.log_size(submission) - _TAIL_BYTES))
             printed = log.read().decode(errors="replace").strip()
@@ -286,8 +287,8 @@ class Queue:
         Args:
             submission: The submission.
             offset: Number of bytes to skip.
-            follow: Continue until the submission has ended; yields empty bytes now and then, so
-                that the caller can do other work.
+            follow: Whether to continue until the submission has ended. If so, empty bytes are
+                yielded now and then, so that the caller can do other work.
 
         Raises:
             OutputError: The file of the submission cannot be read.

@@ -5,9 +5,9 @@ The queue treats this process as the process that runs the session.
     runner --> this process --> a job on the cluster: session run ... >> HOME/ID/session.log
                  SIGTERM, job stopped <-- cancel
 
-Folder, log and states are the same as for any submission, so the machines of the cluster must have
-the queue's folder (HOME) under the same path. If this process is killed, the job continues, and the
-next process waits for it.
+The submission has the same folder, log and states as any other. So the machines of the cluster must
+have the queue's folder (HOME) under the same path. If this process is killed, the job continues,
+and the next process waits for it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def entrypoint(folder: Path, session: Sequence[str]) -> str:
 
     Args:
         folder: Folder of the submission.
-        session: Command of the session; its interpreter need not exist on the cluster.
+        session: Command of the session. If its interpreter does not exist on the cluster, `python3`
+            runs it instead.
     """
     project, log = folder / PROJECT, folder / LOG_FILE
     missing = (
@@ -153,12 +154,13 @@ def _job(client: Any, folder: Path, session: Sequence[str]) -> str:
 
 
 def _end_of(client: Any, job: str, asked_to_end: Sequence[int]) -> Any:
-    """Wait for the end of a Ray job, stopping it if requested; return Ray's details of the job.
+    """Wait until a Ray job has ended, or stop it if requested; return Ray's details of the job.
 
     Args:
         client: Ray's job client.
         job: ID of the job.
-        asked_to_end: Becomes non-empty, in a signal handler, when the job should be stopped.
+        asked_to_end: Signals received so far, added by a signal handler. If there is one, the job
+            is stopped.
 
     Raises:
         TrainingError: The cluster no longer answers.

@@ -3,9 +3,9 @@
     reports/validation.parquet  .html   validation_report.csv  validation_report_summary.csv
     reports/test.parquet        .html   eval_report.csv        eval_report_summary.csv
 
-The user's generators are read once, preprocessed and batched by the user's code; its batches are
-split into examples, and the model's batches are built here. Rows and ids come from the user;
-`evaluation/` computes the values of a row.
+The user's code generates, preprocesses and batches the data, once. This module splits its batches
+into examples with ids, and builds the batches for the model. `evaluation/` computes the row of
+values of each example.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ _PICTURES_S = 30.0
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Some examples of a split, in the form that the model takes.
+    """Some examples of a split, stacked as one batch for the model.
 
     Attributes:
         ids: Ids of the examples.
         features: Input of the model.
         labels: Labels for the evaluation functions.
-        weights: One per example; None if there are none.
+        weights: Sample weights, one per example; None if there are none.
     """
 
     ids: Sequence[Any]
@@ -179,7 +179,7 @@ def batches(
         reporter: Receives a note if there are more examples than declared.
 
     Raises:
-        DataError: There are fewer than declared.
+        DataError: There are fewer examples than declared.
         DefinitionError: An example or its id is not as required.
     """
     examples = Stream(_SEED).drawn(lambda: _examples(split, name))
@@ -225,9 +225,9 @@ def _examples(split: Split, name: str) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def _of_one_shape(examples: Iterator[Any]) -> Iterator[list[Any]]:
-    """Group successive examples into lists of equal shapes, which can be stacked as a batch.
+    """Group successive examples of equal shapes into lists, each of which can become a batch.
 
-    Shapes may differ, because the user's code may pad each of its batches to another length.
+    Shapes can differ between examples, because user code may pad each batch to another length.
     """
     shapes = None
     some: list[Any] = []
@@ -275,18 +275,18 @@ def _weights(thirds: Sequence[Any]) -> Any:
 
 
 def _pictures(table: Report, split: Split) -> Callable[[int, str], Any]:
-    """Return a function that looks up pictures of each metric's worst examples for a report.
+    """Return a function that looks up the pictures of the worst examples, to show in a report.
 
-    At its first call it reads the split once more, up to the last of these examples or to a time
-    limit.
+    At its first call, it reads the split once more for the worst examples of each metric. It stops
+    after the last of them, or at a time limit.
 
     Args:
         table: The report, which determines the worst examples.
         split: The split that was evaluated.
 
     Returns:
-        A function (row, id of the example) -> raw x of this row; None if x is not an array, or the
-        row was not read.
+        A function (row, id of the example) -> unprocessed x of this row; None if x is not an array,
+        or the row was not read.
     """
     found: dict[int, Any] = {}
     asked = False

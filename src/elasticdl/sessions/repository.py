@@ -37,7 +37,7 @@ class WorkingTree:
 
     Attributes:
         top: The repository's top folder.
-        project: The project in it; this folder contains `runs`.
+        project: Folder of the project in the repository, which contains `runs`.
     """
 
     top: Path
@@ -76,7 +76,7 @@ class WorkingTree:
         return _names(listing)
 
     def untracked(self, folders: Sequence[Path]) -> list[str]:
-        """Return the untracked files in folders, except for ignored ones.
+        """Return the untracked files in `folders`, except for those that git ignores.
 
         Raises:
             UsageError: git fails.

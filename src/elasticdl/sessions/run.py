@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Running:
-    """Status of a running session, written to disk whenever it changes.
+    """Holds the status of a running session, and writes it to disk whenever it changes.
 
     Attributes:
         folder: Folder of the session.
-        status: Status as it was last written.
+        status: The status that was last written.
     """
 
     folder: Path
     status: SessionStatus = field(default_factory=SessionStatus)
 
     def now(self, state: SessionState, **changes: Any) -> None:
-        """Record that the session has reached a state."""
+        """Record that the session has reached a state; `changes` are other fields of the status."""
         self.status = self.status.now(state, **changes)
         write_status(self.folder, self.status)
 
@@ -64,7 +64,8 @@ def run(
 
     Args:
         session: The session.
-        num_epochs: Replaces the config's number; a finished session is trained further.
+        num_epochs: Number of epochs in total. None: that of the config. With a higher number, a
+            finished session is trained further.
         workers: Training processes. None: train in this process.
         checkpoint_steps: Save a checkpoint every N steps. 0: decide by time, so that saving takes
             at most 1 % of the training time.
@@ -142,7 +143,7 @@ def _means(reported: dict[str, Any]) -> dict[str, float]:
 
 @contextlib.contextmanager
 def _recording_the_end(running: _Running) -> Iterator[None]:
-    """Context manager that records in the session's status if its block raises.
+    """Context manager that records an exception of its block in the session's status.
 
     An error is recorded as `failed`, Ctrl-C and SIGTERM as `killed`. An `OutputTakenError` is not
     recorded, because the output and its status belong to a run with other settings.
@@ -164,8 +165,8 @@ def _recording_the_end(running: _Running) -> Iterator[None]:
 def _untouched(session: SessionProject, before: SessionStatus) -> Iterator[None]:
     """Context manager that restores the session's status if the block raises `OutputTakenError`.
 
-    The block raises it if the output has checkpoints of other settings. A rejected run must not
-    change the status of the earlier one.
+    The block raises this error if the output has checkpoints of a run with other settings. The
+    new run is then rejected, and must not change the status of the earlier run.
 
     Args:
         session: The session that the block runs.

@@ -3,8 +3,8 @@
     submit --> queue --> runner, one per home --> python -m elasticdl.cli.main session run ...
 
 A home is the folder of a queue. A runner is a background process that outlives the command that
-started it. If it is killed, its sessions continue; the next submit or list command starts a new
-runner, which takes over the sessions whose process is alive, and restarts all other running ones. A
+started it. If it is killed, its sessions continue. The next submit or list command starts a new
+runner: it takes over the sessions whose process is alive, and restarts the other unfinished ones. A
 runner exits only while it holds the queue's lock, after checking the queue once more. So if a
 runner is alive after a process has queued a submission, that runner will start the submission.
 """
@@ -142,7 +142,7 @@ class _Runner:
             time.sleep(_POLL_S)
 
     def _turn(self) -> bool:
-        """Record ended sessions, start waiting ones; return True if none is running."""
+        """Record ended sessions, start waiting ones; return True if no session is running then."""
         submissions = self._queue.all()
         self._running = {}
         for number, one in enumerate(submissions):
@@ -222,7 +222,7 @@ def _environment(queue: Queue, submission: Submission) -> dict[str, str]:
 
 
 def _python_path(but: str | None) -> str:
-    """Return `PYTHONPATH` with absolute paths, without those in the folder `but`.
+    """Return `PYTHONPATH` with absolute paths, without paths inside the folder `but`.
 
     A user who sets `PYTHONPATH=src` when submitting would otherwise train the code that is being
     edited there, not the committed code.
@@ -242,7 +242,7 @@ def _print(text: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None, command: Command = session_command) -> None:
-    """Entry point of the runner's process: work on a queue, unless another runner does."""
+    """Entry point of the runner's process: work on a queue, unless it has a runner already."""
     parser = argparse.ArgumentParser(prog="python -m elasticdl.sessions.runner")
     parser.add_argument("--home", required=True)
     parser.add_argument("--slots", type=int, default=1)

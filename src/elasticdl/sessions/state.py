@@ -1,12 +1,12 @@
-"""State of a session, for users and for the process that runs it.
+"""State of a session: how far training, export and evaluation are, stored in its folder.
 
     queued --> running --> exported --> evaluated
                  |  ^
                  v  |  the same command resumes
         failed, killed, interrupted
 
-`running` is a lease: the process that runs a session holds a lock that the system releases when the
-process dies. A session whose file contains `running` but whose lock is free was interrupted.
+The process that runs a session holds a lock, which the system releases when the process dies. If
+the status file says `running` but the lock is free, the session was interrupted.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class SessionStatus:
         num_epochs: Number of epochs requested.
         commit: The commit of the project, with `-dirty` if it was changed since; empty outside of a
             repository.
-        error: The reason of `failed`.
+        error: Error message if the state is `failed`; else empty.
         resume: How a resumed session finds its position in an epoch: `exact`, by batch number; or
             `replayed`, by reading all earlier batches again.
         metric: The metric that selects the best model.
@@ -82,7 +82,7 @@ class SessionStatus:
     pid: int = 0
 
     def now(self, state: SessionState, **changes: Any) -> SessionStatus:
-        """Return a copy with another state, `since` now, and with `changes` of other fields."""
+        """Return a copy that has reached a state just now, with `changes` of other fields."""
         return replace(self, state=state, since=time.time(), **changes)
 
 

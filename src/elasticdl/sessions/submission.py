@@ -1,4 +1,4 @@
-"""Submission: a session of a given commit, its state in the queue, and its result.
+"""Data class of a submission: a session of a commit, with its state in the queue.
 
     queued --> running --> exported, evaluated        the session's own last state
       ^          |------> failed, killed
@@ -41,7 +41,7 @@ class Submission:
         id: Name in commands and on disk.
         repo: The repository's folder or URL, without a password.
         commit: Full hash.
-        patch: SHA-256 of the changes on top of it; empty if there are none.
+        patch: SHA-256 of the changes on top of the commit; empty if there are none.
         subfolder: The project's folder in the repository; empty for the repository itself.
         run_name: Name of the run.
         data_dir: Data folder; empty if it is part of the commit, as the config states.
@@ -55,17 +55,18 @@ class Submission:
         tracked: Whether training is recorded in MLflow and TensorBoard.
         as_ray_job: Whether the cluster runs the session itself, and not only its workers.
         python: The interpreter that submitted it and runs it.
-        submitted: When it was submitted, in seconds since 1970-01-01 UTC; the queue's order.
+        submitted: When it was submitted, in seconds since 1970-01-01 UTC; determines its position
+            in the queue.
         state: The state it has reached.
         since: When it reached the state, in seconds since 1970-01-01 UTC.
         starts: Number of starts since it was submitted.
         deaths: Number of these starts whose process was killed by a signal.
         host: The machine it was started on.
-        pid: Its process; 0 if it has none, or if it is unknown.
+        pid: Process ID; 0 if it has no process, or if the ID is unknown.
         pid_start: When that process started, in the kernel's ticks.
         cancelled: Whether it was cancelled.
-        exit_code: Exit code of its process; None until then.
-        error: The reason of `failed`.
+        exit_code: Exit code of its process; None until the process has ended.
+        error: Error message if the state is `failed`; else empty.
     """
 
     id: str
@@ -109,7 +110,7 @@ class Submission:
 
     @property
     def how(self) -> tuple[Any, ...]:
-        """The options of training, `epochs` to `as_ray_job`, to compare two submissions."""
+        """The options of training, the fields `epochs` to `as_ray_job`, to compare submissions."""
         return (
             self.epochs,
             self.num_workers,
@@ -130,7 +131,11 @@ class Submission:
         return folder / PROJECT / self.subfolder / "runs" / self.run_name
 
     def arguments(self, folder: Path) -> list[str]:
-        """Return the arguments of the `elasticdl` command that runs it in its `folder`."""
+        """Return the arguments of the `elasticdl` command that runs the submission.
+
+        Args:
+            folder: The submission's own folder in the queue.
+        """
         given = {
             "data_dir": self.data_dir or None,
             "epochs": self.epochs,
@@ -152,7 +157,7 @@ class Submission:
         ]
 
     def now(self, state: SessionState, **changes: Any) -> Submission:
-        """Return a copy with another state, `since` now, and with `changes` of other fields."""
+        """Return a copy that has reached a state just now, with `changes` of other fields."""
         return replace(self, state=state, since=time.time(), **changes)
 
     def ended(self, code: int | None, status: SessionStatus, said: str = "") -> Submission:
@@ -164,7 +169,7 @@ class Submission:
             code: The process's exit code, or minus the number of the signal that killed it; None if
                 it is unknown, because the runner that started the process died first.
             status: Status that the session wrote.
-            said: The last line of its log: the error, if the status has none.
+            said: The last line of its log, used as the error message if the status has none.
         """
         # A status from before this start does not describe this start.
         reported = status.state if status.since >= self.since else SessionState.NEW
@@ -207,7 +212,7 @@ class Submission:
 
 
 def id_of(submission: Submission) -> str:
-    """Return the id of a submission: equal for the same session of the same code.
+    """Return the id of a submission, which is equal for the same session of the same code.
 
     Example:
         >>> id_of(Submission("", "/models", "ab" * 20, "", "", "base line", "/data"))

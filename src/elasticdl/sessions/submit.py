@@ -6,7 +6,7 @@ All rejections happen here, before a session waits: uncommitted changes, a confi
 missing data, a full queue. Later changes to the repository have no effect. No code from the
 repository and no git hook runs here.
 
-Submitting the same again (code, run, data and settings) resumes the same submission.
+To submit the same code, run, data and settings again resumes the earlier submission.
 """
 
 from __future__ import annotations
@@ -96,11 +96,11 @@ class SubmitOrigin:
 
 
 def find(request: SubmitRequest) -> SubmitOrigin:
-    """Return the requested commit, with its full hash.
+    """Return the requested repository and commit, with the commit's full hash.
 
     Raises:
-        UsageError: There is no such repository or commit, or uncommitted changes are to be included
-            that are not based on this commit.
+        UsageError: There is no such repository or commit; or uncommitted changes are to be
+            included, but they are not based on this commit.
     """
     if git.is_git_url(request.repo):
         url = git.parse_git_url(request.repo, "--repo")
@@ -136,12 +136,13 @@ def submit(
 
     Args:
         request: The request.
-        origin: The result of `find` for it.
+        origin: The result of `find` for the request.
         queue: The queue.
         max_queued: Maximum number of waiting submissions.
 
     Returns:
-        The submission; one that was already trained successfully as requested is not queued again.
+        The submission. If the same one has already been trained successfully, it is not queued
+        again.
 
     Raises:
         UsageError: There are uncommitted changes, a flag is wrong, or the queue is full.
@@ -305,11 +306,12 @@ def _patched(origin: SubmitOrigin, aside: Path, new_files: Sequence[str]) -> str
 
     Args:
         origin: The working tree with the changes.
-        aside: Temporary folder of the new submission; has the checkout, and receives the patch.
+        aside: Temporary folder of the new submission; contains the checkout. The patch is written
+            to it.
         new_files: Untracked files to include.
 
     Returns:
-        The SHA-256 of the patch; empty if there are no changes.
+        The SHA-256 of the patch; empty if the working tree has no changes.
     """
     assert origin.tree is not None  # noqa: S101 - `find` has checked it
     patch = aside / PATCH_FILE
@@ -323,7 +325,7 @@ def _patched(origin: SubmitOrigin, aside: Path, new_files: Sequence[str]) -> str
 
 
 def _session(request: SubmitRequest, origin: SubmitOrigin, checkout: Path) -> SessionProject:
-    """Read the config of the commit, and validate everything that a queued session would need."""
+    """Return the session at the commit, after checking its config and the request's options."""
     project = (checkout / origin.url.subfolder).resolve()
     place = f"{origin.url.shown}@{origin.commit[:12]}"
     if not project.is_dir() or not project.is_relative_to(checkout.resolve()):
@@ -386,7 +388,7 @@ def _data(request: SubmitRequest, session: SessionProject, origin: SubmitOrigin)
 
 
 def _ignore_bytecode(checkout: Path) -> None:
-    """Let git ignore Python's bytecode: `-dirty` must mean that the code has changed."""
+    """Let git ignore Python's bytecode, so that `-dirty` always means changed code."""
     file = checkout / ".git" / "info" / "exclude"
     file.parent.mkdir(exist_ok=True)
     file.write_text("__pycache__/\n", encoding="utf-8")

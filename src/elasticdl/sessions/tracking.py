@@ -1,8 +1,8 @@
 """Tracking of a session in MLflow and TensorBoard.
 
 Training itself reports to the trackers of `Job.tracking`. The later phases of a session, export and
-evaluation, belong to the same run. This module reopens the run for them, and ends it when the
-session ends.
+evaluation, belong to the same run in each tracker. This module reopens that run for them, and ends
+it when the session ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Trainer for components that already exist, in notebooks, where there is no project.
+"""Trainer for notebooks: trains with components that exist as objects, without a project.
 
     trainer = TFKerasTrainer(config, run_dir)
     trainer.train(model_builder, None, train_gen, n_iter_train, val_gen, n_iter_val)
@@ -66,7 +66,7 @@ class Trainer:
         n_iter_val: int = 0,
         reporter: Reporter | None = None,
     ) -> Outcome:
-        """Train, or resume an earlier call with this folder.
+        """Train, or resume the training of an earlier call with the same `run_dir`.
 
         Args:
             model_builder: Its method `get_compiled_model()` returns a compiled Keras model.
@@ -153,7 +153,7 @@ TFKerasTrainer = Trainer
 
 
 class _LiveBatches:
-    """Input from a caller's generator of batches, which cannot be created again."""
+    """Training or validation data from a caller's generator, which cannot be created again."""
 
     def __init__(self, generator: Any, num_batches: int, name: str, weights: Any) -> None:
         self._generator, self._num_batches, self._name = generator, num_batches, name

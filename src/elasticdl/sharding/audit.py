@@ -1,9 +1,9 @@
 """Audit of a training run: checks in its log that each planned batch was trained on once.
 
-The audit uses the plan and the rows of the log, but not the ledger that assigned the batches: it
-cannot inherit a mistake of the ledger. A row of the log says that a worker trained on a range of
-batches of one shard. The audit places all shards on one line and counts the rows that cover each
-batch; the count can change only where a row or a shard begins or ends:
+The audit uses the plan and the rows of the log. It does not use the ledger that assigned the
+batches, so it can find mistakes of the ledger. A row of the log says that a worker trained on a
+range of batches of one shard. The audit places all shards on one line and counts the rows that
+cover each batch; the count can change only where a row or a shard begins or ends:
 
     shard 0          shard 1
     |----------------|----------------|
@@ -13,10 +13,10 @@ batch; the count can change only where a row or a shard begins or ends:
 
 So the cost is that of sorting the rows, however many batches each of them has.
 
-Where a shard comes from a user's pipeline, only the pipeline knows how many batches it has. Then
-the audit assumes that the shard ends where its last row ends. It finds any batch before that end
-that was repeated or skipped. If a batch is missing at the end of the shard, only `unlogged_steps`
-can find it, and only if its step had no other batch.
+If a user's pipeline yields the batches, the plan does not contain their number. The audit then
+assumes that a shard ends where its last row ends. It finds any batch before that end that was
+repeated or skipped. Only `unlogged_steps` can find a batch that is missing at the end of the shard,
+and only if no other batch was trained on in the same step.
 
 Callers: `engines/audit.py`.
 """
@@ -67,8 +67,9 @@ class EpochAudit:
         epoch: From 0.
         finished: Whether the epoch is over, so that every batch should have been trained on.
         ranks: The ranks that took part, sorted.
-        num_batches: Batches trained on at least once.
-        num_records: Records trained on at least once; None if a pipeline yields the batches.
+        num_batches: Number of batches trained on at least once.
+        num_records: Number of records trained on at least once; None if a pipeline yields the
+            batches.
         findings: The batches that were not trained on exactly once, in the order of the epoch. If
             the epoch is unfinished, batches that may still follow are not included.
         silent_shards: Positions of the shards without a row in the log: either the pipeline yielded
@@ -172,7 +173,7 @@ def unlogged_steps(steps: Ints, num_batches: Ints) -> Ints:
     batches, so a lost batch may remain undetected.
 
     Args:
-        steps: int64 [events], number of updates made so far.
+        steps: int64 [events], number of steps (updates) made up to each event.
         num_batches: int64 [events], number of batches logged with each event.
 
     Returns:

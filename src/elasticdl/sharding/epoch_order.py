@@ -2,7 +2,7 @@
 
 An epoch's order is a keyed permutation of blocks of consecutive records. A shard is a section of
 that order, a whole number of minibatches long (the last one may be shorter); the records within it
-are permuted again, so that each of its minibatches mixes all of its blocks:
+are permuted again, so that each minibatch of the shard mixes records of all its blocks:
 
     stored      | A | B | C | D | E | F | G | H |
     epoch       | F | B | H | A | D | G | C | E |       blocks, by (seed, epoch)
@@ -71,7 +71,7 @@ class ShardPlan:
 
     @property
     def shard_size(self) -> int:
-        """Records in every shard except the last."""
+        """Number of records in every shard except the last, which may have fewer."""
         return self.minibatch_size * self.minibatches_per_shard
 
     @property
@@ -120,7 +120,7 @@ class ShardPlan:
 
 
 class _BlockOrder:
-    """Order of an epoch in which blocks of consecutive records are permuted as wholes.
+    """Order of an epoch that permutes blocks, but keeps the order of the records in each block.
 
     Args:
         sizes: Number of records in each block, in stored order.
@@ -134,7 +134,7 @@ class _BlockOrder:
         self._begins = self._ends - sizes[order]
 
     def records(self, start: int, stop: int) -> Ints:
-        """Return the numbers of the records at positions `start` to `stop` (exclusive)."""
+        """Return the numbers of the records at the positions `start` to `stop` (exclusive)."""
         low = int(np.searchsorted(self._ends, start, "right"))
         high = int(np.searchsorted(self._begins, stop, "left"))
         begins = np.maximum(self._begins[low:high], start)

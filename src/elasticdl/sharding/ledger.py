@@ -1,4 +1,4 @@
-"""Shard ledger: which rank trains on which batches, and which batches are in the model.
+"""Shard ledger: which worker trains on which batches, and which were already trained on.
 
 A ledger is an immutable value: the methods that record an assignment, a commit or a lost rank
 return a new ledger. It holds no data, no clock and no connection, so every failure can be
@@ -10,11 +10,12 @@ with the model.
        ^               |   ^
        +--- release ---+   +-- split: an idle rank takes the rear half of another's lease
 
-A shard is identified by its position in the epoch's order; `ShardPlan` knows its records. The
-ledger learns the number of batches in a shard while the shard is fed: the feed reports
-`finished` with the last batch. Where a shard can be entered at any batch (`batches_per_shard`
-is set), ranks that would be idle at the end of an epoch take over batches that other ranks have
-not reached yet.
+A rank is the number of a worker. A lease assigns batches of a shard to a rank until they are
+committed: trained into the model. A shard is identified by its position in the epoch's order, from
+which `ShardPlan` computes its records. The ledger does not need to know beforehand how many batches
+a shard has: the update with the last batch is marked as `finished`. Where a shard can be entered at
+any batch (`batches_per_shard` is set), ranks that would be idle at the end of an epoch take over
+batches that other ranks have not reached yet.
 
 The state is kept in integer arrays with one row per rank, so that a step of ten thousand workers
 costs less than a millisecond.
@@ -47,10 +48,10 @@ class ShardLease(NamedTuple):
 
     Attributes:
         shard: Position in the epoch's order.
-        next_batch: The next batch of the lease; earlier ones are in the model or in another
-            rank's lease.
-        stop: The batch before which the lease ends, unless the shard ends earlier; 0 means that the
-            lease ends with the shard.
+        next_batch: Number of the next batch to train on. Earlier batches of the shard are
+            committed, or belong to another rank's lease.
+        stop: Number of the batch before which the lease ends, unless the shard ends earlier; 0
+            means that the lease ends with the shard.
         digest: Rolling hash of the shard's committed batches, to verify that a user's pipeline
             yields the same batches when it is replayed; 0 if there is nothing to verify.
     """
@@ -90,9 +91,9 @@ class Ledger:
     to a rank until they are committed.
 
     Attributes:
-        num_shards: Shards in an epoch.
-        batches_per_shard: Batches in each shard except the last, where a shard can be entered at
-            any batch; 0 where a shard can only be replayed from its start.
+        num_shards: Number of shards in an epoch.
+        batches_per_shard: Number of batches in each shard except the last. 0: unknown, because a
+            shard can only be replayed from its start, not entered at any batch.
         epoch: The epoch being trained, from 0.
         assigned: Number of shards of this epoch that have been assigned to a rank so far; shards
             are first assigned in the epoch's order.
@@ -113,7 +114,7 @@ class Ledger:
 
     @property
     def waiting(self) -> list[ShardLease]:
-        """Leases of lost ranks, in the order in which they will be assigned again."""
+        """Released leases, such as those of lost workers, in the order of their next assignment."""
         return [ShardLease(*row) for row in self._waiting.tolist()]
 
     @property
@@ -160,7 +161,7 @@ class Ledger:
     # --- transitions ----------------------------------------------------------------------
 
     def assign(self, ranks: Iterable[int]) -> Ledger:
-        """Return a ledger in which each rank without a lease gets one, as long as batches are left.
+        """Return a ledger with a lease for each rank that has none, as long as batches are left.
 
         Released leases are assigned first, then shards that no rank has had, then the rear halves
         of the longest leases of other ranks.
@@ -239,7 +240,7 @@ class Ledger:
         return self._put_back(self._leased, which)
 
     def release_missing(self, present: Iterable[int], patience: int) -> Ledger:
-        """Count a missed step for each absent rank; release the lease of one that missed too many.
+        """Count a missed step for each absent rank; release its lease if it has missed too many.
 
         A replacement worker that arrives in time continues the lease of its rank.
 
@@ -348,7 +349,7 @@ def _with(leased: Ints, given: Ints) -> Ints:
 
 
 def _split(leased: Ints, idle: Ints) -> Ints:
-    """Assign to each idle rank the rear half of the longest lease, one rank after the other.
+    """Split the longest lease for each idle rank in turn, and assign its rear half to the rank.
 
     Of two equally long leases, the one of the lower rank is split. Ranks get nothing once no lease
     has at least two batches left.

@@ -1,7 +1,7 @@
 """Records left out of training (`--skip_bad_records`), stored as the numbers of their batches.
 
-A batch is identified by three numbers (epoch, shard, batch), from which the plan computes its
-records. So workers exchange only these numbers, and the ledger stores only them.
+A batch is identified by three numbers (epoch, shard, batch), from which the shard plan computes its
+records. So workers exchange only these numbers, and the ledger stores nothing else about a batch.
 
 Callers: `ledger.py`, `engines/` and the audit.
 """

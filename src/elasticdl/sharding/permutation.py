@@ -1,10 +1,10 @@
-"""Pseudo-random permutations of 0 .. size-1 that are computed position by position.
+"""Pseudo-random permutations of 0 .. size-1, to shuffle records without storing their order.
 
 A permutation is given by a key and a size; its elements are never stored, so a billion records take
 no memory. It does not depend on a library's random number generator, so an order is the same on
 every machine and in every later version.
 
-`ShardPlan.record_numbers` in `epoch_order.py` derives the order of a shard's records from them.
+`ShardPlan.record_numbers` in `epoch_order.py` uses them for the order of a shard's records.
 """
 
 from __future__ import annotations

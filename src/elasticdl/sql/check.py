@@ -217,7 +217,7 @@ def _checked_label(
     database: Database,
     models: Models,
 ) -> str:
-    """Check the SELECT of an EVALUATE or EXPLAIN statement, and find the column to compare with.
+    """Check the SELECT of an EVALUATE or EXPLAIN statement; return its column of true values.
 
     Args:
         statement: The statement.
@@ -263,7 +263,7 @@ def _check_into(
 
 
 def _as_trained(schema: pa.Schema, record: ModelRecord, database: Database) -> pa.Schema:
-    """Return a SELECT's schema, with names spelled as in training if the database ignores case."""
+    """Return a SELECT's schema; if the database ignores case, names are spelled as in training."""
     names = written_like(schema.names, record.details.get("columns", []), database.dialect)
     return schema.empty_table().rename_columns(names).schema
 
@@ -301,7 +301,8 @@ def _check_features(schema: pa.Schema, record: ModelRecord, model: Word, program
 def _found(name: str, names: Sequence[str], what: str, program: str, span: Span) -> str:
     """Return the column of a SELECT that a name refers to.
 
-    This is the column with exactly this name, or else the only one that differs just in case.
+    This is the column with exactly this name, or else the only one that differs from it only in
+    upper and lower case.
 
     Args:
         name: The name in the statement.
@@ -387,7 +388,7 @@ def _unlike_classes(name: str, given: Mapping[str, Any]) -> str:
 
     Args:
         name: The parameter to check.
-        given: All parameters in the statement, because the two must have equal lengths.
+        given: All parameters in the statement: `class_counts` needs one number for each class.
     """
     classes, counts = given.get("classes"), given.get("class_counts")
     try:

@@ -8,8 +8,8 @@
     SHOW TRAIN  name
 
 TO may be left out, and clauses may be in any order. Names may be in double quotes or backticks.
-Values are numbers, strings in single or double quotes, TRUE, FALSE, NULL, bare words, and lists of
-these in brackets. A quote within a string is doubled. After SQLFlow's grammar
+Values are numbers, strings in single or double quotes, TRUE, FALSE, NULL, words without quotes, and
+lists of these in square brackets. A quote within a string is doubled. The syntax follows SQLFlow
 (https://github.com/sql-machine-learning/sqlflow/blob/develop/doc/language_guide.md).
 
 Used by `parse.py`.
@@ -282,7 +282,7 @@ def _number(tokens: _Tokens, token: Token) -> int | float:
 
 
 def _argument(tokens: _Tokens) -> Argument:
-    """Parse an entry of COLUMN: a column, a literal, a list, or a function of further entries."""
+    """Parse an entry of COLUMN: a column, a literal, a list, or a function with such arguments."""
     begin = tokens.here
     kind = tokens.peek_type()
     if kind == TokenType.L_BRACKET:
@@ -367,7 +367,7 @@ class _Tokens:
         return Span(self._offset + token.start, self._offset + token.end + 1)
 
     def since(self, begin: int) -> Span:
-        """Return the span from an offset to the end of the last token read."""
+        """Return the span from the offset `begin` to the end of the last token read."""
         return Span(begin, self._span(self._tokens[self._next - 1]).stop)
 
     def peek(self) -> Token:
@@ -410,7 +410,7 @@ class _Tokens:
             raise self.error(f"Expected {expected}{self._found()}")
 
     def separated(self, item: Callable[[], Any]) -> list[Any]:
-        """Parse comma-separated items, each by a call of `item`; consume a trailing comma too."""
+        """Parse comma-separated entries, each by a call of `item`; may end with a comma."""
         items = [item()]
         while self.accept(TokenType.COMMA):
             if self.is_done or self.peek().text.upper() in CLAUSES:
@@ -419,7 +419,7 @@ class _Tokens:
         return items
 
     def name(self, expected: str) -> Word:
-        """Parse a name: quoted, or letters, digits and `_ . / : -` without spaces.
+        """Parse a name: in quotes, or of letters, digits and `_ . / : -` without quotes.
 
         Args:
             expected: Description of the name, for the error.
@@ -449,7 +449,14 @@ class _Tokens:
         return self._longer_name([self.take().text], begin)
 
     def _longer_name(self, first: Sequence[str], begin: int) -> Word:
-        """Parse the quoted parts that follow a name after dots; return the complete name."""
+        """Return a name, complete with the quoted parts that follow it after dots.
+
+        For example, `first` is `sales` in `sales."2024.q1"`.
+
+        Args:
+            first: The parts parsed so far.
+            begin: Offset in the program at which the name begins.
+        """
         parts = [*first]
         while self.peek_type() == TokenType.DOT:
             self.take()

@@ -60,7 +60,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Head:
-    """The column names of a result; its rows follow."""
+    """The column names of a statement's result; the rows follow as `Row` items."""
 
     column_names: tuple[str, ...]
 
@@ -78,7 +78,7 @@ class End:
 
     Attributes:
         statement: Text of the statement.
-        seconds: Run time of the statement.
+        seconds: Run time of the statement, in seconds.
     """
 
     statement: str
@@ -103,7 +103,7 @@ class Results:
             self._call.cancel()
 
     def to_tables(self) -> list[pa.Table]:
-        """Return the rows of each statement that returned rows, as Arrow tables.
+        """Return one Arrow table for each statement that returned rows.
 
         Raises:
             RemoteError: A statement failed.
@@ -265,7 +265,10 @@ def _items(responses: Iterable[sqlflow_pb2.Response], hint: str) -> Iterator[Ite
 
 @contextlib.contextmanager
 def _errors(hint: str) -> Iterator[None]:
-    """Convert gRPC errors to `RemoteError`, with a hint if TLS may be missing or unexpected."""
+    """Context manager that converts gRPC errors to `RemoteError`.
+
+    The text `hint` is added to the message if the cause may be missing or unexpected TLS.
+    """
     try:
         yield
     except grpc.RpcError as error:

@@ -1,4 +1,4 @@
-"""Column type check: decides whether values fit a database column, by the kind of its type.
+"""Column type check: decides whether values of a kind, such as text, fit a database column.
 
 A database may accept values that it should reject: MySQL and DuckDB write numbers into a text
 column as text, SQLite writes anything anywhere, and all of them silently round fractions in an
@@ -80,7 +80,7 @@ def note_on_times(schema: pa.Schema, trained: Mapping[str, str], model: str) -> 
 
 
 def why_unfit(column: str, type_: str, values: str) -> str:
-    """Explain why values of a kind cannot be written to a column; empty if they can.
+    """Return why values of a kind cannot be written to a column, as a message; empty if they can.
 
     Args:
         column: Name of the column, for the explanation.

@@ -11,10 +11,10 @@
     EMBEDDING(x, dimension [, combiner])        a category as a trainable vector
     INDICATOR(x)                       a category as a one-hot vector
 
-After SQLFlow's language guide, section "Column clause"
+The functions are those of SQLFlow's language guide, section "Column clause"
 (https://github.com/sql-machine-learning/sqlflow/blob/develop/doc/language_guide.md). If a feature
-depends on the values of its column, it has an entry `derive`, which `features.py` replaces after
-the rows have been read.
+depends on the values of its column, for example on their vocabulary, it has an entry `derive`.
+`features.py` replaces this entry after the rows have been read.
 
 Used by `check.py`.
 """
@@ -66,8 +66,8 @@ def features_of(
         label: The column to predict, which is not allowed as a feature.
 
     Returns:
-        The features, as the table models' parameter `columns` describes them. A feature that
-        depends on the column's values has an entry `derive` instead, for `features.resolve`.
+        The features, in the form of the table models' parameter `columns`. If a feature depends on
+        the column's values, an entry `derive` stands for what `features.resolve` computes later.
 
     Raises:
         StatementError: A function or a column is unknown, or an argument is invalid.
@@ -170,7 +170,7 @@ class _Reader:
 
         Args:
             argument: A column or a further function.
-            kind: Kind of the feature that a bare column becomes: "category" or "number".
+            kind: Kind of the feature, "category" or "number", if the argument is a column.
         """
         if isinstance(argument, Word):
             column = self._column(argument)

@@ -8,13 +8,13 @@ Each kind of database is one file of `databases/` that implements the protocol b
 implementation keeps this contract, which `tests/sql/test_databases.py` checks:
 
 * `read` yields rows in batches, in memory that does not grow with their number.
-* `fill` changes one column of the rows with the given keys, all or none, even if the process is
-  killed. It never drops anything.
+* `fill` sets columns of the rows with the given keys. It changes all of these rows or none, even if
+  the process is killed, and never drops anything.
 * Names are quoted by the database's own rules: a name is never executed as SQL.
-* A column of an unsupported type is rejected by name; `databases/plain.py` lists the conversion of
-  each supported type.
-* A failure that may pass on a retry (no connection, a lock) is an `UnavailableError`, any other
-  error of a database a `DatabaseError`. Neither contains a password.
+* A column of an unsupported type is rejected with an error that names the column;
+  `databases/plain.py` lists the conversion of each supported type.
+* If a retry may help (no connection, a lock), the error is an `UnavailableError`, otherwise a
+  `DatabaseError`. Neither contains a password.
 
 Each `read` has its own connection, so that two reads can run at the same time. Whatever a
 statement changes in its connection (SET, BEGIN) ends with it.
@@ -109,7 +109,7 @@ class Database(Protocol):
 
     Attributes:
         dialect: Name of its SQL dialect in sqlglot.
-        name: Its address without a password, for messages.
+        name: The database's address without a password, for messages.
         is_in_memory: Whether the database exists only within this connection, so that other
             processes cannot open it.
     """
@@ -123,11 +123,11 @@ class Database(Protocol):
         ...
 
     def read(self, select: str) -> AbstractContextManager[RowSource]:
-        """Run a query.
+        """Context manager that runs a query and yields its columns and rows.
 
         Raises:
-            DatabaseError: The database rejects it, or a column has an unsupported type. Can also be
-                raised while the rows are read.
+            DatabaseError: The database rejects the query, or a column has an unsupported type. Can
+                also be raised while the rows are read.
             UnavailableError: The database cannot be reached, or the connection is lost.
         """
         ...
@@ -141,7 +141,9 @@ class Database(Protocol):
         ...
 
     def run(self, statement: str) -> AbstractContextManager[RowSource | None]:
-        """Run any statement in the database's own SQL; yields its rows, None if it has no result.
+        """Context manager that runs any statement in the database's own SQL.
+
+        It yields the rows of the result, or None if the statement has no result.
 
         Raises:
             DatabaseError: The database rejects it.
@@ -166,7 +168,7 @@ class Database(Protocol):
         ...
 
     def schemas(self) -> Sequence[str]:
-        """Return what may precede the dot in a table's name: schemas, or attached databases."""
+        """Return the names of schemas and attached databases, which may precede a table's name."""
         ...
 
     def fill(self, table: Name, key: Sequence[str], rows: RowSource) -> int:

@@ -6,8 +6,8 @@
 Each database has its own error wording. If none of the patterns below matches, the error points
 at the statement's first word.
 
-Used by `execute.py`, and by `training.py`, `prediction.py` and `evaluation.py` for errors that show
-only once the rows are read.
+Used by `execute.py`, and by `training.py`, `prediction.py` and `evaluation.py` for errors while the
+rows are read.
 """
 
 from __future__ import annotations
@@ -83,7 +83,12 @@ def located(database: Database, program: str, span: Span) -> Iterator[None]:
 
 
 def _name(wording: re.Pattern[str], problem: str) -> str:
-    """Extract the name that an error message is about, without its schema; empty if none."""
+    """Return the name that an error message is about, without its schema; empty if none matches.
+
+    Args:
+        wording: Pattern of the message, with groups for the name.
+        problem: The message.
+    """
     found = wording.search(problem)
     if found is None:
         return ""
@@ -91,7 +96,7 @@ def _name(wording: re.Pattern[str], problem: str) -> str:
 
 
 def location_of(name: str, program: str, span: Span) -> Span:
-    """Find the first occurrence of a name in a statement, else the statement's first word."""
+    """Return where a name first occurs in a statement, or else the statement's first word."""
     if name:
         word = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)", re.IGNORECASE)
         found = word.search(program, span.start, span.stop)

@@ -1,7 +1,7 @@
 """EVALUATE: metrics of a trained model on the rows of a query.
 
 Rows without a label are skipped. INTO stores the result together with the model's name, its version
-and the time, so that one table can hold the results of many runs.
+and the time, so that one table can hold the results of many evaluations.
 
 Used by the programs that `submitter.py` generates, and by `explanation.py` to read rows and store
 results.
@@ -111,7 +111,7 @@ def check_into(into: Name | None, found: Sequence[str], database: Database) -> l
 
     Args:
         into: The table; None if there is none.
-        found: Columns of the result.
+        found: Columns of the result, such as `metric` and `value`.
         database: Where the table is.
 
     Raises:
@@ -233,7 +233,7 @@ def read_rows(  # noqa: PLR0917 - a query, and how to store its rows
 
 
 def _first(batches: Iterable[pa.RecordBatch], most: int | None) -> Iterator[pa.RecordBatch]:
-    """Yield the first `most` rows of batches, or all of them if it is None."""
+    """Yield the first `most` rows of batches; all rows if `most` is None."""
     left = most
     for batch in batches:
         yield batch if left is None else batch.slice(0, left)

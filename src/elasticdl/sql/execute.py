@@ -74,7 +74,8 @@ class SqlSession:
     """Settings for running statements.
 
     Attributes:
-        database: URL of the database. None: that of the environment, else one in memory.
+        database: URL of the database. None: the environment variable ELASTICDL_DATABASE, or else a
+            database in memory.
         models: Folder of the trained models.
         zoo: Folder of model files; None is the prebuilt zoo.
         run_submitter: Function (path, environment) that runs a submitter, the generated program for
@@ -93,7 +94,8 @@ class Result:
 
     Attributes:
         statement: The statement.
-        rows: Its rows, which must be read before the next result is requested; None if it has none.
+        rows: The rows that it returned, to be read before the next result is requested; None if it
+            returns no rows.
         program: Source of the program that would run the statement (see `submitter.py`), if
             `execute` was called with `explain`; else None.
     """
@@ -173,7 +175,10 @@ class Connection:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Database]:
-        """Yield the database, opened for the block; a database in memory is already open."""
+        """Context manager that opens the database and yields it, then closes it.
+
+        A database in memory is open already, and stays open.
+        """
         if self._kept is not None:
             yield self._kept
             return

@@ -145,7 +145,7 @@ class _Losses:
             self._trainer = self._opened.restored_trainer(first[1])
 
     def used(self, names: list[str]) -> list[str]:
-        """Return those of `names` that the model reads; shuffling any other has no effect."""
+        """Return those columns of `names` that the model reads; shuffling others has no effect."""
         schema = getattr(self._opened.definition.input, "schema", None)
         return names if schema is None else [name for name in names if name in schema.names]
 

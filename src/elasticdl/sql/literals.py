@@ -5,7 +5,7 @@
 
 A `${VAR}` is allowed wherever a literal is. Inside quotes it is rejected, because a value cannot be
 quoted a second time there; `$${VAR}` means `${VAR}` itself. Comments stay unchanged. Each string
-literal is read back by the tokenizer of the database's dialect before the program runs.
+literal is tokenized in the database's dialect, to check that the result is the same string.
 
 Used by `notebook.py`.
 """
@@ -118,12 +118,13 @@ def _standing(program: str, found: list[re.Match[str]], dialect: str) -> list[st
 
     Args:
         program: The program.
-        found: The matches of its variables.
+        found: Where the program has a `${VAR}`, in order.
         dialect: Name of the database's dialect in sqlglot.
 
     Returns:
-        For each variable "alone" (where a literal may be), "within" (in quotes or part of a longer
-        token, where it is rejected) or "comment" (where it is left as it is).
+        One of three words for each match: "alone" if a literal is allowed there; "within" if it is
+        in quotes or part of a longer token, so that it is rejected; "comment" if it is in a
+        comment, so that it stays.
     """
     parts, stop = [], 0
     places = [_PLACE.format(number) for number in range(len(found))]

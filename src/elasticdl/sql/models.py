@@ -5,7 +5,7 @@
         current.json    {"version": 2}: replaced when training completes
         v2/             a TrainedModel, as `elasticdl train` writes it
         v2.json         its ModelRecord: statement, database, label, parameters
-        v2.rows/        the table's rows, kept until training completes
+        v2.rows/        the training rows, kept until training completes
         v1/, v1.json    the previous version
 
 A version becomes visible under its name only when it is complete, so a prediction never sees a
@@ -49,7 +49,7 @@ class ModelRecord:
     """Record of how a model version was trained.
 
     Attributes:
-        statement: The statement.
+        statement: Text of the TRAIN statement.
         database: Address of the database, without a password.
         label: The predicted column.
         is_complete: Whether training has completed.
@@ -74,7 +74,7 @@ class ModelVersion:
         uri: URI of its TrainedModel.
         rows: URI of the folder for the training rows, which are kept until training completes.
         record: Record of how the version was trained.
-        is_resumed: Whether an earlier run of the same statement started it but did not complete it.
+        is_resumed: Whether it continues an earlier, incomplete run of the same statement.
     """
 
     name: str

@@ -104,15 +104,15 @@ def matching(name: str, names: Iterable[str]) -> str | None:
     """Find a table's or column's name as the database spells it, ignoring case if necessary.
 
     Databases differ in how they treat a name without quotes: PostgreSQL converts it to lower case,
-    others ignore case. This finds the same name as all of them.
+    others ignore case. The result is the name that any of them would find.
 
     Args:
         name: The name as the user wrote it.
         names: The names in the database.
 
     Returns:
-        The equal name if there is one; else the only name that is equal apart from case; None if
-        there are none or several of these.
+        The equal name if there is one; else the only name that is equal apart from case. None if no
+        name or several names are equal apart from case.
 
     Example:
         >>> matching("Salary", ["name", "salary"]), matching("a", ["A", "á"]), matching("x", ["y"])
@@ -126,14 +126,14 @@ def matching(name: str, names: Iterable[str]) -> str | None:
 
 
 def written_like(names: Sequence[str], known: Collection[str], dialect: str) -> list[str]:
-    """Convert column names to the spelling used elsewhere, if the database ignores case.
+    """Spell column names as in `known`, if the database ignores case.
 
     MySQL and SQLite spell a column of a result as the SELECT does, DuckDB as its table does. For
     PostgreSQL and unknown databases, names that differ in case are different names.
 
     Args:
         names: The names.
-        known: Spellings of the same columns elsewhere.
+        known: Names of the same columns as spelled elsewhere, such as in the training rows.
         dialect: Name of the database's dialect in sqlglot.
 
     Example:

@@ -146,7 +146,7 @@ class SqlMagics(Magics):
 
 
 def _frame(result: Result) -> Any:
-    """Convert the rows of a statement to a DataFrame; also plot the result of an EXPLAIN."""
+    """Return the rows of a statement as a DataFrame; also plot them if it is an EXPLAIN."""
     rows = result.rows
     if rows is None:
         return None
@@ -160,9 +160,10 @@ def _frame(result: Result) -> Any:
 
 
 def _quietly(do: Callable[[], Any]) -> Any:
-    """Call a function and return its result; convert Ctrl-C and expected errors for notebooks.
+    """Call a function and return its result; raise an `ElasticDLError` if it fails or is cancelled.
 
-    They become an `ElasticDLError`, whose message a notebook shows without a traceback.
+    A notebook shows the message of such an error without a traceback. Unexpected exceptions pass
+    unchanged.
     """
     try:
         return do()

@@ -137,7 +137,7 @@ def _extension(tokens: Sequence[Token]) -> int | None:
 
 
 def _depths(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
-    """Yield the index of each token that is not a bracket, with its nesting depth in brackets."""
+    """Yield the index and the bracket nesting depth of each token that is not itself a bracket."""
     depth = 0
     for index, token in enumerate(tokens):
         if token.token_type in _OPENING:
@@ -149,7 +149,7 @@ def _depths(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
 
 
 def _check_verbs(program: str, tokens: Sequence[Token]) -> None:
-    """Raise a `StatementError` if TRAIN, PREDICT or the like is misspelt in a query."""
+    """Raise a `StatementError` if a query has a misspelt verb, such as `TO TRIAN`."""
     if _word(tokens, 0) not in _QUERIES:
         return
     for index, depth in _depths(tokens):
@@ -173,7 +173,7 @@ def _begins(tokens: Sequence[Token], index: int) -> bool:
 def _is_used_as_verb(tokens: Sequence[Token], index: int) -> bool:
     """Return whether the word at `index` is used as a verb (TRAIN, PREDICT, ...), not as a name.
 
-    After a verb come a name and a clause keyword, or a name with a dot that ends the statement.
+    It is a verb if a name and a clause keyword follow, or a name with a dot at the statement's end.
     """
     after = index + 1
     if not _is_name(tokens, after):
@@ -190,7 +190,7 @@ def _is_used_as_verb(tokens: Sequence[Token], index: int) -> bool:
 
 
 def _word(tokens: Sequence[Token], index: int) -> str:
-    """Return the unquoted word at an index, in upper case; empty if there is none."""
+    """Return the token at an index in upper case; empty if it is in quotes or past the end."""
     if index >= len(tokens) or tokens[index].token_type in _QUOTED:
         return ""
     return tokens[index].text.upper()

@@ -84,7 +84,7 @@ class PredictRequest:
 
 @dataclass(frozen=True)
 class Plan:
-    """How predictions are written to their table: into an existing row's column, or as new rows.
+    """How predictions are written: into a column of existing rows, or as new rows.
 
     Attributes:
         select: The query; if a column is filled, it also selects the table's key.
@@ -174,7 +174,7 @@ def _read(  # noqa: PLR0917 - a query, and how to store its rows
 
     Args:
         request: The request.
-        how: How predictions are written; it has the query with the key.
+        how: How predictions are written; has the query to run, which may also select the key.
         database: Database to read from.
         record: How the model was trained.
         folder: Folder for the files: `rows`, and `keys.parquet` with the key columns.
@@ -236,7 +236,8 @@ def _made_empty(
     outputs are unknown until the model predicts.
 
     Returns:
-        What was done, such as "t was created without rows"; empty if the table exists already.
+        A note on what was done, such as "t was created without rows" or "t was not created"; empty
+        if the table exists already.
     """
     if database.table(request.table) is not None:
         return ""
@@ -365,11 +366,11 @@ def _class_type(params: Mapping[str, Any]) -> pa.DataType | None:
 class _Keys:
     """Iterable of the batches of a query without the key columns, which are stored in a file.
 
-    The model must not see the key columns: it may use every column as a feature. Iterate within a
+    A model may use every column as a feature, so it must not get the key columns. Iterate within a
     `with` block, whose end closes the file.
 
     Args:
-        rows: The rows, with key columns if a column is to be filled.
+        rows: The rows; they have key columns if existing rows are to be filled.
         path: Parquet file to write the key columns to; not created if there are none.
 
     Attributes:
@@ -399,7 +400,7 @@ class _Keys:
 
 
 def _with_predictions(request: PredictRequest, beside: str, predicted: Path) -> RowSource:
-    """Combine the stored key or selected columns with the predictions, as rows to write.
+    """Return the rows to write: the key or the selected columns, and the predictions.
 
     Args:
         request: The request.
@@ -445,7 +446,7 @@ def _joined(
 
 
 def _wanted(request: PredictRequest, schema: pa.Schema) -> dict[str, str]:
-    """Choose which output of the model is written to which column.
+    """Choose the output of the model to write to each column.
 
     Args:
         request: The request, with the names of the columns.

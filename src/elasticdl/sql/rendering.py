@@ -1,6 +1,6 @@
 """Text output of results: tables for users, CSV and JSON for programs, bars for importances.
 
-    table   as wide as the terminal; columns that do not fit are only counted; NULL is shown
+    table   as wide as the terminal; a line counts the columns that do not fit; NULL is shown
     csv     RFC 4180 with a header; NULL is an empty field, an empty string is ""
     json    an array of objects for each result; values that JSON cannot represent (NaN) are strings
 
@@ -111,7 +111,7 @@ def _draw(
 
 
 def _fitting(widths: Sequence[int], width: int | None) -> int:
-    """Return how many columns fit into the width of a table, at least one."""
+    """Return how many columns of a table fit into `width`, at least one; all if it is None."""
     if width is None:
         return len(widths)
     total, fitting = 1, 0

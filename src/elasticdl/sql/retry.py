@@ -24,12 +24,12 @@ def retry_while_busy(act: Callable[[], Got], busy: type[Exception], timeout_s: f
 
     Args:
         act: Function () to call.
-        busy: The exception it raises while another process holds the resource.
+        busy: Type of the exception that `act` raises while another process holds the resource.
         timeout_s: How long to retry, in seconds.
 
     Raises:
-        Exception: Any other error of the call; `busy` if the resource is still in use after
-            `timeout_s`.
+        Exception: Another error of the call; or one of type `busy` if the resource is still in use
+            after `timeout_s`.
     """
     until_s = time.monotonic() + timeout_s
     while True:

@@ -141,7 +141,7 @@ def with_key(
 
 
 def is_same_table(one: Name, other: Name) -> bool:
-    """Return whether two names may refer to one table: equal, apart from a schema in front.
+    """Return whether two names may refer to the same table: one may lack the schema.
 
     Example:
         >>> is_same_table("testdata", "main.TestData"), is_same_table("a.t", "b.t")
@@ -158,7 +158,7 @@ def _key(column: str, type_: str | None) -> str:
 
 
 def _end_of_columns(select: str, dialect: str) -> int:
-    """Find the offset in a SELECT where its list of columns ends, before FROM."""
+    """Return the offset at which the list of columns in a SELECT ends, before FROM."""
     depth = 0
     last = len(select)
     selecting = is_distinct = False

@@ -215,14 +215,14 @@ def _predict_job(key: str, value: Any) -> None:
 
 
 def _valid(name: Word, value: Value, program: str, use: Callable[[], None]) -> Any:
-    """Check a setting with the code of the command-line option of the same name; return its value.
+    """Return the value of a setting, checked as the command-line option of the same name is.
 
     Args:
         name: The setting's name, for the error.
         value: The value to check.
         program: The whole program, for the error.
-        use: Function () that passes the value to the code of that option; raises a `UsageError` if
-            it is invalid.
+        use: Function () that uses the value as that option's value; raises a `UsageError` if it is
+            invalid.
 
     Raises:
         StatementError: The value is invalid.

@@ -1,8 +1,8 @@
 """Submitters: the Python programs generated for TRAIN, PREDICT and similar statements.
 
-A submitter is a short program that users can read (`--explain`). It runs as its own process, so
-that the shell, notebook or server that started it need not load a training framework, and survives
-when the submitter is killed. A submitter reads the database's address from ELASTICDL_DATABASE, so
+A submitter is a short program that users can read (`--explain`). It runs as its own process.
+So the shell, notebook or server that starts it need not load a training framework, and continues if
+the submitter is killed. A submitter reads the database's address from ELASTICDL_DATABASE, so
 that its source contains no password, and writes its result, a table, to the file named by
 ELASTICDL_RESULT.
 
@@ -94,8 +94,8 @@ def _literal(value: Any) -> str:
 def hand_over(result: pa.Table) -> None:
     """Deliver a statement's result; this is the last step of a submitter.
 
-    Writes it to the file named by ELASTICDL_RESULT, which the process that started the submitter
-    reads; if the variable is not set, because a user started the submitter, prints it.
+    The result is written to the file named by ELASTICDL_RESULT, for the process that started the
+    submitter. If the variable is not set, because a user started the submitter, it is printed.
     """
     path = os.environ.get(RESULT)
     if path is None:
@@ -110,7 +110,7 @@ def take_over(path: Path) -> pa.Table:
 
 
 def run_here(request: Request, database: Database, models: Models) -> pa.Table:
-    """Run a request in this process, as its submitter would; return the result.
+    """Run a request in this process, without a submitter; return the result.
 
     This is for databases in memory, which no other process can open.
     """

@@ -6,8 +6,8 @@
     run_piped     passes the output on line by line: for the notebook and the server
 
 A submitter is the generated program that runs one statement (`submitter.py`). Its standard input is
-a pipe to which nothing is written. The pipe closes when the parent process ends, even if that is
-killed, and the submitter then stops.
+a pipe to which nothing is written. The pipe closes when the parent process ends, even if the parent
+is killed; the submitter then stops.
 
 Used by `execute.py`, the notebook and the server.
 """
@@ -39,7 +39,7 @@ _MAX_LINES = 1000
 
 
 def run_process(path: Path, environment: Mapping[str, str]) -> int:
-    """Run a submitter on this process's terminal; return its exit code."""
+    """Run a submitter that prints to this process's terminal; return its exit code."""
     with subprocess.Popen(  # noqa: S603 - this very command, and a file that we wrote
         _command(path), env={**environment, WATCHED: "1"}, stdin=subprocess.PIPE
     ) as process:
@@ -69,7 +69,7 @@ def run_piped(
         environment: Environment of the process.
         on_line: Called in this thread with each line of its output, without the line break.
         stop: Event that ends the submitter when it is set.
-        grace_s: Time to save its progress before it is killed.
+        grace_s: Seconds that a stopped submitter has to save its progress before it is killed.
 
     Returns:
         Its exit code; a negative one is the signal that killed it.

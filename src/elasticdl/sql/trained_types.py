@@ -1,8 +1,8 @@
-"""Types of a SELECT's columns, compared with those that a model was trained on.
+"""Compares the types of a SELECT's columns with those that a model was trained on.
 
-Most databases know the types before a row is read, and `check.py` compares them. SQLite has no type
-for an expression such as `CAST(area AS TEXT)` until its rows are read, so `prediction.py` and
-`evaluation.py` compare them again.
+Most databases report the types before a row is read, so `check.py` compares them first. SQLite has
+no type for an expression such as `CAST(area AS TEXT)` until its rows are read, so `prediction.py`
+and `evaluation.py` compare the types again.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def check_column_types(  # noqa: PLR0917 - a query, and how the model was traine
     begins_at: tuple[int, int],
     label: str = "",
 ) -> None:
-    """Check, when a query is read, that its columns have the types of the training data.
+    """Check that the columns of rows just read have the types of the training data.
 
     `check.py` cannot find every mistake: SQLite, for example, derives a type from the values in the
     rows. Dates written as text are accepted, because models parse them.
@@ -111,7 +111,7 @@ def _columns_of(features: Any) -> Iterator[str]:
 
 
 def _kind(type_: str) -> str:
-    """Return the kind of an Arrow type, given its name: "numbers", "text", ...; "" for others."""
+    """Return the kind of the Arrow type with this name, such as "numbers"; empty if unknown."""
     return next((kind for kind, pattern in _KINDS.items() if pattern.match(type_)), "")
 
 

@@ -175,7 +175,9 @@ def _prepared(
     version: ModelVersion,
     reporter: Reporter,
 ) -> tuple[FileSnapshot, dict[str, Any]]:
-    """Store the training rows, unless that is done; return them with the model's parameters.
+    """Store the training rows, if they are not stored yet, and complete the model's parameters.
+
+    Returns the stored rows and the parameters.
 
     Args:
         request: The request.
@@ -259,7 +261,7 @@ def _snapshot(
 
 
 def _check_label_type(request: TrainRequest, schema: pa.Schema) -> None:
-    """Check before any row is read whether the model can predict a column of the label's type."""
+    """Raise an error if the model cannot predict the label's type, before any row is read."""
     at = schema.get_field_index(request.label)
     if at < 0:
         return
@@ -282,7 +284,7 @@ def _derives_scale(request: TrainRequest) -> bool:
 
 
 def _no_row(request: TrainRequest, error: NoRowError) -> DataError:
-    """Build the error for a query without a row to train on, such as if all are held out."""
+    """Build the error for a query without a training row, such as when all are held out."""
     if error.num_held_out and request.validation_select is None:
         return DataError(
             f"All {counted(error.num_held_out, 'row')} are held out for validation "
@@ -295,11 +297,11 @@ def _no_row(request: TrainRequest, error: NoRowError) -> DataError:
 def _read_validation_rows(
     request: TrainRequest, columns: Collection[str], database: Database
 ) -> Iterator[pa.RecordBatch]:
-    """Run the query `validation.select`; yield its rows that have a label, as validation rows.
+    """Run the query `validation.select`; yield those of its rows that have a label.
 
     Args:
         request: The request.
-        columns: Columns of the training rows, whose spelling is used.
+        columns: Columns of the training rows; the validation columns are spelled like them.
         database: Database of the rows.
 
     Raises:
@@ -403,8 +405,8 @@ def _note_rare(
 ) -> None:
     """Report a note about classes with few training rows or without any validation row.
 
-    Metrics say little about such classes. Where the model accepts it, the note suggests a value
-    for `class_counts`.
+    Metrics say little about such classes. If the model has a parameter `class_counts` that is not
+    set, the note suggests a value for it.
     """
     counts = dict(label.values or ())
     if len(counts) > MANY_CLASSES:
@@ -428,7 +430,7 @@ def _note_rare(
 
 
 def _options(request: TrainRequest, snapshot: FileSnapshot) -> dict[str, Any]:
-    """Return the request's training options, with defaults that suit the number of rows."""
+    """Return the training options of a request; their defaults depend on the number of rows."""
     options = dict(request.options)
     rows = snapshot.num_training
     size, least_epochs = next((size, epochs) for most, size, epochs in _SIZES if rows <= most)

@@ -1,6 +1,7 @@
 """Rules of the session check for a split's arrays and its declared sizes.
 
-The rules inspect arrays and read no data; their callers pass the location that an array came from.
+The rules inspect arrays that callers have read. Callers also pass the locations of the user's code
+that made the arrays, for the findings.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Places:
-    """Locations of the user's code that produces a split, for messages.
+    """Locations of the user's methods that produce a split, for messages.
 
     Attributes:
-        split: `training`, `validation` or `test`.
+        split: Name of the split: `training`, `validation` or `test`.
         loader: The method that creates the generator.
         images: The method that preprocesses x.
         labels: The method that preprocesses y.
@@ -80,7 +81,7 @@ def _not_finite(said: str, arrays: Sequence[Any], where: str) -> Iterator[CheckF
 def counts(
     places: Places, *, num_examples: int, num_batches: int, size: int, batch_size: int
 ) -> Iterator[CheckFinding]:
-    """Yield mistakes in the declared size of an epoch.
+    """Yield findings about a declared size of an epoch that does not fit the batches.
 
     Args:
         places: Locations where the sizes are declared.
@@ -136,7 +137,7 @@ def _shown(name: str, arrays: Sequence[Any]) -> str:
 
 
 def _columns(trees: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the name of each array in nested batches, with a list of this array in each batch."""
+    """Yield the name of each array in nested batches, and a list with its value in each batch."""
     first = trees[0]
     names = [f"[{name!r}]" for name in first] if isinstance(first, Mapping) else None
     columns = list(zip(*(leaves(tree) for tree in trees), strict=False))

@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 
 def made(value: T | None) -> T:
-    """Return a result of an earlier group of checks, and assert that it is not None.
+    """Return a result of an earlier group of checks, which is never None here.
 
-    A group is skipped if an earlier group did not create the results that it needs.
+    If it were None, the group that needs it would have been skipped. For the type checker.
     """
     assert value is not None  # noqa: S101 - as above
     return value
@@ -34,7 +34,7 @@ def made(value: T | None) -> T:
 
 @dataclass(eq=False)
 class CheckContext:
-    """Results of the groups of checks so far; None if a result could not be created.
+    """Results of the groups of checks so far; a result is None if it could not be created.
 
     Attributes:
         run_name: Name of the session.
@@ -47,8 +47,8 @@ class CheckContext:
         asked: Keys of the config that the user's components have read.
         components: The session's components: objects of the classes that the config names.
         batches: The first batches of the training split.
-        others: Split (`validation` or `test`) -> its first batch.
-        trainer: A trainer with the model.
+        others: Name of a split (`validation` or `test`) -> its first batch.
+        trainer: A trainer with the session's model.
         metrics: Metrics of a batch, under their names in the evaluation.
         reported: Messages of all findings so far, so that none is reported twice.
         undefined_names: Names that the findings so far report as undefined.
@@ -81,9 +81,9 @@ class CheckContext:
         return time.monotonic() - self.started
 
     def place(self, key: str, *methods: str) -> str:
-        """Return `file:line` of the first of some methods that is defined in the user's code.
+        """Return `file:line` of a component's method: the first one that the user's code defines.
 
-        If there is none, return the location of the component's class.
+        If it defines none of them, return the location of the component's class.
 
         Args:
             key: Key of the component's class in the config.
@@ -100,7 +100,7 @@ class CheckContext:
         return str(symbol) if symbol is not None else self.config.where(key)
 
     def places(self, split: str) -> Places:
-        """Return the locations of the user's code that produces a split."""
+        """Return the locations of the user's methods that produce a split, for messages."""
         own = ("add_preprocess",)
         key = "preprocessor_class"
         return Places(

@@ -1,4 +1,4 @@
-"""Findings of a session check, as values that can be printed or written as JSON."""
+"""Data classes for what a session check finds; they can be printed or written as JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class CheckFinding:
         what: The problem, with the wrong and the expected value.
         where: `file:line`, or another name of the location; empty if `what` names it.
         fix: How to fix it.
-        undefined_name: The name that the code uses but never defines, if that is the problem.
+        undefined_name: If the problem is that the code uses a name but never defines it, this name;
+            else empty.
     """
 
     severity: Severity
@@ -67,13 +68,13 @@ def error(what: str, where: object = "", fix: str = "") -> CheckFinding:
 def warning(what: str, where: object = "", fix: str = "") -> CheckFinding:
     """Return a finding that lets the session run, though probably not as intended.
 
-    `error` describes the arguments.
+    The arguments are those of `error`.
     """
     return CheckFinding(Severity.WARNING, what, str(where), fix)
 
 
 def info(what: str, where: object = "", fix: str = "") -> CheckFinding:
-    """Return a finding for information only; `error` describes the arguments."""
+    """Return a finding for information only; the arguments are those of `error`."""
     return CheckFinding(Severity.INFO, what, str(where), fix)
 
 
@@ -84,7 +85,7 @@ class CheckGroup:
     Attributes:
         title: Title of the group.
         looked_at: One-line summary of what was checked, or why it was skipped.
-        findings: In the order they were found.
+        findings: Findings of the group, in the order they were found.
         seconds: Duration, in seconds.
         skipped: Whether the group was skipped.
     """

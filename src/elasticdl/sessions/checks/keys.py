@@ -76,7 +76,7 @@ class NotingConfig(ConfigStruct):
         return getattr(self, name) if name in self else default
 
     def with_values(self, **values: Any) -> NotingConfig:
-        """Return a config with some values changed; its reads are recorded in the same set."""
+        """Return a copy with some values changed; its reads are recorded in the same set."""
         return NotingConfig(self._plain.with_values(**values), self._asked, self._section)
 
     def where(self, name: str = "") -> str:
@@ -85,7 +85,7 @@ class NotingConfig(ConfigStruct):
 
 
 def unread_keys(config: ConfigStruct, asked: set[str]) -> Iterator[CheckFinding]:
-    """Yield the keys of a config that no component has read.
+    """Yield a finding for each key of a config that no component has read.
 
     Args:
         config: Content of the file.

@@ -19,15 +19,15 @@ PATIENCE_S = 20.0
 
 
 class TooLongError(BaseException):
-    """Raised when a step of a check takes too long; `except Exception` does not catch it."""
+    """A step of a check takes too long; users' `except Exception` does not catch it."""
 
 
 @contextlib.contextmanager
 def within(seconds: float | None = None) -> Iterator[None]:
-    """Interrupt Python code in the block after `seconds`; None means `PATIENCE_S`.
+    """Context manager that interrupts its block after `seconds`; None means `PATIENCE_S`.
 
-    An endless loop in a generator is interrupted; a single call into C only when it returns. Only
-    the main thread can be interrupted: in other threads this has no effect.
+    A loop in Python is interrupted at once, a call into C only when it returns. Only the main
+    thread can be interrupted: in other threads this has no effect.
 
     Raises:
         TooLongError: The block took longer.
@@ -58,7 +58,7 @@ def _too_long(signum: int, frame: FrameType | None) -> NoReturn:
 
 @contextlib.contextmanager
 def without_side_effects() -> Iterator[None]:
-    """Keep Python from writing `__pycache__` into the project, and git from writing its index."""
+    """Context manager in which Python writes no `__pycache__`, and git does not write its index."""
     bytecode, locks = sys.dont_write_bytecode, os.environ.get("GIT_OPTIONAL_LOCKS")
     sys.dont_write_bytecode = True
     os.environ["GIT_OPTIONAL_LOCKS"] = "0"
@@ -74,7 +74,7 @@ def without_side_effects() -> Iterator[None]:
 
 @contextlib.contextmanager
 def captured_warnings() -> Iterator[list[str]]:
-    """Collect the warnings of ElasticDL's logger in a list instead of printing them."""
+    """Context manager that collects the warnings of ElasticDL's logger instead of printing them."""
     said: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]

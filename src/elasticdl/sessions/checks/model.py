@@ -35,9 +35,9 @@ def shapes(facts: ModelFacts, batch: Batch, where: str, places: Places) -> Itera
     """Yield mismatches between x and the model's inputs.
 
     Args:
-        facts: The shapes of the model's inputs.
+        facts: Contains the shapes of the model's inputs.
         batch: A batch of a split.
-        where: The method that creates the model.
+        where: Location of the method that creates the model.
         places: Locations of the code that produces the split.
     """
     arrays = leaves(batch.features)
@@ -71,10 +71,10 @@ def last_layers(facts: ModelFacts, outputs: Any, where: str, logits: str) -> Ite
     more than one unit.
 
     Args:
-        facts: The activation and the loss of each output of the model.
+        facts: Contains the activation and the loss of each output of the model.
         outputs: The model's outputs for a batch.
-        where: The method that creates the model.
-        logits: The line with `from_logits`, or `where` if there is none.
+        where: Location of the method that creates the model.
+        logits: Location of the line with `from_logits`, or `where` if there is none.
     """
     for output, array in _pairs(facts, outputs):
         activation = output.activation or _by_values(array)
@@ -112,10 +112,10 @@ def targets(
     """Yield mismatches between y, the model's outputs and the loss.
 
     Args:
-        facts: The loss of each output of the model.
+        facts: Contains the loss of each output of the model.
         batches: Batches of the training split.
         outputs: The model's outputs for the first batch.
-        where: The method that preprocesses y.
+        where: Location of the method that preprocesses y.
     """
     columns = list(zip(*(leaves(batch.labels[0]) for batch in batches), strict=False))
     pairs = list(_pairs(facts, outputs))
@@ -226,7 +226,7 @@ def monitors(
     Args:
         callbacks: Keras callbacks; those without a `monitor` are ignored.
         metrics: Metrics of a batch, under their names in the evaluation.
-        where: The method that creates the callbacks.
+        where: Location of the method that creates the callbacks.
     """
     names = [*metrics, *(f"val_{name}" for name in metrics), "learning_rate", "lr"]
     for callback in callbacks:
@@ -249,7 +249,7 @@ def _pairs(facts: ModelFacts, outputs: Any) -> list[tuple[OutputFacts, Any]]:
 
 
 def _by_values(array: Any) -> str | None:
-    """Guess the activation of an output from its values; None if they do not suggest one."""
+    """Return the activation that an output's values suggest, such as "softmax"; None if unclear."""
     if array.ndim < 2 or array.shape[-1] < 2 or not np.isfinite(array).all():  # noqa: PLR2004
         return None
     if array.min() >= 0 and np.allclose(array.sum(axis=-1), 1, atol=1e-3):
@@ -262,7 +262,7 @@ def _are_numbers(array: Any) -> bool:
 
 
 def _broadcasts(y: tuple[int, ...], out: tuple[int, ...]) -> bool:
-    """Return whether a loss would compare one number of y with several numbers of an output.
+    """Return whether a loss would compare the only number of a label with several outputs.
 
     Args:
         y: Shape of an example's label.

@@ -1,7 +1,7 @@
-"""Rules of the session check for names and imports of the project's modules, which it does not run.
+"""Rules of the session check that find missing names and imports without running the modules.
 
-A missing import is a `NameError`, and for names used in functions it is raised when they are
-called, deep in the first epoch. pyflakes finds these names.
+Without the check, a missing import raises a `NameError`: for a name used in a function, only when
+the function is called, deep in the first epoch. pyflakes finds such names.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Module:
 
     @cached_property
     def imports(self) -> dict[str, int]:
-        """Names of the modules that the file imports unconditionally -> line."""
+        """Name of each module that the file always imports -> line of the import."""
         found: dict[str, int] = {}
         for node in _unguarded(self._tree.body):
             if isinstance(node, ast.Import):
@@ -58,7 +58,7 @@ class Module:
 
     @cached_property
     def undefined(self) -> dict[str, int]:
-        """Names that the file uses but never defines -> line of the first use."""
+        """Name that the file uses but never defines -> line of its first use."""
         # Reports code that the parser accepts but the compiler does not, such as a stray `return`.
         compile(self._tree, str(self.file), "exec", dont_inherit=True)
         uses = [
@@ -101,7 +101,7 @@ def check(source: Path, wanted: Collection[Path]) -> Iterator[CheckFinding]:
 
     Args:
         source: The folder, which will be first on `sys.path`.
-        wanted: Files that will be imported; problems in others are warnings.
+        wanted: Files that training will import; problems in other files are only warnings.
     """
     modules = {module.file: module for module in modules_of(source)}
     needed = _reached(source, modules, wanted)
@@ -156,7 +156,7 @@ def lacks(file: Path, name: str, where: str) -> Iterator[CheckFinding]:
 
 
 def _reached(source: Path, modules: Mapping[Path, Module], wanted: Collection[Path]) -> set[Path]:
-    """Return the wanted files and all the project's files that they import, even indirectly."""
+    """Return the `wanted` files and all the project's files that they import, even indirectly."""
     reached: set[Path] = set()
     waiting = [file for file in wanted if file in modules]
     while waiting:
@@ -175,7 +175,7 @@ def _reached(source: Path, modules: Mapping[Path, Module], wanted: Collection[Pa
 
 
 def can_be_imported(name: str, source: Path) -> bool:
-    """Return whether a dotted name begins with a module of a folder, or an installed package."""
+    """Return whether the first part of a dotted name is a module in `source` or is installed."""
     top = name.partition(".")[0]
     if (source / top).is_dir() or (source / f"{top}.py").is_file() or top in sys.modules:
         return True
@@ -186,7 +186,7 @@ def can_be_imported(name: str, source: Path) -> bool:
 
 
 def _unguarded(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements that an import always executes, so none within `try` or `if`."""
+    """Yield the statements that an import always executes: none in `try`, `if` or functions."""
     for node in body:
         yield node
         if isinstance(node, (ast.With, ast.ClassDef)):

@@ -1,6 +1,6 @@
 """Reads the beginning of each split for the session check, as training and evaluation would.
 
-Each reading creates its own generators: one that a check has read from is not used to train.
+Generators are created again for each reading, because one that was partly read cannot be reused.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Read:
 
     Attributes:
         first: The first batches.
-        rate: Batches per second, after the first one.
-        epoch_s: Estimated time to read the whole epoch.
+        rate: Batches read per second, without the first one, which takes longer.
+        epoch_s: Estimated time to read the whole epoch, in seconds.
     """
 
     first: list[Batch] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Read:
 
 
 def read_epoch(reading: PipelineReader) -> Generator[CheckFinding, None, Read]:
-    """Read the first epoch, up to a time limit.
+    """Read the first epoch of a pipeline, up to a time limit, and measure the reading speed.
 
     Args:
         reading: A pipeline that has not been read from yet.
@@ -88,13 +88,15 @@ def read_epoch(reading: PipelineReader) -> Generator[CheckFinding, None, Read]:
 
 
 def third_parts(split: Split, places: Places) -> Generator[CheckFinding, None, list[Any] | None]:
-    """Read a split and return the id or weight of each example; stops after the declared number.
+    """Return the third part of each example of a split: its id in `(x, y, id)`, or its weight.
+
+    Reads the declared number of examples, or fewer if a time limit is reached.
 
     Yields:
-        Problems with the examples or with their number.
+        Findings about the examples or their number.
 
     Returns:
-        The third element of each example; None if the examples are not as required.
+        The third element of each example; None if an example is not a tuple of three.
     """
     found: list[Any] = []
     started = time.monotonic()
@@ -161,7 +163,7 @@ def first_examples(split: Split, name: str, ids: Sequence[Any] | None) -> report
 
 
 def digest(batches: Iterable[Batch]) -> int:
-    """Return a hash of batches and their order, to compare two readings of a split."""
+    """Return a hash of batches in order; it tells whether two readings of a split are equal."""
     found = 0
     for batch in batches:
         found = chained_digest(batch, found)
@@ -169,7 +171,7 @@ def digest(batches: Iterable[Batch]) -> int:
 
 
 def order(split: Split, seed: int) -> list[int]:
-    """Return a hash of each example of a split, to compare the order of examples for two seeds.
+    """Return a hash of each example of a split, to see whether a seed changes their order.
 
     Args:
         split: The split.

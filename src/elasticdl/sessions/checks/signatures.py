@@ -1,6 +1,7 @@
-"""Rules of the session check for component classes: methods exist, and accept their arguments.
+"""Rules of the session check for the methods of component classes.
 
-They report a missing method, or one with the wrong arguments, before training calls it.
+They report a missing method, or one that does not accept the arguments with which training would
+call it.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ CALLED_WITH: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 
 
 def check(key: str, symbol: Symbol, where: str) -> Iterator[CheckFinding]:
-    """Yield mistakes in the methods of a component.
+    """Yield findings for methods of a component that are missing or have wrong arguments.
 
     Args:
-        key: Key in the config.
+        key: Key in the config, such as `data_loader_class`.
         symbol: The class that the config names under this key.
         where: `file:line` of the key in the config.
     """

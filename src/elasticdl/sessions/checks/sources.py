@@ -36,7 +36,7 @@ def check_config(context: CheckContext) -> Iterator[CheckFinding]:
 
 
 def check_code(context: CheckContext) -> Iterator[CheckFinding]:
-    """Yield missing files, classes, names and imports of the code, without running it."""
+    """Yield findings for missing files, classes, names and imports, without running the code."""
     source = context.project / str(context.config.get("src_code_path") or "")
     if not source.is_dir() or not context.config.get("src_code_path"):
         context.said = "there is no folder of code"
@@ -80,13 +80,13 @@ def check_components(context: CheckContext) -> Iterator[CheckFinding]:
 
 
 def check_keys(context: CheckContext) -> Iterator[CheckFinding]:
-    """Yield the keys of the config that no component has read."""
+    """Yield a finding for each key of the config that no component has read."""
     yield from keys.unread_keys(context.config, context.asked)
     context.said = f"{len({*context.config.flat()} & context.asked)} read by components"
 
 
 def check_project(context: CheckContext) -> Iterator[CheckFinding]:
-    """Yield a finding if the code cannot be identified by a commit."""
+    """Yield a finding if no git commit identifies the code: no commit, or uncommitted changes."""
     commit = git.commit_of(context.project)
     if commit is None:
         context.said = "not in a git repository"

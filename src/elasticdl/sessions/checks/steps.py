@@ -75,7 +75,7 @@ def check_model(context: CheckContext) -> Iterator[CheckFinding]:
 
 
 def check_callbacks(context: CheckContext) -> Iterator[CheckFinding]:
-    """Yield callbacks that are ignored, or that monitor a metric that is not measured."""
+    """Yield findings for callbacks that are ignored or monitor a metric that is not measured."""
     builder = made(context.components).model_builder
     everything = list((getattr(builder, "get_callbacks", list)()) or [])
     where = context.place("model_builder_class", "get_callbacks")
@@ -153,7 +153,7 @@ def check_export(context: CheckContext) -> Iterator[CheckFinding]:
 
 
 def check_reports(context: CheckContext) -> Iterator[CheckFinding]:
-    """Yield problems with the reports: evaluates the first examples of each split."""
+    """Evaluate the first examples of each split as the reports do, and yield the problems."""
     components, count = made(context.components), 0
     with within():
         given = components.eval_functions()
@@ -215,7 +215,7 @@ def _new_trainer(context: CheckContext) -> Trainer:
 def _why_no_trainer(
     context: CheckContext, problem: ElasticDLError, where: str
 ) -> Iterator[CheckFinding]:
-    """Yield why the first batch does not fit the model, or the error from creating the trainer."""
+    """Yield findings that explain why no trainer could be created; else `problem`, its error."""
     newest, some = made(context.components).newest_model, made(context.batches)
     found: list[CheckFinding] = []
     if getattr(newest, "compiled", False):
@@ -236,7 +236,7 @@ def _why_no_trainer(
 def _step(context: CheckContext, trainer: Trainer, where: str) -> Iterator[CheckFinding]:
     """Train on one batch, and yield a finding if the step fails to train the model.
 
-    That is so if the loss or the state becomes NaN or infinite, or if no weight changes.
+    A step fails if the loss or the state becomes NaN or infinite, or if no weight changes.
 
     Args:
         context: Contains the batch.
@@ -272,11 +272,11 @@ def _step(context: CheckContext, trainer: Trainer, where: str) -> Iterator[Check
 
 
 def _line_with(text: str, where: str) -> str:
-    """Find a text in the code of a file, to point a finding at a more exact line.
+    """Return the line of a file that contains a text, to point a finding at that line.
 
     Args:
         text: The text to find; comments are ignored.
-        where: `file:line`; the file to search.
+        where: `file:line`; only the file is used.
 
     Returns:
         `file:line` of the first line with the text; `where` if there is none.

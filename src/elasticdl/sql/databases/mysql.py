@@ -7,7 +7,8 @@ Types are converted as in `plain.py`, and:
 * DECIMAL of more than 38 digits is float64. FLOAT has only the 6 digits that the server sends; to
   read all digits, write the_column * 1e0 in the SELECT.
 * TIMESTAMP is UTC: the connection's time zone is +00:00. DATETIME has no zone.
-* TIME beyond a day or below zero, '0000-00-00' and geometric types are rejected by name.
+* A column with a TIME beyond a day or below zero, with '0000-00-00' or of a geometric type is
+  rejected with an error that names it.
 
 ALTER TABLE and CREATE TABLE commit implicitly. A missing column is therefore added only after
 everything else has been checked and loaded, just before the rows are changed, and it is removed
@@ -290,9 +291,9 @@ class MySQL(SQLAlchemyConnection):
         )
 
     def _key(self, key: str, type_: str | None) -> str:  # noqa: ARG002 - for other databases
-        """Return a key column of the temporary table as SQL, without a cast.
+        """Return a column of the temporary table as SQL, for comparing it with a table's key.
 
-        The temporary table was created with the type of the target's column.
+        No cast is needed: the temporary table was created with the type of the target's column.
         """
         return f"given.{key}"
 

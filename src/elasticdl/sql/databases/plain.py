@@ -12,7 +12,7 @@
 | strings, ENUM, UUID, JSON             | string                                                |
 | BYTEA, BLOB                           | binary                                                |
 | arrays of the above                   | list; several dimensions become one in PostgreSQL     |
-| INTERVAL, UNION, BIT, money, ranges, geometry | rejected by name: convert it in the SELECT    |
+| INTERVAL, UNION, BIT, money, ranges, geometry | rejected: convert it in the SELECT            |
 
 Used by the files of the databases.
 """
@@ -163,8 +163,8 @@ def check_years(array: pa.Array) -> pa.Array:
     """Check that an array's dates or times are in the years 1 to 9999; return it unchanged.
 
     Raises:
-        ValueError: A value is infinite or outside of the years 1 to 9999, which is not supported
-            anywhere else.
+        ValueError: A value is infinite or outside of the years 1 to 9999. Python's dates, for
+            example, cannot represent it.
     """
     if pa.types.is_date(array.type):
         numbers, per_day = array.cast(pa.date32()).view(pa.int32()), 1
@@ -185,9 +185,9 @@ def check_years(array: pa.Array) -> pa.Array:
 
 
 def as_decimal(digits: int, scale: int) -> Plain:
-    """Return the Arrow type of DECIMAL(digits, scale), and a function that casts strings to it.
+    """Return the Arrow type of DECIMAL(digits, scale), and a function that casts an array to it.
 
-    The type is float64 if `digits` is 0 or more than `MAX_DIGITS`. The function takes an array.
+    The array holds strings. The type is float64 if `digits` is 0 or more than `MAX_DIGITS`.
     """
     if not 0 < digits <= MAX_DIGITS or not 0 <= scale <= digits:
         return pa.float64(), lambda array: array.cast(pa.float64())

@@ -7,8 +7,8 @@ Types are converted as in `plain.py`, and:
 * Arrays with several dimensions become one list, row by row.
 * Types added by an extension are rejected, except enumerations; so are money, bit, inet, oid,
   geometric types, ranges and composite types: write CAST(the_column AS text) in the SELECT.
-* A name is first looked up as written, then in lower case, as PostgreSQL does for names without
-  quotes.
+* The name of a table is looked up as written. If it is not found, it is looked up in lower case, to
+  which PostgreSQL converts names without quotes.
 
 Used by `database_interface.open_database`.
 """
@@ -157,7 +157,7 @@ class PostgreSQL(BaseDatabase):
 
     @contextlib.contextmanager
     def run(self, statement: str) -> Iterator[RowSource | None]:
-        """Run any statement and yield its rows, None if it has no result."""
+        """Context manager that runs any statement; yields its rows, or None if it has no result."""
         with (
             self._connected() as connection,
             self._closing(connection.cursor()) as cursor,

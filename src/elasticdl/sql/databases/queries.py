@@ -3,9 +3,9 @@ r"""Cancellable queries: lets a thread cancel a query while a driver is waiting 
     main thread, which gets Ctrl-C and SIGTERM --waits--> a thread --driver, in C--> the database
              \------------------------- cancel ------------------------------------------^
 
-A driver waits in C, where Python handles no signal until the query is over. For the main thread,
-another thread therefore waits for the query. Whatever interrupts the main thread's wait also
-cancels the query: first on the server, which would otherwise continue to compute, then here.
+A driver waits in C, where Python handles no signal until the query is over. So another thread waits
+for the driver, and the main thread for that thread; a signal can interrupt this wait. Then the
+query is cancelled: first on the server, which would otherwise go on computing, then in the driver.
 
 Used by the files of the databases.
 """
@@ -39,7 +39,7 @@ class Queries:
 
     @contextlib.contextmanager
     def registered(self, cancel: Callable[[], None]) -> Iterator[DatabaseQuery]:
-        """Register a query while the block runs, so that `Queries.cancel` can cancel it.
+        """Context manager that registers a query during its block, for `Queries.cancel`.
 
         Args:
             cancel: Function () that ends the connection's current call, if there is one; may be
@@ -81,8 +81,8 @@ class DatabaseQuery:
     """A query that can be cancelled: one or more consecutive driver calls on one connection.
 
     Attributes:
-        is_cancelled: Whether a cancel was requested. Loops check this between two calls, when
-            there is nothing to cancel.
+        is_cancelled: Whether a cancel was requested. Loops check this between two calls, when no
+            call is running that could be cancelled.
         abandoned: A call that may still be running because it could not be cancelled; usually None.
 
     Args:

@@ -1,11 +1,12 @@
 """SQLAlchemy databases: support for any database with a SQLAlchemy driver.
 
 Types are converted as in `plain.py`, as far as the driver reports them. Otherwise the type of a
-column is that of its values in the first rows (32768), and a later value of another type is
-rejected by name: CAST(the_column AS ...) in the SELECT then helps. `fill` updates row by row in one
-transaction, because temporary tables differ too much between databases; it is slow for millions of
-rows. Where ALTER TABLE or CREATE TABLE commits implicitly (Oracle, for example), a failure may
-leave an empty column or table behind.
+column is that of its values in the first rows (32768). A later value of another type is rejected
+with an error that names the column: CAST(the_column AS ...) in the SELECT then helps.
+
+`fill` updates row by row in one transaction, because temporary tables differ too much between
+databases; it is slow for millions of rows. Where ALTER TABLE or CREATE TABLE commits implicitly
+(Oracle, for example), a failure may leave an empty column or table behind.
 
 Used by `database_interface.open_database`; `mysql.py` extends it for its database.
 """
@@ -156,7 +157,7 @@ class SQLAlchemyConnection(BaseDatabase):
 
     @contextlib.contextmanager
     def run(self, statement: str) -> Iterator[RowSource | None]:
-        """Run any statement and yield its rows, None if it has no result."""
+        """Context manager that runs any statement; yields its rows, or None if it has no result."""
         # no_parameters: a percent sign in the statement is not a placeholder.
         options: dict[str, Any] = {"stream_results": True, "no_parameters": True}
         with self._connected() as connection, self._query(connection) as query:
@@ -199,9 +200,9 @@ class SQLAlchemyConnection(BaseDatabase):
         self,
         result: sa.CursorResult[Any],  # noqa: ARG002 - for MySQL
     ) -> list[TupleColumn] | None:
-        """Return a result's columns with the types that the driver reports.
+        """Return a result's columns with the types that the driver reports; None if unknown.
 
-        This base implementation returns None: the types are derived from the first rows instead.
+        If None, as here, the types are derived from the first rows. `mysql.py` overrides this.
         """
         return None
 
@@ -364,7 +365,8 @@ class _Reading:
 
     Args:
         result: The result.
-        errors: Function () -> context manager that converts the driver's errors to ours.
+        errors: Function () -> context manager that converts the driver's errors to `DatabaseError`
+            and others.
         query: The query, through which the driver's calls are made so that they can be cancelled.
     """
 
@@ -379,7 +381,7 @@ class _Reading:
         self.is_at_end = not result.returns_rows
 
     def fetch(self) -> Sequence[Any]:
-        """Fetch the next rows; empty at the end."""
+        """Fetch and return the next rows; empty at the end."""
         if self._ahead:
             return self._ahead.pop()
         if self.is_at_end:

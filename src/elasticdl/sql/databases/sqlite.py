@@ -8,7 +8,8 @@ find the types of its values, then to read them. Types are converted as in `plai
 * Columns declared BOOLEAN are bool, those declared DATE are dates, DATETIME or TIMESTAMP are
   timestamps (strings in ISO 8601; a zone is converted to UTC and dropped). Any other value in them
   is rejected.
-* Numbers and strings in one column are rejected by name; so are strings and blobs.
+* A column that mixes numbers with strings, or strings with blobs, is rejected with an error that
+  names it.
 * Row numbers are the key if there is no other. A VACUUM by another program between the SELECT and
   the UPDATE can change them; a PRIMARY KEY prevents that.
 
@@ -105,7 +106,7 @@ class SQLite(BaseDatabase):
 
     @contextlib.contextmanager
     def run(self, statement: str) -> Iterator[RowSource | None]:
-        """Run any statement and yield its rows, None if it has no result."""
+        """Context manager that runs any statement; yields its rows, or None if it has no result."""
         with (
             self._connected() as connection,
             self._queries.registered(connection.interrupt) as query,
@@ -134,7 +135,7 @@ class SQLite(BaseDatabase):
 
     @contextlib.contextmanager
     def _snapshot(self, connection: sqlite3.Connection) -> Iterator[None]:
-        """Open a read transaction for the block, so that all its reads see the same data."""
+        """Context manager that opens a read transaction: all reads in it see the same data."""
         with self._errors():
             connection.execute("SAVEPOINT elasticdl_read")
         try:
@@ -288,12 +289,15 @@ class SQLite(BaseDatabase):
             )
 
     def schemas(self) -> Sequence[str]:
-        """Return the names of the database file, `main`, of `temp`, and of attached files."""
+        """Return the names of the schemas: `main` (the database file), attached files, `temp`."""
         with self._connected() as connection, self._errors():
             return [*_column_of(connection, "PRAGMA database_list", 1), "temp"]
 
     def _key(self, key: str, type_: str | None) -> str:  # noqa: ARG002 - for other databases
-        """Return a key column of the temporary table as SQL; comparisons in SQLite need no cast."""
+        """Return a column of the temporary table as SQL, for comparing it with a table's key.
+
+        No cast is needed in SQLite.
+        """
         return f"given.{key}"
 
     @contextlib.contextmanager
@@ -374,9 +378,9 @@ def _key(
     *,
     is_without_rowid: bool,
 ) -> list[str]:
-    """Return the columns of a key of a table; empty if there is no key without NULLs.
+    """Return the columns of a key that identifies each row of a table; empty if there is none.
 
-    The PRIMARY KEY is preferred to UNIQUE constraints.
+    Its columns never contain NULL. The PRIMARY KEY is preferred to UNIQUE constraints.
 
     Args:
         connection: The connection.

@@ -63,8 +63,9 @@ class Transaction(ABC):
 
         Args:
             columns: Name of each column -> its type.
-            like: Key column of the temporary table -> the column of the target table that it is
-                compared with. A database may give both the same type. Empty for `append`.
+            like: Key column of the temporary table -> the key column of the target table that it
+                is compared with. An implementation may create the first with the type of the
+                second. Empty for `append`.
             table: The target table, as SQL; empty for `append`.
         """
 
@@ -107,7 +108,7 @@ class BaseDatabase(ABC):
 
     @abstractmethod
     def run(self, statement: str) -> AbstractContextManager[RowSource | None]:
-        """Run any statement and yield its rows, None if it has no result."""
+        """Context manager that runs any statement; yields its rows, or None if it has no result."""
 
     @abstractmethod
     def table(self, name: Name) -> TableInfo | None:
@@ -123,7 +124,7 @@ class BaseDatabase(ABC):
 
     @contextlib.contextmanager
     def _filling(self, info: TableInfo, names: Sequence[str]) -> Iterator[None]:
-        """Context manager that names the columns being filled in each database error."""
+        """Context manager that adds the table and the columns being filled to database errors."""
         try:
             with self._errors():
                 yield
@@ -135,11 +136,11 @@ class BaseDatabase(ABC):
 
     @abstractmethod
     def _begin(self) -> AbstractContextManager[Transaction]:
-        """Begin a transaction; it is committed at the end, or rolled back after an error."""
+        """Context manager that begins a transaction, and commits it; rolls back after an error."""
 
     @contextlib.contextmanager
     def _cancellable(self) -> Iterator[Transaction]:
-        """Begin a transaction whose statements `interrupt` can cancel; otherwise like `_begin`."""
+        """Context manager like `_begin`, but `interrupt` can cancel the statements in it."""
         with self._begin() as transaction, self._queries.registered(transaction.cancel) as query:
             yield _Cancellable(transaction, query)
 
@@ -149,7 +150,7 @@ class BaseDatabase(ABC):
 
     @contextlib.contextmanager
     def read(self, select: str) -> Iterator[RowSource]:
-        """Run a query and yield its rows; see `Database.read`."""
+        """Context manager that runs a query and yields its rows; see `Database.read`."""
         with self.run(select) as rows:
             if rows is None:
                 raise DatabaseError(f"{self.name}: this statement returns no rows: {select:.200}")
@@ -220,7 +221,7 @@ class BaseDatabase(ABC):
             return transaction.run(_insert(where, quoted_names, values))
 
     def _appended(self, info: TableInfo, rows: RowSource) -> list[str]:
-        """Map each column of the rows to append to the table's column of the same name.
+        """Return, for each column of the rows to append, the table's column of the same name.
 
         Raises:
             DatabaseError: The table has no such column, or the values do not fit it.
@@ -268,12 +269,12 @@ class BaseDatabase(ABC):
     def _targets(
         self, info: TableInfo, key: Sequence[str], fields: Sequence[pa.Field]
     ) -> list[str | None]:
-        """Find the columns of a table into which values are to be written.
+        """Return the columns of a table into which values are to be written.
 
         Args:
             info: The table.
             key: Columns of its key, which must not be written to.
-            fields: Names and types of the values.
+            fields: Names and types of the columns with the values.
 
         Returns:
             For each field, the column of the same name (ignoring case if that is unique); None if
@@ -339,12 +340,12 @@ class BaseDatabase(ABC):
     def _update(
         self, info: TableInfo, keys: Mapping[str, str], values: Mapping[str, str], part: str
     ) -> str:
-        """Build the UPDATE that copies values of the temporary table to rows with the same key.
+        """Build the UPDATE that copies values from the temporary table to the rows with equal keys.
 
         Args:
             info: The table.
-            keys: Column of the temporary table -> column of the key.
-            values: Column of the table -> column of the temporary table.
+            keys: Column of the temporary table -> key column of the table to compare it with.
+            values: Column of the table to set -> column of the temporary table with its values.
             part: Part of the temporary table, as SQL, from `Transaction.given_parts`.
         """
         changes = ", ".join(
@@ -436,10 +437,10 @@ def until_cancelled(
 
 
 class watched:  # noqa: N801 - used as a function
-    """Context manager that preserves an exception raised by the source of the rows to write.
+    """Context manager that passes on an exception of the row source unchanged.
 
-    Some drivers replace an exception that is raised while they iterate over the rows to write with
-    one of their own. At the end of the block, the original exception is raised instead.
+    If the source raises while a driver iterates over the rows to write, some drivers raise an
+    exception of their own instead. At the end of the block, the original one is raised.
 
     Args:
         rows: The rows to write. The context manager yields them for use within the block.

@@ -78,7 +78,7 @@ def _array(column: TupleColumn, values: Sequence[Any]) -> pa.Array:
 
 
 def tuples_of(rows: RowSource, convert: Callable[[pa.Array], list[Any]]) -> Iterator[list[Any]]:
-    """Yield rows as tuples, one list per batch.
+    """Yield, for each batch, a list of its rows as tuples.
 
     Args:
         rows: The rows.

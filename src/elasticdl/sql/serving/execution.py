@@ -71,7 +71,8 @@ class ExecutionSettings:
     Attributes:
         models: Folder of the trained models.
         zoo: Folder of model files; None is the prebuilt zoo.
-        grace_s: Time for a cancelled submitter to save its progress.
+        grace_s: Seconds that a cancelled submitter, the process that runs a statement, has to save
+            its progress before it is killed.
     """
 
     models: str
@@ -95,7 +96,7 @@ class DatabaseLocks:
         Args:
             url: URL of the database.
             stop: Event that ends the wait when it is set.
-            waiting: Called once if the file is in use.
+            waiting: Function () that is called once if the file is in use, before the wait.
 
         Raises:
             CancelledError: `stop` was set.

@@ -41,7 +41,7 @@ class JobOutput:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, response: sqlflow_pb2.Response) -> None:
-        """Store a response; drop the oldest ones if space runs out."""
+        """Store a response; drop the oldest responses if the buffer is full."""
         with self._lock:
             self._responses.append(response)
             self._num_bytes += response.ByteSize()
@@ -50,13 +50,13 @@ class JobOutput:
                 self._first += 1
 
     def end(self, failure: BaseException | None = None) -> None:
-        """Record that the job has ended, with the error if it failed; no response follows."""
+        """Record that the job has ended, and its error if it failed. Call after the last `add`."""
         with self._lock:
             self.failure, self._ended_s = failure, time.monotonic()
 
     @property
     def ended_s(self) -> float | None:
-        """End time of the job, on the monotonic clock; None while it runs."""
+        """When the job ended, in seconds on the monotonic clock; None while it runs."""
         return self._ended_s
 
     def since(self, number: int) -> tuple[list[sqlflow_pb2.Response], int, bool]:

@@ -23,7 +23,7 @@ from elasticdl.peer_user import user_of
 
 @dataclass(frozen=True)
 class Security:
-    """Access rules for callers.
+    """Access rules of the server: which clients it accepts.
 
     Attributes:
         token: The token that clients must send. None: require no token. A server on Linux without

@@ -178,7 +178,11 @@ class Server:
         return Execution(program, database, self._settings, self._locks, send)
 
     def _start(self, execution: Execution, end: Callable[[BaseException | None], None]) -> None:
-        """Run an execution in a thread, which releases its session slot at the end."""
+        """Run an execution in a new thread.
+
+        At its end, the thread releases the session slot and calls `end` with the error, or with
+        None after success.
+        """
 
         def run() -> None:
             failure: BaseException | None = None
@@ -293,7 +297,7 @@ class _Outbox:
                 self._queue.put_nowait(None)
 
     def responses(self) -> Any:
-        """Yield the queued responses; return the error of the execution, None if it succeeded."""
+        """Yield the responses; then return the error of the execution, or None after success."""
         while (response := self._queue.get()) is not None:
             yield response
         return self._failure

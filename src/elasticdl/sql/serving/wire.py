@@ -1,4 +1,4 @@
-"""Encoding of column values in a `Row`, and decoding.
+"""Encodes the column values of a result row as protocol buffers, and decodes them.
 
     NULL              Row.Null
     true, 1, 1.5      BoolValue, Int64Value (UInt64Value if larger), DoubleValue
