@@ -1,7 +1,7 @@
 """Command line that runs a job inside a pod.
 
-`kubectl describe` displays the command line, and users should recognize what they typed. So options
-with default values are left out.
+Options with default values are left out: `kubectl describe` displays the command line, and users
+should recognize what they typed.
 
 Callers: `rayjob.py`.
 """

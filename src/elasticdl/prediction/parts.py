@@ -85,7 +85,7 @@ class PredictionParts:
         staging: The staging folder. Workers on several machines need a shared file system or object
             store.
         file_format: Format of the parts.
-        records_per_part: Number of records in a part; the last one may hold fewer.
+        records_per_part: Number of records in a part; the last part may hold fewer.
     """
 
     staging: OutputFolder
@@ -117,7 +117,7 @@ class PredictionParts:
 class PredictionPart(AtomicWriter):
     """Writer of one part file, which is added to the staging folder by `close`.
 
-    Used in a `with` statement: if its body raises, there is no part.
+    Used in a `with` statement: if the body of the statement raises, no part is added.
     """
 
     def __init__(self, parts: PredictionParts, index: int) -> None:
