@@ -79,8 +79,8 @@ class JobProgress:
     def after(self, event: Event) -> JobProgress:
         """Return the progress updated with an event.
 
-        A `StepCommitted` event of steps already counted has no effect. A `JobStarted` event does not
-        restore the progress of the job's earlier attempts; use `of_history` for that.
+        A `StepCommitted` event of steps already counted has no effect. A `JobStarted` event does
+        not restore the progress of the job's earlier attempts; use `of_history` for that.
         """
         match event:
             case JobStarted():

@@ -69,8 +69,8 @@ def cells(states: Ints) -> dict[str, Any]:
 
     Returns:
         `per_cell`: shards per cell; `counts`: number of shards in each state; `cells`: the state of
-        each cell as a digit, from 0 (queued) to 3 (done). A cell of several shards is `returned` or `leased` if one of its
-        shards is, and `done` only if all are.
+        each cell as a digit, from 0 (queued) to 3 (done). A cell of several shards is `returned` or
+        `leased` if one of its shards is, and `done` only if all are.
     """
     per_cell = max(1, -(-len(states) // _MAX_CELLS))
     if per_cell == 1:

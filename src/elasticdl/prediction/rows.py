@@ -107,7 +107,7 @@ def outputs_without_axes(outputs: Arrays) -> list[str]:
 
 
 def rows_only(outputs: Arrays, left_out: Sequence[str]) -> Arrays:
-    """Return the outputs except those named in `left_out`; the names of the others do not change."""
+    """Return the outputs except those named in `left_out`; the others keep their names."""
     if not left_out:
         return outputs
     return {name: value for name, value in _named(outputs, "") if name not in left_out}

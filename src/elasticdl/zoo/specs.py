@@ -40,8 +40,9 @@ def is_spec(model_def: str) -> bool:
 def folder_of(path: Path) -> Path:
     """Return the folder to use as a spec's zoo, if the user names none.
 
-    This is the spec's own folder; or, if the spec names code outside of it (`path: ../loss.py`) and
-    both are in the working directory, the nearest folder that holds both.
+    This is the spec's own folder, unless the spec names code outside of it (`path: ../loss.py`).
+    Then it is the nearest folder that holds the spec and this code, if that is in the working
+    directory.
 
     Args:
         path: The spec's file; it need not exist.
