@@ -46,7 +46,7 @@ def command(job: Job) -> list[str]:
         job: The job. Its number of workers and their options are part of the command line.
 
     Raises:
-        UsageError: The job is a federation, which cannot run as one process's command line.
+        UsageError: The job is a federation, which does not run on one cluster.
     """
     if job.federation is not None:
         raise UsageError(

@@ -21,7 +21,8 @@ class Facts:
         name: Name of the job on the page.
         output: URI of the output.
         definition: Contents of `job.json`; empty if it is missing or unreadable.
-        job: The definition as a `Job`; None if it is missing, damaged or of another version.
+        job: The definition as a `Job`; None if it is missing, damaged or written by another version
+            of ElasticDL.
         is_held: Whether a process that seems to be alive has locked the output, as a running job
             does.
         is_elsewhere: Whether that process is on another machine, so that its death may not have

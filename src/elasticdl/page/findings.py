@@ -131,8 +131,7 @@ def _overfitting(history: JobHistory) -> list[PageFinding]:
 def _has_risen(values: np.ndarray[Any, Any], best: int, noise: float) -> bool:
     """Return whether the latest validation losses are clearly above those around the minimum.
 
-    The mean of several values is used in both places, because single values are noisy and the
-    minimum is biased low.
+    Means of several values are compared: single values are noisy, and the minimum is biased low.
 
     Args:
         values: The validation losses in order.

@@ -65,7 +65,8 @@ class _Block:
         first: Index in `JobHistory.steps` of the first of these steps.
         event_of: For each row of `rows`, which step (one `StepCommitted` event) it belongs to:
             the step's index in `JobHistory.steps` minus `first`.
-        rows: One `events.CommittedRow` per row: epoch, rank, shard, first batch, end of batches.
+        rows: The batches, one `events.CommittedRow` per row: epoch, rank, shard, first batch, one
+            past the last batch.
         newest_epoch: The highest epoch in `rows`.
     """
 

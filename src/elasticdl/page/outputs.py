@@ -55,7 +55,7 @@ class WatchedOutput:
 
     Attributes:
         history: The history computed from the job's log.
-        version: Incremented for each new piece of the log.
+        version: Number that increases whenever `history` is updated.
     """
 
     def __init__(self, folder: OutputFolder, name: str, written: Path | None = None) -> None:

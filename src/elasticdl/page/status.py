@@ -33,7 +33,7 @@ _TIMES_USUAL = 5.0
 
 
 class JobState(StrEnum):
-    """State of a job. `KILLED`: its process is gone, but the log does not contain an end."""
+    """State of a job. `KILLED`: its process is gone, but the log contains no end of the job."""
 
     STARTING = "starting"
     RUNNING = "running"

@@ -98,7 +98,7 @@ def _header_bytes(path: Path) -> int:
 
 
 def first_key(path: Path) -> bytes | None:
-    """Return the key in the first row of a file, so that the caller can check for predictions.
+    """Return the key in the first row of a file, which shows whether the file is a prediction.
 
     The key of a prediction has the form `FILE:NUMBER`. The result is empty if the rows have no key,
     and None if there are no rows.

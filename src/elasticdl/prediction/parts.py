@@ -1,8 +1,8 @@
 """Parts of a prediction: ranges of records, each written once and completely, by any worker.
 
-Part i holds records i * n to (i + 1) * n (exclusive), no matter which worker writes it: the same
-records always give the same part. A part is complete once its description, a JSON file, exists;
-`writers.py` publishes the parts.
+With n records per part, part i holds the records i * n to (i + 1) * n (exclusive), no matter which
+worker writes it: the same records always give the same part. A part is complete once its
+description, a JSON file, exists; `writers.py` publishes the parts.
 
     staging/  part-00000.csv   part-00000.json   part-00001.csv   ...
 

@@ -44,12 +44,12 @@ _log = logging.getLogger("elasticdl")
 class Predictor:
     """Predicts with a model, and passes the outputs to the user's own processor if there is one.
 
-    The processor is a class in the user's model file, which may send outputs to a database, say.
+    The processor is a class in the user's model file, for example to send outputs to a database.
 
     Args:
         trainer: The model.
         definition: The model's definition.
-        files: The files of the records, in their order.
+        files: The files that contain the records, in reading order.
         classes: Names of the classes; empty if unknown.
         columns: Columns of the input to write beside the outputs. None: write no such columns.
 

@@ -92,7 +92,7 @@ def named_outputs(outputs: Arrays, num_examples: int) -> dict[str, np.ndarray[An
 def outputs_without_axes(outputs: Arrays) -> list[str]:
     """Return the names of outputs that are one number for the whole batch, such as a penalty.
 
-    Empty if every output is one number: then the model has summed over the examples by mistake.
+    Empty if every output is one number: then the model has probably summed over the examples.
 
     Args:
         outputs: The outputs that the trainer's `predict` returned.

@@ -48,10 +48,10 @@ def open_writer(
     *,
     records_per_part: int = DEFAULT_RECORDS_PER_PART,
 ) -> PredictionWriter:
-    """Return a writer of predictions; nothing appears at the output before it is closed.
+    """Return a writer of predictions; nothing appears at the output before the writer is closed.
 
     Args:
-        output: A path or address: one file if it ends in the name of a format, else a folder.
+        output: A path or address: one file if it ends in a format such as `.csv`, else a folder.
         file_format: Format of the part files; None means RecordIO, or that of the one file.
         records_per_part: Number of records in a part file.
 

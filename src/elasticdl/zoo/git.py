@@ -7,7 +7,7 @@
 A checkout is in `<cache>/<hash of the URL>/<commit>`. It is created elsewhere and renamed, so that
 concurrent commands do not disturb each other, and a commit is fetched once. The git program does
 the work, with the user's own credentials; no hook runs, no submodule is fetched, and only
-transports that copy files are allowed.
+the usual transports (https, ssh, git, file) are allowed, because others could run commands.
 
 For a plain folder, this module returns its commit and whether it was changed since.
 """

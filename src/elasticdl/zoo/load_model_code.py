@@ -1,4 +1,7 @@
-"""Imports the code that a `ModelReference` names; returns the `ModelCode` that a dialect reads."""
+"""Imports the code that a `ModelReference` names, as a `ModelCode`.
+
+A dialect, the reader for one style of model files, converts it into a `ModelDefinition`.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +106,7 @@ def load_symbol(zoo: str | None, dotted: str) -> Symbol:
         dotted: `fintech.credit_data`, `keras.losses.Huber`.
 
     Raises:
-        UsageError: Neither contains the name.
+        UsageError: Neither the zoo nor an installed package contains the name.
         UserCodeError: A file raised while it was imported.
     """
     opened = open_zoo(zoo)

@@ -54,7 +54,7 @@ def copy_model(model: ModelReference, zoo: Zoo, destination: Path) -> list[str]:
         destination: Target folder.
 
     Returns:
-        Files left out because of their size: paths relative to the zoo, sorted.
+        Files left out because they are too large or too many: paths relative to the zoo, sorted.
 
     Raises:
         DefinitionError: A spec names a missing file.
@@ -125,7 +125,7 @@ def copy_zoo(
 
 
 def _files(root: Path, no_code: Collection[Path]) -> Iterator[tuple[str, int]]:
-    """Yield (path relative to `root`, size) of the files to copy, those near the root first.
+    """Yield (path relative to `root`, size) of files that may be copied, those near the root first.
 
     Args:
         root: Folder of the zoo.

@@ -41,8 +41,8 @@ def folder_of(path: Path) -> Path:
     """Return the folder to use as a spec's zoo, if the user names none.
 
     This is the spec's own folder, unless the spec names code outside of it (`path: ../loss.py`).
-    Then it is the nearest folder that holds the spec and this code, if that is in the working
-    directory.
+    Then it is the nearest folder that holds both the spec and the code, provided that this folder
+    is in the working directory.
 
     Args:
         path: The spec's file; it need not exist.

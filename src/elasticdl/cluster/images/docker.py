@@ -109,7 +109,8 @@ class DockerEngine:
             print_fn: Called with progress lines for the user.
 
         Raises:
-            UsageError: A part is missing or invalid.
+            UsageError: A part of the image, such as the base image or a package, is missing or
+                invalid.
             UnavailableError: A registry, the index or the engine cannot be reached.
         """
         steps = _Steps(print_fn)

@@ -284,9 +284,9 @@ class ColumnWide(keras.layers.Layer):
 def _with_vectors(feature: Any, embedding_size: int) -> Indicator | Embedding:
     """Return the indicator or embedding through which a feature with ids enters the network.
 
-    If the feature is one of these, it is returned unchanged. Otherwise, a sequence, or a feature with
-    more than `embedding_size` ids, becomes an embedding with vectors of that length; others become
-    indicators.
+    If the feature is one of these, it is returned unchanged. Otherwise, a sequence, or a feature
+    with more than `embedding_size` ids, becomes an embedding with vectors of that length; others
+    become indicators.
     """
     if isinstance(feature, (Indicator, Embedding)):
         return feature
