@@ -92,7 +92,7 @@ def exit_code(findings: Sequence[ClusterFinding]) -> int:
 
 
 def missing(subject: str, message: str, advice: str = "") -> ClusterFinding:
-    """Build a finding about a missing requirement, which waiting does not fix.
+    """Build a finding about a missing requirement, a problem that remains until the user acts.
 
     Args:
         subject: The subject, in one or two words.

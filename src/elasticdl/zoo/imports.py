@@ -3,8 +3,9 @@
 The zoo's folder is first on `sys.path`, like a script's own folder, so that its files import each
 other as they do on the user's machine. Files are imported again for each definition: a run depends
 on the current files, not on what ran before in the process. Two zoos may have files of the same
-name, so only the newest zoo is on `sys.path`: a function of an older zoo may not find a file that it
-imports when it is called. Modules of the prebuilt zoo keep their full names and need no `sys.path`.
+name, so only the newest zoo is on `sys.path`: a function of an older zoo may not find a file that
+it imports when it is called. Modules of the prebuilt zoo keep their full names and need no
+`sys.path`.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ _FILES_FOLDER = "model_files"
 
 
 def is_spec(model_def: str) -> bool:
-    """Return whether a `model_def` names a spec file."""
+    """Return whether a `model_def` names a spec: a file that ends in `.yml` or `.yaml`."""
     return model_def.endswith((".yml", ".yaml"))
 
 
