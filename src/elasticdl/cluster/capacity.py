@@ -142,7 +142,7 @@ def quota(
         quotas: The namespace's ResourceQuotas.
         pods: The job's three kinds of pods, from `pods_of`.
         workers: Minimum and maximum number of workers; the job needs room for the minimum.
-        priority_class: PriorityClass of the pods; some quotas apply only to some classes.
+        priority_class: PriorityClass of the pods; some quotas apply only to pods of some classes.
     """
     applying = [each for each in quotas if _applies(each, priority_class)]
     if not applying:
@@ -208,7 +208,7 @@ def limits(limit_ranges: Sequence[Object], pods: Sequence[Pod]) -> ClusterFindin
 def nodes(found: Sequence[Object], pods: Sequence[Pod]) -> ClusterFinding:
     """Check whether at least one node is large enough for a worker.
 
-    Pods that run on the nodes now are ignored.
+    The whole capacity of a node counts, even if pods that run there now use a part of it.
 
     Args:
         found: The Nodes of the cluster.

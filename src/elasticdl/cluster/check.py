@@ -41,7 +41,7 @@ class ClusterReport:
     Attributes:
         context: Context of the kubeconfig; None if it is unknown or the pod's own account is used.
         namespace: Namespace of the jobs; None if it is unknown.
-        findings: The results of the check, one per subject, in the order of the requests.
+        findings: The results of the check, one per subject, in the order of the checks.
     """
 
     context: str | None
@@ -50,7 +50,7 @@ class ClusterReport:
 
     @property
     def exit_code(self) -> int:
-        """Exit code of the command: 0 if a job could be submitted, else that of a finding."""
+        """Exit code of the command, such as 0 if a job could be submitted; see `exit_code`."""
         return findings.exit_code(self.findings)
 
 
@@ -96,7 +96,7 @@ def check(
 
 
 class _NothingMoreError(Exception):
-    """Ends the check early, because no further request is possible.
+    """Exception that ends the check early, because no further request is possible.
 
     Args:
         finding: The reason, which is the last finding of the report.
@@ -110,7 +110,9 @@ class _NothingMoreError(Exception):
 def _check_subjects(
     cluster: Kubernetes, inventory: Inventory, options: ClusterOptions, workers: Workers
 ) -> Iterator[ClusterFinding]:
-    """Query the cluster; yield a finding for each subject, except the image and the dry run.
+    """Query the cluster; yield a finding for each subject, such as KubeRay, quotas and nodes.
+
+    The caller checks the image and does the dry run.
 
     Args:
         cluster: The cluster.
@@ -228,7 +230,7 @@ def _kuberay(cluster: Kubernetes, inventory: Inventory) -> Iterator[ClusterFindi
 
 
 def _check_named_objects(inventory: Inventory, options: ClusterOptions) -> Iterator[ClusterFinding]:
-    """Check that the objects named by flags exist in the cluster; yield a finding for each."""
+    """Check that the objects that flags name, such as secrets, exist; yield a finding for each."""
     asked: list[tuple[str, str, str, Any]] = []
     if options.priority_class is not None:
         where = ("scheduling.k8s.io", "v1", "priorityclasses", options.priority_class)

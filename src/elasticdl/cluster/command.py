@@ -1,7 +1,7 @@
 """Command line that runs a job inside a pod.
 
-`kubectl describe` displays the command line, and users should recognize what they typed. So options
-with default values are left out.
+Options with default values are left out: `kubectl describe` displays the command line, and users
+should recognize what they typed.
 
 Callers: `rayjob.py`.
 """
@@ -46,7 +46,7 @@ def command(job: Job) -> list[str]:
         job: The job. Its number of workers and their options are part of the command line.
 
     Raises:
-        UsageError: The job is a federation, which cannot run as one process's command line.
+        UsageError: The job is a federation, which does not run on one cluster.
     """
     if job.federation is not None:
         raise UsageError(

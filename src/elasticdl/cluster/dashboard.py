@@ -71,7 +71,7 @@ def serve_dashboard(
 def _wait(cluster: Kubernetes, name: str, on_state: Callable[[str], None]) -> Object:
     """Wait until the dashboard in the head pod answers; return the head pod.
 
-    Reports each new state of the job through `on_state` meanwhile.
+    While waiting, call `on_state` with each new state of the job.
 
     Raises:
         UsageError: There is no such job, it has ended, or port forwarding is not allowed.
@@ -123,7 +123,7 @@ class _Listener(socketserver.ThreadingTCPServer):
         self.cluster, self.name = cluster, name
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a connection's error: the browser notices the closed connection and retries."""
+        """Ignore an error of a connection: the browser sees that it was closed, and retries."""
 
 
 class _Connection(socketserver.BaseRequestHandler):

@@ -80,8 +80,8 @@ class ClusterFinding:
 def exit_code(findings: Sequence[ClusterFinding]) -> int:
     """Return the exit code of a cluster check: 0 if a job could be submitted.
 
-    Otherwise it is the exit code of a finding; permanent problems take precedence over temporary
-    ones.
+    Otherwise, return the exit code of one finding; permanent problems take precedence over
+    temporary ones.
 
     Example:
         >>> exit_code([ClusterFinding("server", ClusterVerdict.OK, "answers")])
@@ -92,7 +92,7 @@ def exit_code(findings: Sequence[ClusterFinding]) -> int:
 
 
 def missing(subject: str, message: str, advice: str = "") -> ClusterFinding:
-    """Build a finding about a missing requirement, which waiting does not fix.
+    """Build a finding about a missing requirement, a problem that remains until the user acts.
 
     Args:
         subject: The subject, in one or two words.
@@ -269,7 +269,7 @@ def _container(deployment: Object) -> Object | None:
 
 
 def _watched(deployment: Object) -> list[str]:
-    """Return the namespaces in which KubeRay's operator runs jobs; empty means all of them."""
+    """Return the namespaces in which KubeRay's operator runs jobs; empty if it runs them in all."""
     arguments = [str(each) for each in (_container(deployment) or {}).get("args") or ()]
     for number, each in enumerate(arguments):
         name, equals, value = each.lstrip("-").partition("=")

@@ -1,7 +1,7 @@
 """Follows a job on a cluster: reports its state and the output of its command.
 
-Read-only. A broken connection is retried for up to `_GIVEN_UP_S`; the job does not depend on being
-followed.
+Read-only: a job runs in the same way whether or not it is followed. A broken connection is retried
+for up to `_GIVEN_UP_S`.
 
 Callers: `launch.py`, `head.py`, and `elasticdl job logs`.
 """
@@ -143,7 +143,9 @@ def _submitters(cluster: Kubernetes, name: str) -> list[Object]:
 
 
 class _Log:
-    """Reader of the output of a job's command; reports each line once, without progress lines.
+    """Reader of the output of a job's command: passes each line to `on_line` once.
+
+    Lines that only record the progress (`progress.line_of`) are skipped.
 
     Args:
         cluster: Cluster of the job.

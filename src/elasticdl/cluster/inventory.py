@@ -180,7 +180,7 @@ class Inventory:
             version: API version.
             plural: Plural name of its kind.
             name: Name of the object.
-            in_namespace: Whether it belongs to the namespace, and not to the whole cluster.
+            in_namespace: Whether the object belongs to the namespace, not to the whole cluster.
         """
         if not in_namespace:
             call = self._groups.get_cluster_custom_object

@@ -196,7 +196,7 @@ class Kubernetes:
     def log_lines(
         self, pod: str, container: str, *, after: str = "", last: int | None = None
     ) -> Iterator[tuple[str, str]]:
-        """Yield a container's log lines after a time stamp, each with its own time stamp.
+        """Yield (time stamp, line) for a container's log lines after a time stamp.
 
         Args:
             pod: Name of the pod.
@@ -389,7 +389,7 @@ def _message_of(error: ApiException) -> str:
 def _of_handshake(error: ApiException) -> Exception:
     """Convert the error of a refused port-forward connection to one with the HTTP status.
 
-    The client library reports a failed WebSocket handshake without it.
+    If the WebSocket handshake fails, the error of the client library lacks the status.
     """
     # The client keeps only the message; the status is in the original error.
     refusal: Any = error.__context__

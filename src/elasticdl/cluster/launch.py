@@ -41,8 +41,8 @@ def launch(
         patch: Site-specific changes to the RayJob; see `rayjob.manifest`.
         detach: Return right after the submission, without following the job.
         print_fn: Called with messages for the user.
-        beside: Function (name of the job) -> context manager that is entered while the job is
-            followed, such as one that serves the job's page.
+        beside: Function (name of the job) -> context manager, which stays open while the job is
+            followed; for example, to serve the job's page.
 
     Returns:
         The final state; None with `detach`.

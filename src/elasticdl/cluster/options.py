@@ -46,7 +46,7 @@ class Resources:
 
     Attributes:
         cpus: Cores, in Kubernetes notation: `2` or `500m`.
-        memory: `4Gi`, `512Mi`.
+        memory: Memory in Kubernetes notation: `4Gi` or `512Mi`.
     """
 
     cpus: str = "1"

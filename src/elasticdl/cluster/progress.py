@@ -53,7 +53,7 @@ class JobProgress:
         epoch: The current epoch, from 0.
         num_seen: Records of that epoch that were trained on.
         step: Completed steps.
-        loss: Loss of the last steps; NaN if there were none.
+        loss: Loss of the last steps; NaN before the first step.
         recent_s: Exponentially weighted sum of the seconds that steps took: the weight of a step
             falls with its age. The speed is `recent_records` or `recent_steps` per `recent_s`.
         recent_records: The records trained on in these steps, summed with the same weights.
@@ -79,8 +79,8 @@ class JobProgress:
     def after(self, event: Event) -> JobProgress:
         """Return the progress updated with an event.
 
-        An event of steps that were already counted has no effect. A `JobStarted` event does not
-        restore the progress of the job's earlier attempts; use `of_history` for that.
+        A `StepCommitted` event of steps already counted has no effect. A `JobStarted` event does
+        not restore the progress of the job's earlier attempts; use `of_history` for that.
         """
         match event:
             case JobStarted():
@@ -107,9 +107,9 @@ class JobProgress:
                 return self
 
     def of_history(self, history: Iterable[Event]) -> JobProgress:
-        """Return the progress after all events of a history, computed from its start.
+        """Return the progress after all events of a history; ignore the progress in this object.
 
-        `num_workers` and `max_steps` are those of this object.
+        Only `num_workers` and `max_steps` are taken from this object.
 
         Args:
             history: Events of the job from `event_file.read_events`, which leaves out rolled-back

@@ -179,8 +179,8 @@ def _anonymous_token(challenge: str, scheme: str) -> str | None:
     """Request a token for reading an image without credentials; None if there is none.
 
     Args:
-        challenge: The `WWW-Authenticate` header of the registry's response, which says where to
-            request the token.
+        challenge: The `WWW-Authenticate` header of the registry's response; it contains the address
+            to request the token from.
         scheme: URL scheme of the registry.
     """
     kind, _, rest = challenge.partition(" ")

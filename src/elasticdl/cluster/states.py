@@ -29,7 +29,7 @@ _COMMAND_ENDED = {"SUCCEEDED", "FAILED"}
 
 
 class JobPhase(StrEnum):
-    """Phase of a job on a cluster; the last three are final."""
+    """Phase of a job on a cluster; `SUCCEEDED`, `FAILED` and `STOPPED` are final."""
 
     WAITING = "waiting"
     STARTING = "starting"
@@ -226,7 +226,7 @@ def _failed(status: Object, pods: Sequence[Object]) -> RayJobState:
 
 
 def _refused_pods(events: Iterable[Object]) -> str:
-    """Return why pods cannot be created, from the latest event that says so; empty if none does."""
+    """Return why pods cannot be created, from the latest event about it; empty if there is none."""
     for event in reversed(list(events)):
         message = str(event.get("message", ""))
         if "exceeded quota" in message:

@@ -1,10 +1,12 @@
 """Submits a job to a cluster exactly once, even if the command is repeated.
 
-The name of the RayJob is the id of the job, so the same command finds it again:
+The RayJob has the id of the job as its name, so the same command finds it again. What is done
+depends on the state of the RayJob that exists:
 
-    none, failed or stopped        create it (the old one is deleted first): it resumes
-    waiting, starting, running     follow it
-    succeeded                      nothing to do, if it is a training job
+    none                           create it
+    failed or stopped              delete it and create it again: the job resumes
+    waiting, starting, running     keep it; the caller follows it
+    succeeded                      keep it if it is a training job, else create it again
 
 The server first validates the RayJob in a dry run, so that a rejected one leaves nothing behind.
 
@@ -40,7 +42,7 @@ class Submitted:
     Attributes:
         name: Name of its RayJob.
         namespace: Namespace of the RayJob.
-        is_new: Whether this call created it.
+        is_new: Whether this call created the RayJob.
         is_done: Whether the job had succeeded before this call.
     """
 

@@ -64,9 +64,9 @@ def thinned(x: npt.ArrayLike, y: npt.ArrayLike, num_buckets: int = NUM_BUCKETS) 
 
 
 def _extremes(heights: Floats, num_buckets: int) -> npt.NDArray[np.int64]:
-    """Return the sorted indices of the points to keep.
+    """Return the sorted indices of the points that a thinned curve keeps.
 
-    These are the minimum and the maximum of each bucket, and the first and last point of all.
+    These are the minimum and the maximum of each bucket, and the first and last point of the curve.
     """
     edges = np.linspace(0, len(heights), num_buckets + 1).astype(np.int64)
     starts, stops = edges[:-1], edges[1:]
@@ -101,8 +101,8 @@ def per_second(
         start: Start of the first bin.
         stop: End of the last bin.
         idle_ends: End times of idle periods, in seconds. An idle period begins at the last entry
-            before it; the next amount is spread only over the time since the end of the idle
-            period.
+            before its end, and its rate is 0. The next amount is spread only over the time since
+            the end of the idle period.
         most_bins: Maximum number of bins; a bin is at least about one second wide.
 
     Returns:

@@ -21,11 +21,13 @@ class Facts:
         name: Name of the job on the page.
         output: URI of the output.
         definition: Contents of `job.json`; empty if it is missing or unreadable.
-        job: The definition as a `Job`; None if it is missing, damaged or of another version.
+        job: The definition as a `Job`; None if it is missing, damaged or written by another version
+            of ElasticDL.
         is_held: Whether a process that seems to be alive has locked the output, as a running job
             does.
-        is_elsewhere: Whether that process is on another machine, where it may have died unnoticed.
-        holder: Description of that process; empty if there is none.
+        is_elsewhere: Whether that process is on another machine, so that its death may not have
+            been noticed.
+        holder: Description of the process that has locked the output; empty if there is none.
         is_local: Whether the output is on this machine.
         kept_steps: Steps of the checkpoints that are still stored.
         reports: Name of a report -> path of its HTML page.

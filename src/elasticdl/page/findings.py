@@ -131,8 +131,7 @@ def _overfitting(history: JobHistory) -> list[PageFinding]:
 def _has_risen(values: np.ndarray[Any, Any], best: int, noise: float) -> bool:
     """Return whether the latest validation losses are clearly above those around the minimum.
 
-    Means over several evaluations are compared, because single values are noisy and the minimum is
-    biased low.
+    Means of several values are compared: single values are noisy, and the minimum is biased low.
 
     Args:
         values: The validation losses in order.
@@ -149,9 +148,9 @@ def _has_risen(values: np.ndarray[Any, Any], best: int, noise: float) -> bool:
 
 
 def _training_loss(history: JobHistory, step: int) -> float | None:
-    """Return the mean training loss of the last steps up to `step`; None if there is none.
+    """Return the mean training loss over the last few steps up to `step`; None if unknown.
 
-    In a federation, it is the loss of the round `step`.
+    In a federation, `step` is the number of a round, and the loss is that of this round.
     """
     if history.rounds:
         loss = history.rounds[step].metrics.get("loss") if step in history.rounds else None
@@ -250,7 +249,7 @@ def _speed_text(speed: float) -> str:
 
 
 def speed_between(history: JobHistory, start: float, stop: float) -> float | None:
-    """Return the examples per second between two times; None if too little was logged then."""
+    """Return the examples per second between two times; None if too few steps were logged then."""
     logged, attempts = history.steps["time"], history.steps["attempt"]
     first = int(np.searchsorted(logged, start, "right"))
     last = int(np.searchsorted(logged, stop)) - 1

@@ -62,10 +62,12 @@ class _Block:
     """Committed batches of consecutive steps, kept to recount them if some are rolled back.
 
     Attributes:
-        first: Index of its first step in `JobHistory.steps`.
-        event_of: [rows]: index of the step that each row belongs to, relative to `first`.
-        rows: [rows, 5]: see `events.CommittedRow`.
-        newest_epoch: The highest of its epochs.
+        first: Index in `JobHistory.steps` of the first of these steps.
+        event_of: For each row of `rows`, which step (one `StepCommitted` event) it belongs to:
+            the step's index in `JobHistory.steps` minus `first`.
+        rows: The batches, one `events.CommittedRow` per row: epoch, rank, shard, first batch, one
+            past the last batch.
+        newest_epoch: The highest epoch in `rows`.
     """
 
     first: int
@@ -89,12 +91,12 @@ class JobHistory:
         rounds: Round -> its latest `RoundFinished`, without rolled-back events.
         parties: Name -> its latest `PartyJoined`.
         epoch: The epoch of the latest batches, from 0.
-        shard_batches: Committed batches of that epoch, by shard.
+        shard_batches: Number of committed batches of that epoch, by shard.
         shard_of: Rank -> the shard to which its last committed batch of that epoch belongs.
-        tenures: Every period in which a worker held a rank.
+        tenures: Every period in which a worker held a rank (its position in the job).
         end: `JobFinished` or `JobFailed` of the last attempt; None while it is running.
         recent_events: The latest events other than steps, oldest first.
-        damages: The first damaged lines.
+        damages: The damaged lines of the log; if there are many, only the first ones.
         num_damaged: Number of damaged lines.
         num_unknown: Number of events of an unknown type or with unexpected values.
         first_time: Time of the first event; 0 if there is none.
@@ -191,9 +193,10 @@ class JobHistory:
 
     @property
     def tenures_so_far(self) -> list[RankTenure]:
-        """`tenures`, with the current gap of each worker that has committed no batch for a while.
+        """`tenures`, with the current gap of each present worker that has stopped committing.
 
-        Such a gap has not ended; it is listed as if it ended at the last logged step.
+        A gap is a long period without a batch. One that has not ended is listed as if it ended at
+        the last logged step.
         """
         now = float(self.steps["time"][-1]) if len(self.steps) else 0.0
         return [
@@ -277,7 +280,7 @@ class JobHistory:
     ) -> None:
         """Add new batches of the newest epoch to `shard_batches` and `shard_of`.
 
-        Both restart when a new epoch begins. The arguments are the columns of
+        Both attributes are reset when a new epoch begins. The arguments are the columns of
         `events.CommittedRow`: one entry per row, with the batches `first` to `stop` (exclusive).
         """
         newest = int(epoch.max())
@@ -423,9 +426,9 @@ class JobHistory:
 
 
 def _put(events: dict[Any, Any], key: Any, event: Event) -> None:
-    """Store an event under a key, as the last entry of the dict, even if the key exists already.
+    """Store an event under a key and make it the last entry of the dict.
 
-    So the entries stay in the order of the log.
+    An existing entry of the key is removed first, so that entries stay in the order of the log.
     """
     events.pop(key, None)
     events[key] = event

@@ -54,8 +54,8 @@ class LogReader:
 
     Args:
         folder: The output whose log is read.
-        written: If the output is on an object store, the local file that a running job writes its
-            log to before it uploads it. While this file exists, it is read instead of the upload.
+        written: If the output is on an object store, the local file in which a running job collects
+            its log before each upload. While this file exists, it is read instead of the upload.
     """
 
     def __init__(self, folder: OutputFolder, written: Path | None = None) -> None:

@@ -55,7 +55,7 @@ class WatchedOutput:
 
     Attributes:
         history: The history computed from the job's log.
-        version: Incremented for each new piece of the log.
+        version: Number that increases whenever `history` is updated.
     """
 
     def __init__(self, folder: OutputFolder, name: str, written: Path | None = None) -> None:
@@ -84,7 +84,7 @@ class WatchedOutput:
     def sections(self) -> dict[str, Any]:
         """Return the current sections of the page; see `view.view`.
 
-        They are computed again only after a pause, so that many viewers cost no more than one.
+        The sections are cached for a short time, so that many viewers cost no more than one.
         """
         with self._lock:
             if time.monotonic() >= self._next_s:
@@ -271,7 +271,8 @@ def _walk(root: OutputFolder, name: str, found: dict[str, OutputFolder], left: l
         root: The folder that the user named.
         name: Folder in `root` to search.
         found: Receives each output by its name in `root`.
-        left: A list with one number, how many more entries may be checked; updated here.
+        left: A list that holds one number: how many more entries may be checked. The number is
+            decreased in place.
     """
     depth = len(PurePosixPath(name).parts)
     for child in root.list(name):

@@ -42,9 +42,9 @@ _END_OF_TIME_S = 253_402_300_800.0
 
 
 class _Line(msgspec.Struct, gc=False):
-    """A decoded line of the log; fields that its event lacks have defaults.
+    """A decoded line of the log, with the fields of a `StepCommitted` event.
 
-    It has the fields of a `StepCommitted` event.
+    If the line is another event, the fields that it lacks have default values.
     """
 
     event: str
@@ -85,10 +85,11 @@ class StepColumns:
         epoch: From 0.
         num_records: Number of records trained on.
         loss: Mean loss over these records.
-        num_left_out: Records that were left out.
+        num_left_out: Number of records that all workers skipped.
         longest_s: Longest time between two commits, in seconds; 0 if unknown.
         row_ends: Index in `rows` one past the last row of the event.
-        rows: [rows, 5]: see `events.CommittedRow`.
+        rows: The committed batches of all events, one `events.CommittedRow` (five integers) per
+            row.
     """
 
     time: Floats
@@ -140,11 +141,12 @@ _APART_FROM_STEPS = (Evaluated, Checkpointed, EpochFinished, Damage, NoneType)
 
 
 def parse(data: bytes, offset: int = 0) -> Iterator[Item]:
-    r"""Parse complete lines of a log; yield, in order, steps as columns, events, damaged lines.
+    r"""Parse complete lines of a log; yield its steps (as columns), other events and damaged lines.
 
-    One exception: steps separated only by evaluations, checkpoints and ends of epochs are yielded
-    together, after these events. The meaning of these events does not depend on the steps, and many
-    short blocks of steps would be slow.
+    They are yielded in the order of the log, with one exception: steps separated only by
+    evaluations, checkpoints and ends of epochs are yielded together, after these events. The
+    meaning of these events does not depend on the steps, and many short blocks of steps would be
+    slow.
 
     Args:
         data: The lines, each with its line feed.
@@ -239,8 +241,9 @@ def _blocks(
     """Parse the lines `first` to `stop` (exclusive) in blocks.
 
     Yields:
-        Index of the block's first line; the steps in it, None if there are none or the lines have
-        to be parsed one by one; the indices of the lines that are not among these steps.
+        (first, steps, others) for each block. `first` is the index of its first line. `steps` are
+        the steps in it; None if it has none, or if its lines have to be parsed one by one. `others`
+        are the indices of the lines that are not in `steps`.
     """
     count = stop - first
     try:
@@ -265,7 +268,7 @@ def _blocks(
 
 
 def _of_lines(steps: Sequence[_Line]) -> StepColumns | None:
-    """Convert lines of steps to columns; None if there are no lines, or one has bad values."""
+    """Convert decoded steps to columns; None if there are no steps, or one has invalid values."""
     parsed = _rows([line.rows for line in steps]) if steps else None
     if parsed is None:
         return None
@@ -303,7 +306,7 @@ def _of_lines(steps: Sequence[_Line]) -> StepColumns | None:
 
 
 def _rows(texts: Sequence[msgspec.Raw]) -> tuple[Ints, Ints] | None:
-    """Parse the batch rows of several steps, one JSON string per step.
+    """Parse the batch rows (`events.CommittedRow`) of several steps, one JSON string per step.
 
     Returns:
         All rows, and for each step the index one past its last row. None if a string is not a list

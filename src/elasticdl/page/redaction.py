@@ -64,5 +64,5 @@ def shown_text(text: str) -> str:
 
 
 def shown_name(name: str) -> str:
-    """Mask and escape the name of a party, metric or job like `shown_text`, but cut it sooner."""
+    """Mask and escape the name of a party, metric or job like `shown_text`, but cut it shorter."""
     return shown_text(name if len(name) <= _MAX_OF_A_NAME else f"{name[:_MAX_OF_A_NAME]} ...")

@@ -2,7 +2,7 @@
 
     queued    no worker has trained on it
     leased    a worker is training on it
-    returned  started, but its worker has left or moved to another shard
+    returned  its worker has left or moved to another shard before all its batches were committed
     done      all its batches are committed
 
 Pure. Callers: `view.py`.
@@ -65,12 +65,12 @@ def shard_states(
 
 
 def cells(states: Ints) -> dict[str, Any]:
-    """Convert the states of shards to cells for the page; if there are many, several share a cell.
+    """Convert the states of shards to cells for the page; many shards are drawn as fewer cells.
 
     Returns:
         `per_cell`: shards per cell; `counts`: number of shards in each state; `cells`: the state of
-        each cell as a digit; a cell of several shards is `returned` or `leased` if one of its
-        shards is, and `done` only if all are.
+        each cell as a digit, from 0 (queued) to 3 (done). A cell of several shards is `returned` or
+        `leased` if one of its shards is, and `done` only if all are.
     """
     per_cell = max(1, -(-len(states) // _MAX_CELLS))
     if per_cell == 1:

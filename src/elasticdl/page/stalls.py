@@ -64,12 +64,13 @@ def find_stalls(
 
     Args:
         time: When steps were logged, ascending within an attempt.
-        longest_s: The longest pause between two commits for each entry; 0 if unknown.
+        longest_s: The longest pause in seconds between two commits, for each entry; 0 if unknown.
         attempt: Attempt of each entry.
         tenures: Periods in which workers held ranks, to find stalls caused by lost or joining ones.
         checkpoints: Checkpoints of the job.
         evaluations: Evaluations of the job.
-        behind: (time, rank) for each worker that stopped committing while others continued.
+        behind: (time, rank) of each worker that stopped committing while others continued: its last
+            commit before that, and its rank.
     """
     if len(time) < 2:  # noqa: PLR2004 - a pause is between two
         return []

@@ -33,7 +33,7 @@ _TIMES_USUAL = 5.0
 
 
 class JobState(StrEnum):
-    """State of a job; it is `KILLED` if its process is gone but the log does not record an end."""
+    """State of a job. `KILLED`: its process is gone, but the log contains no end of the job."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -270,7 +270,8 @@ def _waiting(history: JobHistory, job: Job | None, now: float) -> str:
 def _absent(history: JobHistory, now: float, least_s: float) -> str:
     """Return a phrase about workers without a recent batch, to append to the job's status.
 
-    It is such as "; 2 workers without a batch (3, 7), for up to 40 s"; empty if there are none.
+    For example, "; 2 workers without a batch (3, 7), for up to 40 s" names the workers with ranks 3
+    and 7. Empty if there are no such workers.
 
     Args:
         history: History of the job.

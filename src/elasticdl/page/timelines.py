@@ -1,7 +1,7 @@
 """Lanes: the state of each rank of a job over time, and the reasons for its changes.
 
-    started --> joined --> first batch --> ... --> left
-     starting    joining     training      (behind)      lost, until the next one joins
+    event    started     joined     first batch       ...       left
+    state       starting    joining      training  (behind)       lost, until the next one joins
 
 A `RankTenure` is the period in which a worker holds a rank. Its state is `joining` until its first
 committed batch, and `behind` while others commit batches and it has committed none for a while. All
@@ -62,7 +62,7 @@ class RankTenure:
     gaps: list[tuple[float, float]] = field(default_factory=list)
 
     def end(self, time: float, reason: str, *, step: int = 0, is_lost: bool = False) -> None:
-        """Record when and why the worker left."""
+        """End the period: record when and why the worker left."""
         self.left, self.reason, self.step, self.is_lost = time, reason, step, is_lost
 
 
@@ -165,7 +165,7 @@ def _segments(tenures: Sequence[RankTenure], activity: Activity, end: float) -> 
 
 
 class Activity:
-    """The times when a job trained, to tell workers that fell behind from pauses of the whole job.
+    """The times when a job trained: a worker without batches is only behind if others trained.
 
     Args:
         logged: When steps were logged, ascending, in seconds since 1970-01-01 UTC.

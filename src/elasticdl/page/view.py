@@ -1,6 +1,6 @@
 """View of a job: builds the contents of its page as JSON, in independent sections.
 
-    History + Facts + a clock --view--> {"head": ..., "curves": ..., "lanes": ..., ...}
+    JobHistory + Facts + the time --view--> {"head": ..., "curves": ..., "shards": ..., ...}
 
 A section is the data of one part of the page, such as its charts over time. The browser receives
 a section whenever it has changed; `static/page.js` draws it, but what to show is decided here.
@@ -326,7 +326,7 @@ def _checkpoints(history: JobHistory, facts: Facts) -> Section:
 
 
 def _of_best(history: JobHistory, facts: Facts) -> str:
-    """Return a sentence on the best checkpoint: its metric and step, and whether it is stored."""
+    """Return a sentence about the best checkpoint: metric, step, and whether it is still stored."""
     best = _best(history)
     if best is None:
         return "No checkpoint is marked as the best one."
@@ -530,9 +530,9 @@ def _compared(definition: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _for_json(value: Any) -> Any:
-    """Convert a value to one that JSON can represent and a screen can show; see `shown_text`.
+    """Convert a value to one that JSON can represent and a screen can show.
 
-    Non-finite numbers become None.
+    Non-finite numbers become None; strings are converted by `shown_text`.
     """
     if isinstance(value, Mapping):
         return {shown_name(str(key)): _for_json(item) for key, item in value.items()}

@@ -69,7 +69,8 @@ def serve(
         uri: The output of a job, or a folder of outputs.
         listen: `HOST:PORT`; port 0 selects a free port.
         print_fn: Called with the URL once the server accepts connections.
-        must_exist: Whether to raise an error if there is no job yet; otherwise wait for one.
+        must_exist: Whether to raise an error if there is no job yet; otherwise, the page waits for
+            one.
         written: Local file of a running job's log; see `LogReader`.
         token: The token that requests must carry. None: create a random one.
 
@@ -222,8 +223,8 @@ class PageProcess:
     Args:
         output: Output of the job.
         print_fn: Called in a thread with the URL, or with the reason why there is no page.
-        in_pod: Address to use in a pod. The URL is then not reported, because a pod's output can be
-            read by others.
+        in_pod: Port and token to use in a pod; None outside of pods. In a pod, the URL is not
+            reported, because a pod's output can be read by others.
     """
 
     def __init__(

@@ -1,14 +1,16 @@
 """Adds the predicted class and its probability to the outputs of a classifier.
 
-    outputs (n, classes)                  the class with the highest score
-    outputs (n,) or (n, 1)                class 1 from a probability of 0.5 on, else class 0
+    shape of the outputs                  predicted class
 
-Two columns are added. `prediction` is the name of the class if the trained model knows the names
+    (n, classes)                          the class with the highest score
+    (n,) or (n, 1)                        class 1 if its probability is at least 0.5, else class 0
+
+Two columns are added. `prediction` is the name of the class if the trained model has the names
 (`Description.classes`), else the number of the class, from 0. If there are fewer names than
 classes, the last classes have their numbers as names. `probability` is the probability of this
 class. An example with a score that is NaN has no class: its prediction is -1 or an empty name, and
-its probability NaN. Several outputs, and outputs with more axes (pixels, time steps), are written
-without these columns.
+its probability NaN. The columns are not added if the model has several outputs, or an output with
+more axes (pixels, time steps).
 
 The model's loss determines whether outputs are probabilities, log-probabilities or logits
 (`training/scores.py`); this module does the row-wise arithmetic. Callers: `phase.py`.

@@ -1,8 +1,8 @@
 """Predictions as CSV (RFC 4180, UTF-8, a header line), for spreadsheets.
 
-An output with one value per row is a column of its name; one with several is flattened into
-`NAME_0`, `NAME_1`, ... Floats have enough digits to restore the same value. A missing value is an
-empty cell.
+An output with one value per row is written as the column `NAME`; one with several values per row as
+the columns `NAME_0`, `NAME_1`, ... Floats have enough digits to restore the same value. A missing
+value is an empty cell.
 
 Callers: `parts.py`; `target.py` joins parts.
 """
@@ -89,7 +89,7 @@ def join(parts: Iterable[Path], joined: Path) -> None:
 
 
 def _header_bytes(path: Path) -> int:
-    """Return the size of a part's header, which may have line breaks within names."""
+    """Return the size in bytes of a part's header, which may have line breaks within names."""
     with path.open(encoding="utf-8", newline="") as file:
         header = next(csv.reader(file))
     again = io.StringIO()
@@ -98,9 +98,10 @@ def _header_bytes(path: Path) -> int:
 
 
 def first_key(path: Path) -> bytes | None:
-    """Return the key in a file's first row, from which the caller sees whether it has predictions.
+    """Return the key in the first row of a file, which shows whether the file is a prediction.
 
-    The result is empty if rows have no key, and None if there are no rows.
+    The key of a prediction has the form `FILE:NUMBER`. The result is empty if the rows have no key,
+    and None if there are no rows.
 
     Raises:
         DataError: The file is not a CSV file.

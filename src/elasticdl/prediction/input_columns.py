@@ -36,7 +36,7 @@ _ARROW = "arrow"
 
 
 def arrow_type(dtype: np.dtype[Any]) -> Any:
-    """Return the type that a column had in its Arrow table, if it was converted to strings.
+    """Return the original Arrow type of a column whose values were converted to strings.
 
     Args:
         dtype: The dtype of the column's array, in whose metadata `InputColumns` stores the type.
@@ -98,7 +98,7 @@ class InputColumns:
         """Return the columns of records `start` to `stop`; missing values are masked.
 
         Raises:
-            DataError: The columns cannot be read, or a record has another number of values.
+            DataError: The columns cannot be read, or records differ in the number of values.
             UsageError: A column is of a type that cannot be copied.
         """
         if not self._names:
@@ -182,7 +182,7 @@ def _of_arrow(name: str, column: Any, first: Any) -> Array:
     Args:
         name: Name of the column.
         column: Some of its values.
-        first: Its type in the first file. Decimals and times of other files get this type.
+        first: The column's type in the first file. Decimals and times of other files get this type.
 
     Raises:
         DataError: The values do not fit the type of `first`.

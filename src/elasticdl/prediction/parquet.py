@@ -104,9 +104,10 @@ def join(parts: Iterable[Path], joined: Path) -> None:
 
 
 def first_key(path: Path) -> bytes | None:
-    """Return the key in a file's first row, from which the caller sees whether it has predictions.
+    """Return the key in the first row of a file, which shows whether the file is a prediction.
 
-    The result is empty if rows have no key, and None if there are no rows.
+    The key of a prediction has the form `FILE:NUMBER`. The result is empty if the rows have no key,
+    and None if there are no rows.
 
     Raises:
         DataError: The file is not a Parquet file.

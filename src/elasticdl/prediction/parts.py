@@ -1,8 +1,8 @@
 """Parts of a prediction: ranges of records, each written once and completely, by any worker.
 
-Part i holds records i * n to (i + 1) * n (exclusive), no matter which worker writes it: the same
-records always give the same part. A part is complete once its description, a JSON file, exists;
-`writers.py` publishes the parts.
+With n records per part, part i holds the records i * n to (i + 1) * n (exclusive), no matter which
+worker writes it: the same records always give the same part. A part is complete once its
+description, a JSON file, exists; `writers.py` publishes the parts.
 
     staging/  part-00000.csv   part-00000.json   part-00001.csv   ...
 
@@ -85,7 +85,7 @@ class PredictionParts:
         staging: The staging folder. Workers on several machines need a shared file system or object
             store.
         file_format: Format of the parts.
-        records_per_part: Number of records in a part; the last one may hold fewer.
+        records_per_part: Number of records in a part; the last part may hold fewer.
     """
 
     staging: OutputFolder
@@ -117,7 +117,7 @@ class PredictionParts:
 class PredictionPart(AtomicWriter):
     """Writer of one part file, which is added to the staging folder by `close`.
 
-    Used in a `with` statement: if its body raises, there is no part.
+    Used in a `with` statement: if the body of the statement raises, no part is added.
     """
 
     def __init__(self, parts: PredictionParts, index: int) -> None:

@@ -42,12 +42,14 @@ _log = logging.getLogger("elasticdl")
 
 
 class Predictor:
-    """Predicts with a model, and calls the user's outputs processor if the model file has one.
+    """Predicts with a model, and passes the outputs to the user's own processor if there is one.
+
+    The processor is a class in the user's model file, for example to send outputs to a database.
 
     Args:
         trainer: The model.
         definition: The model's definition.
-        files: The files of the records, in their order.
+        files: The files that contain the records, in reading order.
         classes: Names of the classes; empty if unknown.
         columns: Columns of the input to write beside the outputs. None: write no such columns.
 
@@ -85,13 +87,12 @@ class Predictor:
         stop: int | None = None,
         worker_id: int = 0,
     ) -> Iterator[int]:
-        """Pass the outputs for a range of records to a writer, in order, each with its key.
+        """Predict a range of records; pass the keys of the records and the outputs to `write`.
 
         The user's own processor receives every batch as well.
 
         Args:
-            batches: Pairs of the number of a batch's first record and the batch, in the records'
-                order.
+            batches: (Number of its first record, batch) of each batch, in the order of the records.
             write: Function (number of the first record, keys of the records, outputs); called for
                 each batch.
             start: First record of the range.
@@ -99,7 +100,7 @@ class Predictor:
             worker_id: The worker number passed to the processor.
 
         Yields:
-            The number of the record up to which prediction is done, after each batch.
+            After each batch, the number of the next record, which is not predicted yet.
 
         Raises:
             DataError: The number of examples differs from the number of records.
@@ -150,8 +151,8 @@ class Predictor:
     def _written(self, outputs: Arrays, num_examples: int) -> Arrays:
         """Return the outputs to write for a batch.
 
-        These are the result of the model's `default_predictions`, if the model has it and it does
-        not return None; else the outputs with the predicted class.
+        If the model has a method `default_predictions` that does not return None, this is its
+        result. Otherwise, it is the model's outputs, with the predicted class.
 
         Raises:
             UserCodeError: `default_predictions` raised.
@@ -172,9 +173,10 @@ class Predictor:
         return dict(made)
 
     def _rows(self, outputs: Arrays) -> Arrays:
-        """Return the outputs without those that are one number for the whole batch.
+        """Return the outputs that have one row per example.
 
-        The outputs of the first batch decide which ones these are.
+        Outputs that are one number for the whole batch, such as a penalty, are left out. The first
+        batch decides which ones these are.
         """
         if self._left_out is None:
             self._left_out = outputs_without_axes(outputs)
@@ -190,7 +192,7 @@ class Predictor:
     def _with_prediction(self, outputs: Arrays, num_examples: int) -> Arrays:
         """Return the outputs of a batch, with the predicted class if the model is a classifier.
 
-        The outputs of the first batch decide whether it is one.
+        Whether the model is a classifier is decided by its outputs for the first batch.
         """
         columns = named_outputs(outputs, num_examples)
         if not self._is_read:

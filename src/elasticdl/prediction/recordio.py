@@ -1,7 +1,8 @@
 """Predictions as RecordIO: each row a serialized `tf.Example`, like training data.
 
-An example holds only lists of float32, int64 and bytes: float64 is rounded, and shapes are
-flattened (a folder's manifest contains both). Files of rows can be concatenated.
+A `tf.Example` holds only lists of float32, int64 and bytes: float64 is rounded, and arrays are
+flattened. If the output is a folder, its manifest contains the original types and shapes. Files of
+rows can be concatenated.
 
 Callers: `parts.py`; `target.py` joins parts.
 """
@@ -71,9 +72,10 @@ def join(parts: Iterable[Path], joined: Path) -> None:
 
 
 def first_key(path: Path) -> bytes | None:
-    """Return the key in a file's first row, from which the caller sees whether it has predictions.
+    """Return the key in the first row of a file, which shows whether the file is a prediction.
 
-    The result is empty if rows have no key, and None if there are no rows.
+    The key of a prediction has the form `FILE:NUMBER`. The result is empty if the rows have no key,
+    and None if there are no rows.
 
     Raises:
         DataError: The file is not a RecordIO file.
@@ -87,7 +89,7 @@ def first_key(path: Path) -> bytes | None:
 
 
 def _as_lists(name: str, array: np.ndarray[Any, Any]) -> Sequence[Any] | np.ndarray[Any, Any]:
-    """Return each row as a list that an example can hold; a missing value is an empty list."""
+    """Return each row as a list for a `tf.Example`; a missing value is an empty list."""
     gone = missing(array)
     if gone is not None:
         rows = _as_lists(name, np.ma.getdata(array))

@@ -38,7 +38,7 @@ class PredictionField:
     Attributes:
         name: Name of the output.
         dtype: Name of its numpy dtype, as the model returned it; `bytes` for strings.
-        shape: Shape for one example.
+        shape: Shape of the output for one example.
     """
 
     name: str
@@ -47,10 +47,10 @@ class PredictionField:
 
 
 def named_outputs(outputs: Arrays, num_examples: int) -> dict[str, np.ndarray[Any, Any]]:
-    """Return a model's outputs under the names with which they are written.
+    """Return a model's outputs by the names under which they are written.
 
-    A single output is `output`, those of a dict have their names, those of a list are
-    `output_0`, `output_1`, ...
+    A single output is named `output`, the outputs in a list `output_0`, `output_1`, ...; the
+    outputs in a dict keep their names.
 
     Args:
         outputs: The outputs that the trainer's `predict` returned.
@@ -92,7 +92,7 @@ def named_outputs(outputs: Arrays, num_examples: int) -> dict[str, np.ndarray[An
 def outputs_without_axes(outputs: Arrays) -> list[str]:
     """Return the names of outputs that are one number for the whole batch, such as a penalty.
 
-    Empty if all outputs are: then they have lost the axis of the example.
+    Empty if every output is one number: then the model has probably summed over the examples.
 
     Args:
         outputs: The outputs that the trainer's `predict` returned.
@@ -107,7 +107,7 @@ def outputs_without_axes(outputs: Arrays) -> list[str]:
 
 
 def rows_only(outputs: Arrays, left_out: Sequence[str]) -> Arrays:
-    """Return the outputs without those of some names, under the names of all."""
+    """Return the outputs except those named in `left_out`; the others keep their names."""
     if not left_out:
         return outputs
     return {name: value for name, value in _named(outputs, "") if name not in left_out}
@@ -116,7 +116,7 @@ def rows_only(outputs: Arrays, left_out: Sequence[str]) -> Arrays:
 def _rows_advice(shape: tuple[int, ...], num_examples: int) -> str:
     """Return advice for an output that does not have one row per example.
 
-    An example is "Its first axis must be the example: do not sum or squeeze it away.".
+    For example, "Its first axis must be the example: do not sum or squeeze it away."
     """
     each = shape[0] // num_examples if shape else 0
     # An output of one axis, or for one example, has probably lost the axis of the example.
@@ -148,7 +148,7 @@ def _is_writable(array: np.ndarray[Any, Any]) -> bool:
 
 
 def fields_of(columns: Columns) -> tuple[PredictionField, ...]:
-    """Return the name, the dtype and the shape for one example of each column."""
+    """Describe each column: its name, its dtype, and the shape of its value for one example."""
     return tuple(
         PredictionField(
             name, "bytes" if is_text(array) else array.dtype.name, tuple(array.shape[1:])
@@ -169,7 +169,7 @@ def as_bytes(array: np.ndarray[Any, Any]) -> list[bytes]:
 
 
 def missing(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
-    """Return a mask of the missing values, of the array's shape; None if it has no mask."""
+    """Return a mask that is true where values are missing; None if the array has no mask."""
     return np.ma.getmaskarray(array) if isinstance(array, np.ma.MaskedArray) else None
 
 

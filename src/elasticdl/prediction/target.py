@@ -4,8 +4,8 @@
                                    --rename as a whole--> OUTPUT/
                                    --one by one, _SUCCESS last--> OUTPUT/   (see `writers.py`)
 
-It decides what may be replaced: only an earlier prediction. The content of the parts is not
-interpreted, except for the key in a row, which shows that a file is a prediction.
+An existing output is replaced only if it is an earlier prediction. To check that, the key in the
+first row of a file is read; the parts' contents are not interpreted otherwise.
 
 Callers: `writers.py`.
 """
@@ -184,7 +184,7 @@ class Target:
 
 
 def target_of(output: str) -> Target:
-    """Return the target that a path or address names, whether or not it exists."""
+    """Return the target for an output path or address; the output need not exist."""
     file_format = next((each for each in _FORMATS if output.lower().endswith(f".{each}")), None)
     path = local_path_of(output)
     if path is not None:

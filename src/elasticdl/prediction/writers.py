@@ -9,8 +9,8 @@ is complete. Only then is an earlier prediction of the same name replaced; anyth
 name is an error. The output is locked while it is written.
 
 On a local disk a folder appears in one step. Where that is not possible (an object store; a folder
-that is mounted, or whose parent is not writable), parts appear one by one and `_SUCCESS` last: wait
-for it.
+that is mounted, or whose parent is not writable), parts appear one by one and `_SUCCESS` last:
+readers should wait for `_SUCCESS`.
 
 The formats are in `parquet.py`, `csv.py` and `recordio.py`, which `parts.py` loads.
 
@@ -48,10 +48,10 @@ def open_writer(
     *,
     records_per_part: int = DEFAULT_RECORDS_PER_PART,
 ) -> PredictionWriter:
-    """Return a writer of predictions; nothing appears at the output before it is closed.
+    """Return a writer of predictions; nothing appears at the output before the writer is closed.
 
     Args:
-        output: A path or address: one file if it ends in the name of a format, else a folder.
+        output: A path or address: one file if it ends in a format such as `.csv`, else a folder.
         file_format: Format of the part files; None means RecordIO, or that of the one file.
         records_per_part: Number of records in a part file.
 
@@ -102,8 +102,8 @@ def open_writer(
 class PredictionWriter(AtomicWriter):
     """Writes predictions in the order of the records, and publishes them when it is closed.
 
-    Used in a `with` statement: if its body raises, nothing is published, and an earlier
-    prediction is kept.
+    Used in a `with` statement: if the body of the statement raises, nothing is published, and an
+    earlier prediction is kept.
 
     Attributes:
         parts: The part files of the prediction. Other processes may write some of them.
@@ -165,8 +165,8 @@ class PredictionWriter(AtomicWriter):
         """Publish the predictions; a second call does nothing.
 
         Raises:
-            OutputError: A part is missing, or they cannot be published. Then nothing new appears
-                and an earlier prediction is kept, unless parts are published one by one.
+            OutputError: A part is missing, or the parts cannot be published. Then nothing new
+                appears and an earlier prediction is kept, unless parts are published one by one.
             DefinitionError: The outputs in two parts have different fields.
         """
         if self._closed:
@@ -182,7 +182,10 @@ class PredictionWriter(AtomicWriter):
             self.discard()
 
     def discard(self) -> None:
-        """Remove everything except an earlier prediction; does nothing if the writer is closed."""
+        """Delete all parts written so far and release the lock; an earlier prediction is kept.
+
+        Does nothing if the writer is closed.
+        """
         if self._closed:
             return
         self._closed = True

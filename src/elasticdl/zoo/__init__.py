@@ -1,7 +1,7 @@
 """Model zoos: user code from a folder, from a git repository at a commit, or prebuilt.
 
-`define` is the only way from a user's model reference to a `ModelDefinition`; the other names are
-for callers that need only a part of that.
+`define` is the only way from a user's model reference to a `ModelDefinition`; the other functions
+are for callers that need only one step of that.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def define(
     Args:
         model: Zoo, dotted name, dialect and params of the model, and the names of functions to use
             in place of the model file's own.
-        context: Values for a spec's constructor that differ from those of a single process:
-            `worker_id`, `world_size`, `job_id`, `mode`.
+        context: Arguments for the constructor of an `ElasticDLSpec` (`worker_id`, `world_size`,
+            `job_id`, `mode`); those left out get the values of a single process.
         opened: The model's zoo, if the caller has opened it before. Opening it again could give
             another commit, if a branch of its repository has moved since. None: open it here.
 

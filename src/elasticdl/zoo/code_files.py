@@ -1,9 +1,13 @@
 """Finds the files of a zoo that belong to one model, without importing anything.
 
-A folder may hold several models, scripts and data. A model's own files are the file in its
-`model_def`, the files that the code of its own files imports, and those that this code may read,
-because their name is in a string of the code or of the model's params. Only names are compared, so
-a file of the same name in another folder counts too.
+A folder may hold several models, scripts and data. A model's own files are:
+
+    the file that its `model_def` names
+    files that one of its own files imports
+    files that one of its own files may read: their name is in a string of the code
+    files whose name is a value of its params
+
+Files are found by their name alone, so a file of the same name in another folder counts too.
 
 Callers: `engines/publish.py`, `snapshot.py`.
 """
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def code_files(model: ModelReference, copy: Path) -> dict[str, str]:
-    """Return the model's own files, as paths relative to a copy of its zoo, with their SHA-256.
+    """Return the model's own files in a copy of its zoo: path relative to the copy -> SHA-256.
 
     Args:
         model: The reference to the model.
@@ -51,8 +55,8 @@ def own_files(
         model: The reference to the model, which is not a spec.
         folder: The folder of the zoo, or a copy of it.
         files: The files to choose from, in this folder.
-        with_folders: Whether the files of a folder whose name is in the code are its own. A name
-            such as "data" may have another meaning in code.
+        with_folders: Whether a folder's name in a string of the code makes all its files the
+            model's own. A name such as "data" may have another meaning in the code.
     """
     roots = []
     for dotted in (model.model_def, *model.overrides.values()):

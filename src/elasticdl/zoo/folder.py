@@ -36,10 +36,10 @@ class Zoo:
     """A folder of user code from any source.
 
     Attributes:
-        name: The zoo as the user wrote it, without a password.
+        name: Folder or URL of the zoo as the user wrote it, without a password.
         folder: Folder with its files.
-        commit: The commit of the files, with `-dirty` if they were changed since; None outside of a
-            repository.
+        commit: The git commit of the files, with `-dirty` if they were changed since; None outside
+            of a repository.
     """
 
     name: str
@@ -98,7 +98,7 @@ def find(zoo: Zoo, dotted: str, flag: str = "--model_def") -> ZooLocation:
     Args:
         zoo: The zoo to search.
         dotted: Files and folders, then the symbol: `a.b.C`.
-        flag: The flag that `dotted` is the value of, for errors.
+        flag: The flag that has `dotted` as its value, for errors.
 
     Raises:
         UsageError: The name is not found, is found in several files, is not a dotted name, or is a
@@ -208,7 +208,7 @@ def _places(root: Path, parts: list[str]) -> Iterator[ZooLocation]:
 
 
 def _file_of(root: Path, parts: list[str]) -> Path | None:
-    """Return the file of a module: `a/b.py`, or `a/b/__init__.py`."""
+    """Return the file of a module, `a/b.py` or `a/b/__init__.py`; None if neither exists."""
     place = root.joinpath(*parts)
     for file in (place.with_suffix(".py"), place / "__init__.py"):
         if file.is_file():

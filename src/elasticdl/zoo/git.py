@@ -7,7 +7,7 @@
 A checkout is in `<cache>/<hash of the URL>/<commit>`. It is created elsewhere and renamed, so that
 concurrent commands do not disturb each other, and a commit is fetched once. The git program does
 the work, with the user's own credentials; no hook runs, no submodule is fetched, and only
-transports that copy files are allowed.
+the usual transports (https, ssh, git, file) are allowed, because others could run commands.
 
 For a plain folder, this module returns its commit and whether it was changed since.
 """
@@ -141,8 +141,8 @@ def checkout(zoo: str, cache: Path | None = None) -> tuple[Path, str]:
 def commit_of(folder: Path) -> str | None:
     """Return the commit of a folder in a repository, with `-dirty` if it was changed since.
 
-    Returns None if the folder is not in a repository, if the repository does not track it, or if
-    git is missing.
+    None if the folder is not in a repository, if the repository does not track it, or if git is not
+    installed.
     """
     try:
         # The second is the folder's own entry: it exists only if the commit has the folder.
@@ -210,7 +210,7 @@ def resolve(url: GitUrl) -> str:
 
 
 def fetch(url: GitUrl, commit: str, folder: Path) -> None:
-    """Fetch one commit of a repository and check it out as `folder`, replacing that.
+    """Fetch one commit of a repository and check it out as `folder`, replacing an existing one.
 
     The checkout is made in a temporary folder, so that `folder` is never incomplete.
 
@@ -260,9 +260,9 @@ def _is_clean(folder: Path, commit: str) -> bool:
 
 
 def _is_local_path(place: str) -> bool:
-    """Return whether a zoo's address as a whole is an existing local path.
+    """Return whether a zoo's whole address, including any `@`, is an existing local path.
 
-    If so, an @ in it is part of a file name and does not start a ref.
+    If so, an `@` in the address is part of a file name and does not start a ref.
     """
     return Path(place.removeprefix("file://")).exists()
 

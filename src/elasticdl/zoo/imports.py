@@ -3,8 +3,8 @@
 The zoo's folder is first on `sys.path`, like a script's own folder, so that its files import each
 other as they do on the user's machine. Files are imported again for each definition: a run depends
 on the current files, not on what ran before in the process. Two zoos may have files of the same
-name; only the newest zoo can be imported from, so functions of an older one that import while they
-run may not find their files. Modules of the prebuilt zoo keep their full names and need no
+name, so only the newest zoo is on `sys.path`: a function of an older zoo may not find a file that
+it imports when it is called. Modules of the prebuilt zoo keep their full names and need no
 `sys.path`.
 """
 
@@ -45,8 +45,8 @@ _on_path: list[str] = []
 def forget(zoo: Zoo) -> None:
     """Prepare to import a zoo's files again.
 
-    Unloads its modules, and other modules that would be mistaken for its files. In `sys.path`, this
-    zoo's folder replaces that of the previous zoo.
+    Unload the zoo's modules, and other modules that would be mistaken for its files. In `sys.path`,
+    replace the folder of the previous zoo by this zoo's folder.
     """
     for folder in _on_path:
         if folder in sys.path:
@@ -67,7 +67,7 @@ def forget(zoo: Zoo) -> None:
 
 
 def _forget_in_package(name: str, module: object) -> None:
-    """Remove a module from its package, where `from package import module` would still find it."""
+    """Remove an unloaded module from its package, so that `from package import` reloads it."""
     package, _, last = name.rpartition(".")
     parent = sys.modules.get(package)
     if parent is not None and vars(parent).get(last) is module:
@@ -123,12 +123,13 @@ def _is_of(zoo: Zoo, name: str, module: object) -> bool:
 
 
 def _shadows(zoo: Zoo, name: str, module: object) -> bool:
-    """Return whether a user's module from elsewhere would be mistaken for a file of this zoo.
+    """Return whether a loaded module would be mistaken for a file of this zoo, so must be unloaded.
 
     Args:
         zoo: The zoo.
         name: Name under which the module is imported.
-        module: The module. Python's own and installed ones are never unloaded, so False for them.
+        module: The module. The result is False for modules of Python's standard library and of
+            installed packages, which are never unloaded.
     """
     top = name.partition(".")[0]
     if zoo.is_prebuilt or top in {"elasticdl", "__main__"} or top in sys.stdlib_module_names:
@@ -155,7 +156,10 @@ def _same_file(one: Path, other: Path) -> bool:
 
 @contextmanager
 def _naming_errors_of(file: Path, zoo: Zoo) -> Iterator[None]:
-    """Convert an exception in a user's file into an error with the user's part of the traceback."""
+    """Context manager that converts exceptions raised by importing a user's file.
+
+    They become errors that contain the user's part of the traceback.
+    """
     try:
         yield
     except ElasticDLError:
@@ -191,9 +195,10 @@ def _old_imports() -> list[str]:
 
 @contextmanager
 def _without_bytecode() -> Iterator[None]:
-    """Write no `__pycache__` into the user's folder, and never run a stale one.
+    """Context manager in which Python writes no `__pycache__` into the user's folder.
 
-    Python regards a cached file as fresh if its source has the same size and modification second.
+    Python could later run a stale cached file: it regards a cached file as fresh if its source has
+    the same size and modification second.
     """
     before = sys.dont_write_bytecode
     sys.dont_write_bytecode = True

@@ -1,4 +1,7 @@
-"""Imports the code that a `ModelReference` names; returns the `ModelCode` that a dialect reads."""
+"""Imports the code that a `ModelReference` names, as a `ModelCode`.
+
+A dialect, the reader for one style of model files, converts it into a `ModelDefinition`.
+"""
 
 from __future__ import annotations
 
@@ -52,12 +55,13 @@ def load(
     context: Mapping[str, Any] | None = None,
     opened: Zoo | None = None,
 ) -> ModelCode:
-    """Import the object that a model reference names, and functions that replace the file's own.
+    """Import the object that a model reference names, and the functions that override the file's.
 
     Args:
         model: Zoo, dotted name and params of the model, and the names of functions to use in place
             of the model file's own (`overrides`).
-        context: Values for the constructor of a spec class that differ from those in `CONTEXT`.
+        context: Arguments for the constructor of an `ElasticDLSpec`; those left out are taken from
+            `CONTEXT`.
         opened: The model's zoo, if it is already open.
 
     Raises:
@@ -77,8 +81,8 @@ def reads_own_data(model: ModelReference) -> bool:
         model: The reference to the model.
 
     Returns:
-        True if the reference names a file with a `train_dataloader` and no input function. False
-        may be wrong: a class may have a loader as well.
+        True if the reference names a PyTorch file with a `train_dataloader` and no input function.
+        False is not certain: a class in the file may have a loader too.
 
     Raises:
         UsageError: The zoo or the file is missing.
@@ -102,7 +106,7 @@ def load_symbol(zoo: str | None, dotted: str) -> Symbol:
         dotted: `fintech.credit_data`, `keras.losses.Huber`.
 
     Raises:
-        UsageError: Neither contains the name.
+        UsageError: Neither the zoo nor an installed package contains the name.
         UserCodeError: A file raised while it was imported.
     """
     opened = open_zoo(zoo)
@@ -165,7 +169,7 @@ def _load_spec(zoo: Zoo, model: ModelReference, context: Mapping[str, Any]) -> M
 
 
 def _flag(model: ModelReference, name: str) -> str:
-    """Return how errors name an option: by its flag, or by the line and key of the config file."""
+    """Return the name of an option for errors: its flag, or its line and key in the config file."""
     if model.config_file is None:
         return f"--{name}"
     key = "model_builder_class" if name == "model_def" else name
@@ -187,7 +191,7 @@ def _symbol(
     Args:
         zoo: The model's zoo, which is searched before installed packages.
         dotted: The name that the user gave.
-        flag: The flag that `dotted` is the value of, for errors.
+        flag: The flag that has `dotted` as its value, for errors.
         modules: The model's files, which are searched first for a name without dots.
 
     Raises:

@@ -3,8 +3,8 @@
     hidden_units=[10, 100, 20, 5], learning_rate=0.01, activation="relu"
 
 Values are literals: numbers, quoted strings, True, False, None, and lists, tuples and dicts of
-them. `;` is a separator as well, as in later ElasticDL. `check_params` checks them against the
-model's functions.
+them. Params may also be separated by `;`, as in later versions of the original ElasticDL project.
+`check_params` checks the params against the arguments of the model's functions.
 
 Callers: the entry points (command line, Python, SQL).
 """
@@ -80,7 +80,7 @@ def parse_params(text: str) -> dict[str, Any]:
 
 
 def _pieces(text: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each NAME=VALUE, delimited by separators outside of brackets."""
+    """Yield (start, end) of each NAME=VALUE in the string, split at the `_separators`."""
     start = 0
     for position in [*_separators(text), len(text)]:
         if text[start:position].strip():
@@ -149,9 +149,13 @@ def _literal(text: str, start: int, stop: int, name: str) -> Any:
 
 
 def _bare_word(source: str) -> tuple[int, str] | None:
-    """Return the position and text of a word that lacks quotes, as `relu` in `[relu, 3]`.
+    """Find the first word that the user forgot to quote, such as `relu` in `[relu, 3]`.
 
-    The error then suggests to quote it. None if quotes would not make the source a literal.
+    The error message then suggests the quotes.
+
+    Returns:
+        Position and text of the word; None if there is none, or if quotes around such words would
+        not turn the source into a literal.
     """
     try:
         nodes = list(ast.walk(parse_expression(source)))
@@ -179,7 +183,7 @@ def _unquoted(text: str, at: int, word: str, name: str) -> UsageError:
 
 
 def _unsupported_type(value: Any) -> str:
-    """Return the name of a type in the value that JSON cannot store; empty if there is none."""
+    """Return the name of a type within a value that JSON cannot store; empty if there is none."""
     if isinstance(value, (list, tuple)):
         return next((kind for item in value if (kind := _unsupported_type(item))), "")
     if isinstance(value, dict):
@@ -198,7 +202,7 @@ def _nameless(text: str, start: int, stop: int, last: str | None) -> UsageError:
 
 
 def _refused(text: str, start: int, stop: int, problem: str, way_out: str) -> UsageError:
-    """Return an error with the string, and a line of carets under its faulty part.
+    """Return an error that shows the string, with a line of carets (`^`) under the faulty part.
 
     Args:
         text: The value of `--params`.

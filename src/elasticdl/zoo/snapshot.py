@@ -1,9 +1,9 @@
 """Snapshot of a zoo's code, for the folder of a trained model.
 
-Sources and small files are copied. Hidden folders, caches, virtual environments, logs, outputs of
-jobs and links out of the zoo are not, because they are not user code; nor are private keys and
-key stores, and data that the model's code does not read, because users share trained models. Files
-that are too large to be code are left out and listed, so that the user notices.
+Sources and small files are copied. Not copied, because they are not user code: hidden folders,
+caches, virtual environments, logs, outputs of jobs, and links out of the zoo. Not copied, because
+users share trained models: private keys, key stores, and data that the model's code does not read.
+Files that are too large to be code are left out and listed, so that the user notices.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def copy_model(model: ModelReference, zoo: Zoo, destination: Path) -> list[str]:
         destination: Target folder.
 
     Returns:
-        Files left out because of their size: paths relative to the zoo, sorted.
+        Files left out because they are too large or too many: paths relative to the zoo, sorted.
 
     Raises:
         DefinitionError: A spec names a missing file.
@@ -86,11 +86,10 @@ def copy_zoo(
         zoo: Folder of the zoo.
         destination: Target folder, created if it does not exist; may be inside the zoo.
         without: A folder to leave out, because it has no user code; need not be in the zoo.
-        model: The model whose code decides which data files are copied: those that it may read.
-            None to copy all.
+        model: Copy only those data files that this model's code may read. None: copy all.
 
     Returns:
-        Files left out because of their size: paths relative to the zoo, sorted.
+        Files left out because they are too large or too many: paths relative to the zoo, sorted.
 
     Raises:
         OSError: A file cannot be read or written.
@@ -126,7 +125,7 @@ def copy_zoo(
 
 
 def _files(root: Path, no_code: Collection[Path]) -> Iterator[tuple[str, int]]:
-    """Yield (path relative to `root`, size) of files that may be code, those near the root first.
+    """Yield (path relative to `root`, size) of files that may be copied, those near the root first.
 
     Args:
         root: Folder of the zoo.

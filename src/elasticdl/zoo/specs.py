@@ -33,15 +33,16 @@ _FILES_FOLDER = "model_files"
 
 
 def is_spec(model_def: str) -> bool:
-    """Return whether a `model_def` names a spec file."""
+    """Return whether a `model_def` names a spec: a file that ends in `.yml` or `.yaml`."""
     return model_def.endswith((".yml", ".yaml"))
 
 
 def folder_of(path: Path) -> Path:
     """Return the folder to use as a spec's zoo, if the user names none.
 
-    This is the spec's own folder; or, if the spec names code outside of it (`path: ../loss.py`) and
-    both are in the working directory, the nearest folder that holds both.
+    This is the spec's own folder, unless the spec names code outside of it (`path: ../loss.py`).
+    Then it is the nearest folder that holds both the spec and the code, provided that this folder
+    is in the working directory.
 
     Args:
         path: The spec's file; it need not exist.

@@ -81,7 +81,8 @@ def build_image(
         The image's name with its digest: `registry/team/app@sha256:...`.
 
     Raises:
-        UsageError: A part is missing or invalid, or must not be part of an image.
+        UsageError: Something in the zoo or the options is missing, invalid or not allowed in an
+            image.
         UnavailableError: The engine, a registry or the index cannot be reached.
     """
     check(options)

@@ -162,7 +162,7 @@ def _network(text: str, wanted: ImageRequest) -> ElasticDLError | None:
 
 
 def _requirement(text: str, wanted: ImageRequest) -> UsageError | None:
-    """Build the error for a requirement that pip cannot satisfy; None if pip failed otherwise.
+    """Build the error for a requirement that pip cannot satisfy; None if that is not the error.
 
     Args:
         text: Output of pip.

@@ -1,4 +1,4 @@
-"""Build context: one tar file for the engine, with equal bytes for equal files.
+"""Build context: one tar file for the container engine. Equal files give an equal tar file.
 
     Dockerfile
     elasticdl/     wheel, constraints.txt, dependencies.txt

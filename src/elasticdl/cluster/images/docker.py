@@ -109,7 +109,8 @@ class DockerEngine:
             print_fn: Called with progress lines for the user.
 
         Raises:
-            UsageError: A part is missing or invalid.
+            UsageError: A part of the image, such as the base image or a package, is missing or
+                invalid.
             UnavailableError: A registry, the index or the engine cannot be reached.
         """
         steps = _Steps(print_fn)
@@ -195,11 +196,11 @@ class DockerEngine:
 
 
 class _Steps:
-    """Parses the output of a build: reports each step as it starts, for a progress display.
+    """Parser of a build's output, which prints a progress line when a step starts.
 
     Attributes:
         number: Number of the current step in the Dockerfile; 0 before the first one.
-        output_lines: Output lines of the current step so far, for the error if it fails.
+        output_lines: Output lines of the current step so far, for the error if the step fails.
     """
 
     def __init__(self, print_fn: Tell) -> None:

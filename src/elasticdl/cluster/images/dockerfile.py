@@ -1,9 +1,11 @@
 """The Dockerfile of a job's image: stable layers first, so that a zoo edit rebuilds in seconds.
 
-    base image                    from the flag
+    layer                         time to build it
+
+    base image                    none: named by the user
     locked dependencies           minutes; once per version of ElasticDL
     ElasticDL                     seconds
-    requirements of the zoo       as long as they take; when they change
+    requirements of the zoo       depends on the packages; again when the requirements change
     the zoo                       under a second
 
 Pure. The Dockerfile does not need BuildKit, so every engine with the Docker API can build it. It
@@ -86,8 +88,8 @@ def _install(what: str) -> str:
 def _prepared() -> str:
     """Return a shell command that prepares the base image.
 
-    It fails if there is no Python 3.11 or later with pip, and gives the user id of the pods a name,
-    which Ray requires.
+    The command fails if the image has no Python 3.11 or later with pip. It gives the user id of the
+    pods a user name, which Ray requires.
     """
     return (
         "python3 -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))'"
@@ -101,8 +103,8 @@ def _prepared() -> str:
 def _on_default_path() -> str:
     """Return a shell command that puts ElasticDL's commands on the PATH of a login shell.
 
-    KubeRay starts Ray in a login shell, which sets PATH itself. The commands are scripts, because
-    through a link Python would not find its virtual environment.
+    KubeRay starts Ray in a login shell, which sets PATH itself. ElasticDL's commands get scripts in
+    a folder of that PATH; with links instead, Python would not find its virtual environment.
     """
     return (
         f"mkdir -p /usr/local/bin && for each in {_COMMANDS}; do"

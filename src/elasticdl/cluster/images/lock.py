@@ -39,7 +39,7 @@ class DependencyLock:
         constraints: Version of each package, one per line.
         unknown: Names of required packages that are not installed here, such as those that only the
             image's platform needs; their versions are not pinned.
-        extra_indexes: Additional indexes that some versions require.
+        extra_indexes: URLs of additional package indexes, for versions that pip's own index lacks.
     """
 
     requirements: tuple[str, ...]
@@ -128,11 +128,11 @@ def _closure(
 
 
 def _needs(package: Distribution, extra: str, environment: dict[str, str]) -> Iterator[Requirement]:
-    """Yield the packages that an extra of a package requires in addition to the package itself.
+    """Yield the requirements that an extra adds to a package's own requirements.
 
     Args:
         package: The distribution that declares them.
-        extra: Name of the extra. Empty: yield the requirements without any extra.
+        extra: Name of the extra. Empty: yield the package's own requirements instead.
         environment: Environment markers (PEP 508) of the image's platform.
     """
     for each in _requirements(package):

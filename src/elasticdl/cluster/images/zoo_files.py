@@ -130,7 +130,7 @@ def _rules(file: Path, *, anchored: bool = False) -> pathspec.GitIgnoreSpec | No
     Args:
         file: .gitignore or .dockerignore.
         anchored: Whether names are relative to the root, as in a .dockerignore; otherwise they
-            match in any folder below.
+            match in the folder of the file and in any folder below.
     """
     if not file.is_file():
         return None

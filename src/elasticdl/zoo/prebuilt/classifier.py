@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Weights:
-    """Holds the class weights: Keras would track a plain dict as a part of the model."""
+    """Wrapper of the class weights: Keras would track a plain dict as a part of the model."""
 
     weights: Mapping[int, float]
 
@@ -144,20 +144,23 @@ class DNN(keras.Model):
             )
 
     def default_predictions(self, outputs: Any) -> dict[str, Any] | None:
-        """Return the most probable class by its value, its probability and all probabilities."""
+        """Return the columns to write: the predicted class, its probability, all probabilities.
+
+        None if the label's own values are unknown, so that a class is only a number.
+        """
         return None if self._classes is None else self._classes.predictions(outputs)
 
     def default_classes(self) -> Sequence[str | float | bool] | None:
-        """Return the values of the label, in the order of the outputs; None if unknown."""
+        """Return the label's value for each output of the model, in order; None if unknown."""
         return None if self._classes is None else self._classes.values
 
     def default_loss(self, outputs: Any, labels: Any) -> Any:
-        """Return the cross-entropy of the true class: the mean, or one per row to be weighted."""
+        """Return the cross-entropy of the true class: the mean, or one per row if weighted."""
         losses = keras.losses.sparse_categorical_crossentropy(keras.ops.ravel(labels), outputs)
         return keras.ops.mean(losses) if self._class_weight is None else losses
 
     def default_class_weight(self) -> Mapping[int, float] | None:
-        """Return the weight of a row of each class, or None if all rows have equal weights."""
+        """Return class number -> weight of its rows in the loss; None if all weights are equal."""
         return None if self._class_weight is None else self._class_weight.weights
 
     def default_optimizer(self) -> keras.optimizers.Optimizer:

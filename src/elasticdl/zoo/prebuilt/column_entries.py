@@ -1,4 +1,4 @@
-"""Entries of the param `columns`: read and checked when the model is created.
+"""Reads and checks the param `columns`, the features of a table model, when a model is created.
 
 An entry is plain JSON, a dict with a kind; a mistake in an entry is a `UsageError` that names it.
 `column_kinds.py` defines the kinds.
@@ -81,10 +81,11 @@ def read_columns(entries: Any, label: str) -> tuple[Feature, ...]:
 
 
 def _held(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Normalise a schema entry, to reject features that read the same column in different ways.
+    """Normalise a schema entry, so that two entries for the same column can be compared.
 
-    An entry that reads numbers as float64 and one that reads them as strings of digits (`wide`)
-    become equal, because the column can be read once for both.
+    Features that read a column in different ways are rejected: their entries are not equal. Entries
+    that read numbers as float64 and as strings of digits (`wide`) become equal, because the column
+    can be read once for both.
     """
     is_number = entry.get("wide") or (entry["dtype"] == "float64" and "time" not in entry)
     held = {name: value for name, value in entry.items() if name != "wide"}
@@ -233,10 +234,10 @@ class _Reader:
         return feature
 
     def _named(self, column: str, where: str, kinds: tuple[type[Any], ...]) -> Any:
-        """Return the feature for a column that an entry names only by a string.
+        """Return the feature for a column that an entry refers to by its name alone.
 
-        This is the feature of the entry of `columns` that describes the column as one of `kinds`;
-        without such an entry, a plain number, or else a category, if `kinds` permit it.
+        If another entry of `columns` describes the column as one of `kinds`, this is its feature.
+        Otherwise, it is a plain number or, failing that, a category, if `kinds` allow it.
 
         Args:
             column: Name of the column.
@@ -244,7 +245,7 @@ class _Reader:
             kinds: Classes of features that are allowed there.
 
         Raises:
-            UsageError: Neither is possible.
+            UsageError: No other entry describes the column, and `kinds` allow no default.
         """
         self._check_column(column, where)
         wanted = [kind.kind for kind in kinds]
@@ -371,7 +372,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _near(name: Any, known: Iterable[str]) -> str:
-    """Return "; did you mean 'NAME'?" with a known name similar to this one, or "." without."""
+    """Return "; did you mean 'NAME'?" with a known name similar to this one; "." if none is."""
     near = difflib.get_close_matches(str(name), [*known], n=1)
     return f"; did you mean {near[0]!r}?" if near else "."
 

@@ -63,7 +63,7 @@ class Time:
         cycles: The cycles to use, from `CYCLES`.
         nullable: Whether the network also gets a flag for a missing value.
         offset: Time from which days are counted, in seconds since 1970; by default, 2000-01-01.
-            Days are rounded to float32, so one close to all times keeps their differences.
+            Days are rounded to float32, so use an offset close to times that differ little.
     """
 
     kind: ClassVar[str] = "time"
@@ -87,7 +87,7 @@ class _Ids:
         vocabulary: The values that get separate ids, or None.
         buckets: Number of ids to hash values into, or None.
         is_text: Whether the values are strings, not numbers.
-        is_whole: Whether they are integers of any size, which must not be converted to float64.
+        is_whole: Whether the values are integers of any size, which float64 could round.
     """
 
     column: str
@@ -143,7 +143,7 @@ class IdSequence(_Ids):
 
     @property
     def input_name(self) -> str:
-        """The name of its array among the model's inputs."""
+        """The name of the array with its ids among the model's inputs."""
         return f"sequence_{self.column}"
 
     def schema(self) -> dict[str, Any]:
@@ -246,9 +246,10 @@ Feature: TypeAlias = Source | Bucket | Cross | Indicator | Embedding
 
 
 def sources_of(features: Iterable[Feature]) -> tuple[Source, ...]:
-    """Return the features that read a column: of the given ones, and of those they derive from.
+    """Return the features that read a column, for features that may derive from others.
 
-    Each is returned once, in order. For example, a bucket derives from a number.
+    For example, a bucket derives from a number: the number is returned. Each is returned once, in
+    order.
     """
     found: dict[Any, None] = {}
     for feature in features:

@@ -1,7 +1,7 @@
 """Layers for the features of `columns.py`; Keras layers are used where they exist.
 
-    numbers, missing, plain, ids, sequences  --ColumnTower--> the last hidden layer of a network
-                                             --ColumnWide---> weighted sums of single values
+    arrays of `Columns.arrays`  --ColumnTower--> the last hidden layer of a network
+                                --ColumnWide---> weighted sums of single values
 
 The layers take only numbers, no strings, and run inside a compiled step.
 
@@ -134,7 +134,7 @@ class IdVector(keras.layers.Layer):
 
 
 class ColumnValues(keras.layers.Layer):
-    """Layer that returns the inputs of a network that are not ids, side by side.
+    """Layer that concatenates the inputs of a network that are not ids.
 
     These are standardised numbers and times, flags for missing ones, positions within the cycles of
     times, and sparse vectors.
@@ -160,7 +160,7 @@ class ColumnValues(keras.layers.Layer):
         self.width = len(self._numbers) + len(self._missing) + len(self._plain)
 
     def build(self, input_shape: Shapes) -> None:
-        """Create the non-trainable weights by which numbers are standardised.
+        """Create the non-trainable weights from which mean and variance of numbers are computed.
 
         These are count, sum and sum of squares of each number; none if there are no numbers.
         """
@@ -284,8 +284,9 @@ class ColumnWide(keras.layers.Layer):
 def _with_vectors(feature: Any, embedding_size: int) -> Indicator | Embedding:
     """Return the indicator or embedding through which a feature with ids enters the network.
 
-    The user may have given it. Otherwise, a feature with at most `embedding_size` ids becomes an
-    indicator; others, and sequences, become an embedding with vectors of that length.
+    If the feature is one of these, it is returned unchanged. Otherwise, a sequence, or a feature
+    with more than `embedding_size` ids, becomes an embedding with vectors of that length; others
+    become indicators.
     """
     if isinstance(feature, (Indicator, Embedding)):
         return feature
@@ -294,7 +295,7 @@ def _with_vectors(feature: Any, embedding_size: int) -> Indicator | Embedding:
 
 
 def _places(columns: Columns) -> dict[Any, int]:
-    """Return column -> its first position in the array of its kind.
+    """Return the first position of each column in the array that contains it: column -> position.
 
     Numbers and times are in one array (`numbers`), categories in another (`ids`); see
     `Columns.arrays`. Other columns are left out.

@@ -61,12 +61,13 @@ _SHOWN_WORDS = 3
 
 @dataclass(frozen=True)
 class Columns:
-    """The features of a model.
+    """The features of a model, and the columns to read for them.
 
     Attributes:
         features: Features, in the user's order.
-        sources: Columns to read from the table for them, each once.
-        compared: Columns whose first values were compared with their vocabulary, in each mode.
+        sources: The features that read a column of the table, each once.
+        compared: (Mode, column) for which values were already compared with the vocabulary, so that
+            a warning about unknown values appears only once.
     """
 
     features: tuple[Feature, ...]
@@ -102,14 +103,15 @@ class Columns:
 
         Args:
             records: The records of the batch.
-            mode: What the batch is for. In evaluation and prediction, a column without a value from
-                its vocabulary has a warning, once.
+            mode: What the batch is for. In evaluation and prediction, a warning is logged if none
+                of the first values of a column is in its vocabulary.
 
         Returns:
             Name -> array. `numbers`, float32 [batch, numbers], is 0 for a missing value; `missing`,
-            of the same shape, is 1 there, else 0. `plain`, float32 [batch, values], is not to be
-            standardised. `ids` is int32 [batch, categories]. Each sequence is int32 [batch,
-            longest], padded with `IdSequence.padding`. Arrays without features are left out.
+            of the same shape, is 1 there, else 0. `plain`, float32 [batch, values], holds the
+            values that need no standardising. `ids` is int32 [batch, categories]. Each sequence is
+            int32 [batch, longest], padded with `IdSequence.padding`. Arrays that no feature needs
+            are left out.
 
         Raises:
             SchemaError: A value does not match its feature.
@@ -158,9 +160,9 @@ class Columns:
     def _compare(
         self, source: Category | IdSequence, ids: Array, records: Sequence[Record], mode: Mode
     ) -> None:
-        """Warn if the first values of a column in this mode are all missing in its vocabulary.
+        """Warn if none of the first values of a column in this mode is in its vocabulary.
 
-        That happens if other data writes them in another way, such as MALE for male.
+        That happens if the data are written differently than in training, such as MALE for male.
 
         Args:
             source: The column.
@@ -236,7 +238,7 @@ def _numbers(source: Number, records: Sequence[Record]) -> Array:
 
 
 def _warn_of_lost_differences(source: Number | Time, values: Array) -> None:
-    """Log once per process that the values of a column differ too little for float32.
+    """Warn if float32 would lose the differences between a column's values; once per process.
 
     Args:
         source: The column.
@@ -325,8 +327,8 @@ _TURNS: dict[str, Callable[[Array], Array]] = {
 def _ids(source: Category | IdSequence, values: Iterable[Any]) -> Array:
     """Return the id of each value of a categorical column, int32.
 
-    An id is the value's position in the vocabulary, or its hash, which also depends on the column's
-    name.
+    An id is the value's position in the vocabulary; without a vocabulary, a hash of the value and
+    the column's name.
 
     Args:
         source: The column.
@@ -372,7 +374,7 @@ def _is_nan(value: Any) -> bool:
 
 
 def _as_bytes(value: Any) -> bytes:
-    """Return the bytes to hash: a string itself, a number's decimal digits."""
+    """Return the bytes of a value to hash: a string itself, or the decimal digits of a number."""
     if isinstance(value, bytes):
         return value
     return str(int(value) if float(value).is_integer() else float(value)).encode()

@@ -84,7 +84,7 @@ _MIN_BUCKETS, _MAX_BUCKETS = 1024, 1 << 18
 
 @dataclass(frozen=True)
 class Derived:
-    """The features of a table.
+    """The default features of a table, and the reasons for the choices that a user may doubt.
 
     Attributes:
         columns: The features, as in the param `columns` of the prebuilt table models.
@@ -105,7 +105,7 @@ class Derived:
 
 
 def derive(columns: Sequence[ColumnSummary], label: str, ignore: Collection[str] = ()) -> Derived:
-    """Return the features of all columns except the label, in their order.
+    """Choose the default features of a table, from all columns except the label, in their order.
 
     Args:
         columns: The columns of the table.
@@ -146,11 +146,11 @@ def feature_of(column: ColumnSummary) -> dict[str, Any]:
 
 
 def _offset_of(column: ColumnSummary, usual: float) -> dict[str, float]:
-    """Return the key `offset` for values that would lose their differences in float32; else {}.
+    """Return `{"offset": ...}` if values would lose their differences in float32; else `{}`.
 
     Args:
         column: A column of numbers or times.
-        usual: The offset that they have by default.
+        usual: The default offset of such a column.
     """
     mean, deviation = column.mean, column.deviation
     if mean is None or not deviation or not math.isfinite(deviation):
@@ -159,9 +159,10 @@ def _offset_of(column: ColumnSummary, usual: float) -> dict[str, float]:
 
 
 def vocabulary_of(column: ColumnSummary, size: int = MAX_VOCABULARY) -> dict[str, Any]:
-    """Return the keys of a feature that say how a column's values become ids.
+    """Return the keys of a feature that determine how a column's values become ids.
 
-    These are `{"vocabulary": [...]}`, or `{"buckets": n}` to hash a column of too many values.
+    The result is `{"vocabulary": [...]}`; or `{"buckets": n}`, to hash the values, if there are too
+    many.
 
     Args:
         column: The column.

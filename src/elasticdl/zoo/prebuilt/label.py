@@ -1,4 +1,4 @@
-"""Label of a table: converts its values to numbers, and predictions to its values.
+"""Label of a table: converts its values to class numbers, and predictions back to its values.
 
     classes=["clerk", "boss"]:  b"boss" -> 1,  and the probabilities [0.3, 0.7] -> "boss", 0.7
 
@@ -32,7 +32,7 @@ _MAX_SHOWN = 8
 
 @dataclass(frozen=True)
 class Classes:
-    """The values of a label in the order of a model's outputs.
+    """The classes of a model: the values of its label, in the order of its outputs.
 
     Attributes:
         values: All strings, all numbers, or all booleans; each once.
@@ -117,7 +117,7 @@ class Classes:
         return value.encode() if self.are_text else float(value)
 
     def _given(self, value: Any) -> Any:
-        """Convert a label of the data to the form in which it is compared with the classes."""
+        """Convert a label in a record to the form in which it is looked up among the classes."""
         if not self.are_wide or (isinstance(value, float) and not value.is_integer()):
             return _plain(value)
         with contextlib.suppress(ValueError):  # not an integer, so not a class
@@ -142,7 +142,10 @@ class Classes:
         )
 
     def _names_advice(self, value: str, label: str) -> str:
-        """Return advice for an error if a label is a number but all classes are words; else ""."""
+        """Return advice for the error about an unknown label; empty if it has no advice.
+
+        There is advice if the label is a number and all classes are words.
+        """
         if not self.are_text or not _is_number(value) or any(map(_is_number, self.values)):
             return ""
         return (
@@ -167,11 +170,12 @@ def as_array(values: Sequence[Value]) -> Array:
 def label_entry(label: str, classes: Classes | None) -> dict[str, Any]:
     """Return the label's entry of `data_schema()`.
 
-    Its value may be missing, as in records for predictions.
+    With this entry, a record may lack the label, as records for predictions do.
 
     Args:
         label: Name of the label's field.
-        classes: The classes of a classifier; None for a regressor or class numbers.
+        classes: The classes of a classifier; None for a regressor, or if the label already holds
+            class numbers.
     """
     exact = classes is not None and (classes.are_text or classes.are_wide)
     entry = {"name": label, "shape": [], "dtype": "string" if exact else "float64"}

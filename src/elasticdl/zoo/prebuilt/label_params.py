@@ -29,11 +29,12 @@ class Advice:
     """Remedies for an unsuitable label, as phrases for error messages.
 
     Attributes:
-        another: How to select another label, to follow "Use": "LABEL with another column".
-        as_text: Function (name of a column) -> how to turn it into strings: "write the values of
-            'size' as words".
-        shifted: Function (name of a column) -> how to subtract its smallest value, in the same form
-            as `as_text`.
+        another: How to select another label, as a phrase to put after "Use", such as "LABEL with
+            another column".
+        as_text: Function (name of a column) -> how to turn its values into strings, such as "write
+            the values of 'size' as words".
+        shifted: Function (name of a column) -> how to subtract its smallest value, as a phrase of
+            the same form.
     """
 
     another: str
@@ -78,7 +79,7 @@ def check_class_type(name: str, type_: Any, kind: str, advice: Advice) -> None:
 
 
 def check_number_type(name: str, type_: Any, kind: str, model: str, advice: Advice) -> None:
-    """Check that a label's type is a number, else raise a `DataError`; see `check_class_type`."""
+    """Raise a `DataError` if a label's type is not a number; arguments as in `check_class_type`."""
     if kind != "number":
         raise DataError(
             f"{model} predicts a number; {name!r} holds {in_words(type_)}. Use a classifier, or "

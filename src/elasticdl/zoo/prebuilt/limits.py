@@ -1,4 +1,4 @@
-"""Value checks for the params of the table models, without a framework.
+"""Checks of the values of the table models' params, without importing a framework.
 
     hidden_units=[-3]   expected a list of whole numbers from 1 to 1,000,000, ...
 
@@ -28,7 +28,7 @@ def problem_with(name: str, value: Any) -> str:
 
     Args:
         name: Name of the param; an unknown one accepts any value.
-        value: Its value. None: leave it to the model.
+        value: Its value; None, for the model's default, is valid.
 
     Example:
         >>> problem_with("hidden_units", [64, 32]), problem_with("learning_rate", 0)

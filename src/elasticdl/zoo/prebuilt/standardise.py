@@ -20,8 +20,9 @@ class Standardise(keras.layers.Layer):
 
     Mean and variance are those of all rows in earlier batches, in float64. So a row's value does
     not depend on its own batch, and several workers together have the same sums as one process.
-    After one epoch, mean and variance are those of the whole data; the moving averages of a
-    BatchNormalization need many batches. Until two rows have been seen, every number becomes 0.
+    After one epoch, mean and variance are those of the whole data, unlike the moving averages of a
+    BatchNormalization, which need many batches. Until two rows have been seen, every number becomes
+    0.
     """
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
@@ -44,7 +45,7 @@ class Standardise(keras.layers.Layer):
         Args:
             inputs: Float [batch, numbers].
             missing: 1 where a number is missing, else 0, of the same shape; None if none is.
-            training: Whether the rows count for later batches.
+            training: Whether to add the rows to the sums by which later batches are standardised.
 
         Returns:
             float32 [batch, numbers].

@@ -4,7 +4,7 @@
     classes                    the sorted values of a classifier's label
     label_mean, label_scale    mean and deviation of a regressor's label
 
-They become params like any other, so they are in the trained model, and predictions use the same
+They are stored in the trained model like params that the user gave, so predictions use the same
 features and classes.
 
 Not a model: `elasticdl zoo list` skips this file. Used by `classifier.py` and
@@ -134,7 +134,7 @@ def _check_ignored(ignore: Sequence[str], table: Sequence[ColumnSummary]) -> Non
 
 
 def _check_columns(entries: Any, table: Sequence[ColumnSummary]) -> None:
-    """Check that the table has the columns that entries of `columns` name, also within their `of`.
+    """Check that the table has every column that an entry of `columns`, or its `of`, names.
 
     Raises:
         UsageError: A column is missing.

@@ -38,7 +38,7 @@ class ModelArguments:
     arguments: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        """Raise a `UsageError` if a value is invalid."""
+        """Raise a `UsageError` if the value of an argument is invalid."""
         for name, value in self.arguments.items():
             if problem := problem_with(name, value):
                 raise UsageError(f"--params: {name} is {value!r}; {problem}.")
@@ -46,7 +46,7 @@ class ModelArguments:
 
 @dataclass(frozen=True)
 class TableReader:
-    """Reads rows of a table for a model: which fields are features, and which is the label.
+    """Splits rows of a table into the features and the label of a model.
 
     Attributes:
         label: Name of the field to learn.
@@ -83,7 +83,7 @@ class TableReader:
         return TableReader(label, (), Columns.of(columns, label))
 
     def schema(self, label_entry: dict[str, Any]) -> list[dict[str, Any]] | None:
-        """Return the model's `data_schema()`, or None, to read all fields, if it has no `columns`.
+        """Return the model's `data_schema()`; None, to read all fields, if `columns` is None.
 
         Args:
             label_entry: The label's entry of the schema.
@@ -93,10 +93,10 @@ class TableReader:
     def features_and_label(
         self, records: Sequence[Record], mode: Mode
     ) -> tuple[dict[str, Array], Array | None]:
-        """Return the features of a batch, and its labels [batch, values], None for predictions.
+        """Return the features of a batch, and its labels [batch, values]; None for predictions.
 
         Raises:
-            SchemaError: A record does not fit.
+            SchemaError: A record lacks the label, or a value does not match its feature.
         """
         if self.columns is None:
             return features_and_label(records, mode, label=self.label, ignore=self.ignore)

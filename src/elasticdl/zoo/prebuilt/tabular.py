@@ -85,14 +85,17 @@ def features_and_label(
 
 
 def _how_to_name(label: str, fields: Sequence[str]) -> str:
-    """Return the end of an error: "; did you mean 'pay'? Specify the right one: --params=..."."""
+    """Return a phrase that completes an error about a missing label.
+
+    For example, "; did you mean 'pay'? Specify the right one: --params=...".
+    """
     near = difflib.get_close_matches(label, fields, n=1)
     guess = f"; did you mean {near[0]!r}?" if near else "."
     return f"{guess} Specify the right one: --params='label=\"{near[0] if near else 'NAME'}\"'"
 
 
 def _column(records: Sequence[Record], name: str) -> np.ndarray[Any, Any]:
-    """Return one field of all rows as [batch, values]."""
+    """Return one field of all rows as an array [batch, values]."""
     try:
         return np.stack([np.ravel(record[name]) for record in records])
     except KeyError:
