@@ -196,9 +196,9 @@ def _step_of(event: Event) -> int:
 
 
 def _superseding_key(event: Event) -> tuple[Any, ...]:
-    """Return a key that is equal for events that replace each other: only the last one is valid.
+    """Return a key by which an event replaces all earlier events of the log with an equal key.
 
-    For an event that no later one replaces, the key is unique.
+    An event that replaces no other, such as `StepCommitted`, gets a unique key.
     """
     match event:
         case EpochFinished():
@@ -230,7 +230,7 @@ _BLOCK_BYTES = 1 << 16
 
 
 def _whole_bytes(descriptor: int) -> int:
-    """Return the length in bytes of a log up to its last valid line; the rest is torn."""
+    """Return the length of a log's complete lines, in bytes; anything after them is a torn line."""
     end = os.fstat(descriptor).st_size
     tail = b""
     while True:

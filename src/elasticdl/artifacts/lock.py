@@ -61,7 +61,7 @@ def hold(
     note: Note = ignore_note,
     alternative: str = "use another --output",
 ) -> Lock:
-    """Acquire a lock; waits only if the holder is on another machine and may be dead.
+    """Acquire a lock; if its holder is on another machine, first wait to see if it is alive.
 
     Args:
         folder: The folder of the lock's file; it is created if it does not exist.

@@ -236,9 +236,9 @@ def dashboard(
 ) -> None:
     """Open Ray's dashboard of a JOB on a --cluster: actors, logs and memory of its nodes.
 
-    JOB is its name there. The dashboard is reached through a port-forward while the job runs. The
-    URL is printed, and the command that prints the token for the dashboard; Ctrl-C stops it. The
-    progress and events of a training job are on its own page: elasticdl job page.
+    JOB is its name there. The dashboard is reached through a port-forward while the job runs;
+    Ctrl-C ends the port-forward. The URL is printed, and the command that prints the token for the
+    dashboard. The progress and events of a training job are on its own page: elasticdl job page.
 
     \b
     Example:

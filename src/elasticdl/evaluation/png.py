@@ -1,8 +1,8 @@
 """Encodes small pictures as PNG, so that a page can embed them.
 
-It also decides which arrays of numbers are pictures and how they are shown: a picture has a height,
-a width and one, three or four channels. The encoder is our own, because a base install has no image
-library, and a PNG without line filters is just a signature and three chunks.
+It also decides which arrays of numbers are pictures and how numbers become colours: a picture has a
+height, a width and one, three or four channels. The encoder is our own, because a base install has
+no image library, and a PNG without line filters is just a signature and three chunks.
 
 Callers: `report_page.py`.
 """

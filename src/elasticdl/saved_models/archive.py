@@ -36,7 +36,7 @@ _UNKNOWN = "a name that is computed"
 
 @contextmanager
 def opened(path: Path, content: IO[bytes] | None = None) -> Iterator[zipfile.ZipFile]:
-    """Open a zip archive, after checking that it can be unpacked safely.
+    """Context manager that opens a zip archive, after checking that it can be unpacked safely.
 
     Args:
         path: The file.
@@ -119,7 +119,7 @@ def _inflated_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
 
 
 def member(archive: zipfile.ZipFile, name: str, path: Path) -> bytes:
-    """Return the content of a file in an archive, which is read as a whole.
+    """Return the whole content of one file in an archive.
 
     Args:
         archive: The archive.

@@ -4,7 +4,7 @@
     {"class_name": "Adadelta", "config": {"lr": 1.0, "decay": 0.0}}       as Keras 2.2.4 saved it
     {"value": "Adam", "path": "keras.optimizers", "args": {"lr": 0.1}}    as a config of IBM FL
 
-A spec takes precedence over the file, item by item. Names are looked up in Keras and in the
+Each setting in a spec replaces that of the file. Names are looked up in Keras and in the
 declared custom objects; a config never causes an import or an evaluation. A setting of an old
 config that Keras 3 does not support is an error and never ignored: a silently different optimizer
 would go unnoticed.
@@ -87,7 +87,7 @@ def resolve(
         where: Location of the options, for errors.
 
     Raises:
-        DefinitionError: Something is missing or unknown, or Keras 3 does not support it.
+        DefinitionError: A setting is missing, unknown, or not supported by Keras 3.
     """
     given = _given(options, where)
     saved = _saved(training_config, where)
@@ -134,7 +134,7 @@ def _why_none(item: str, saved: Mapping[str, Any]) -> str:
 
 
 def _is_slow(rate: Any) -> bool:
-    """Whether a learning rate is so small that Adadelta hardly changes the weights."""
+    """Return whether a learning rate is so small that Adadelta hardly changes the weights."""
     return float(keras.ops.convert_to_numpy(rate)) <= _HARDLY_LEARNS
 
 
@@ -543,7 +543,10 @@ def _metric(declared: Any, objects: Mapping[str, Any], where: object) -> tuple[s
 
 
 def _accuracy(labels: Any, predictions: Any) -> Any:
-    """Binary, categorical or sparse accuracy by the shapes, as `compile(metrics=["accuracy"])`."""
+    """Return the accuracy of each prediction, as `compile(metrics=["accuracy"])` computes it.
+
+    The shapes decide whether this is binary, categorical or sparse categorical accuracy.
+    """
     if predictions.shape[-1] == 1:
         return keras.metrics.binary_accuracy(labels, predictions)
     if len(labels.shape) == len(predictions.shape) and labels.shape[-1] == predictions.shape[-1]:

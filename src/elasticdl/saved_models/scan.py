@@ -6,8 +6,8 @@
     PyTorch objects    names other than layers and tensors; the loader checks them again
     torch.export       pickles, operations outside an allow-list, size expressions that do more
                        than arithmetic
-    TorchScript,       always code
-    old pickles
+    TorchScript        always code
+    old pickles        always code
 
 Everything is either allowed by name or rejected. Rejected content may be trusted (`trust.py`),
 except for sizes and damage.
@@ -437,7 +437,7 @@ def _evaluated(key: str, value: str) -> str | None:
 
 
 def _only_computes(call: str) -> bool:
-    """Whether a call in an exported program's graph uses only tensors and numbers."""
+    """Return whether a call in an exported program's graph uses only tensors and numbers."""
     operation = _ATEN_OPERATION.fullmatch(call)
     if operation is None:
         return built_in.TORCH_CALL.fullmatch(call) is not None
