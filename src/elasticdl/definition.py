@@ -135,8 +135,8 @@ class Epochs:
         reproducible: Whether a pipeline that another process builds yields the same batches, so
             that several workers can share an epoch.
         name: The user's name for the pipeline, for errors.
-        preserved: Function () -> context manager. Reading batches within its block does not advance
-            the state of the pipeline.
+        preserved: Function () -> context manager. Batches read inside it do not advance the state
+            of the pipeline.
         check: Function (number of an epoch, from 0): raises a DefinitionError if user code has
             changed the pipeline, because the change would have no effect. Called when training
             begins the epoch, after the `on_epoch_begin` callbacks. None: there is nothing to check.

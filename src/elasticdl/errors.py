@@ -7,7 +7,7 @@ and a remedy. The command line prints the message alone; `--debug` adds the trac
     ├── UsageError            a wrong flag, name or param                          exit code 2
     ├── MissingExtraError     a package of an extra is not installed               exit code 2
     ├── DefinitionError       the user's model file cannot be used as it is        exit code 3
-    │   └── ModelFileError    a saved model is damaged, unknown, or would run code
+    │   └── ModelFileError    a saved model is damaged, of unknown kind, or would run code
     ├── UserCodeError         a user's function raised                             exit code 3
     ├── DataError             the data cannot be used                              exit code 4
     │   ├── NoDataError       no file matched, or the files contain no records

@@ -9,8 +9,8 @@ of the model that resulted: it leaves out events that a later attempt superseded
 
 The writers keep two rules, so that no event is lost or counted twice:
 
-* The steps up to a checkpoint are logged before the checkpoint is published, and no
-  `StepCommitted` has steps from both before and after it: a resume cuts the log between two events.
+* The steps up to a checkpoint are logged before the checkpoint is published. No `StepCommitted` has
+  steps from both before and after it, so that a resume never drops only a part of an event.
 * Within an attempt, steps never decrease.
 
 Callers: the engines write; `page/`, `tracking/` and the audit read.
@@ -137,7 +137,7 @@ def read_events(path: str | os.PathLike[str]) -> list[Event]:
     once, as it was logged last.
 
     Args:
-        path: A path, or an address fsspec knows. An incomplete last line is not read.
+        path: Path or URI of the log. An incomplete last line is not read.
 
     Raises:
         DataError: The file does not exist or cannot be read.

@@ -71,9 +71,9 @@ def signal_again(unraisable: sys.UnraisableHookArgs) -> bool:
 class ExitOnSigterm:
     """Context manager: on SIGTERM, its block ends as on Ctrl-C, and the script exits with 143.
 
-    It prints to stderr what the run has noted on the exception about its progress, then raises
-    `SystemExit`, so `finally` blocks of the script run. It does nothing outside the main thread,
-    and if the script, or the command line, handles SIGTERM itself.
+    It prints the notes that the run has added to the exception, which tell its progress, to stderr.
+    Then it raises `SystemExit`, so `finally` blocks of the script run. It does nothing outside the
+    main thread, or if the script or the command line handles SIGTERM itself.
     """
 
     def __init__(self) -> None:

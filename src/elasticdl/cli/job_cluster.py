@@ -1,4 +1,4 @@
-"""`elasticdl job list|show|logs|stop|page|dashboard`: jobs by outputs, or on a Kubernetes cluster.
+"""`elasticdl job list|show|logs|stop|page|dashboard`: for jobs here or on a Kubernetes cluster.
 
 With `--cluster`, a job is identified by its name there; otherwise by its output (`job_outputs.py`).
 """

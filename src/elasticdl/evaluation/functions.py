@@ -179,7 +179,7 @@ def _own_name(function: Any) -> Any:
 
 
 def where_is(function: Any) -> str:
-    """Return `file:line` of a function, or a description of it if it has none."""
+    """Return `file:line` of a function, or a description of it if it has no source file."""
     inner = inspect.unwrap(function) if callable(function) else function
     while isinstance(inner, functools.partial):
         inner = inner.func

@@ -43,7 +43,7 @@ class RecordReport:
 
     Args:
         folder: Folder of the report.
-        trainer: The model.
+        trainer: Trainer that holds the model.
         definition: The model's definition.
         source: The records.
 

@@ -172,11 +172,11 @@ class Report:
         return ReportSummary(len(values), mean, std, least, (low, median, high), most)
 
     def worst(self, metric: str, k: int = 100, *, largest: bool | None = None) -> list[int]:
-        """Return the rows of the worst examples, worst first.
+        """Return the row numbers of the worst examples, worst first.
 
         Args:
-            metric: Name of the function.
-            k: Number of examples; those without a value are never included.
+            metric: Name of the metric.
+            k: Largest number of examples; those without a value are never included.
             largest: Whether large values are bad. None: decide as `is_worse_when_larger` does.
         """
         values = self.metric(metric)
@@ -264,7 +264,7 @@ class Report:
 
     @cached_property
     def _correct(self) -> np.ndarray[Any, Any]:
-        """Correctness per example: 1 if the model is right, 0 if it is wrong, -1 if unknown."""
+        """Whether the model is right, per example: 1 if it is, 0 if it is wrong, -1 if unknown."""
         column = self.columns("correct").column(0)
         values: np.ndarray[Any, Any] = pc.fill_null(pc.cast(column, pa.int8()), -1).to_numpy()
         return values

@@ -73,7 +73,7 @@ def opened(path: Path, content: IO[bytes] | None = None) -> Iterator[zipfile.Zip
 
 
 def _check_size(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> None:
-    """Reject a zip member whose unpacked size differs from the declared one.
+    """Reject a zip member (a file in the archive) that does not unpack to its declared size.
 
     The loaders of Python and other libraries inflate a member completely and check its size only
     afterwards.

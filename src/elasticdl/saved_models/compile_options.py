@@ -558,7 +558,7 @@ def _accuracy(labels: Any, predictions: Any) -> Any:
 
 
 def _named(declared: Any, what: str, where: object) -> tuple[str, Any, str | None]:
-    """Return the name, the arguments and the module in a config's description of an object.
+    """Return the name, arguments and module of an optimizer, loss or metric in a config.
 
     Args:
         declared: The description, in one of the forms in the module docstring.
@@ -566,7 +566,7 @@ def _named(declared: Any, what: str, where: object) -> tuple[str, Any, str | Non
         where: Location of the options, for the error.
 
     Raises:
-        DefinitionError: It has another form.
+        DefinitionError: The description has none of these forms.
     """
     if isinstance(declared, str):
         return declared.rpartition(">")[2], {}, None
@@ -630,8 +630,8 @@ def _made_with(kind: Any, config: Mapping[str, Any], what: str, where: object) -
     """Return a loss or a metric created from a config of any Keras version.
 
     Args:
-        kind: Its class in Keras 3.
-        config: Its arguments.
+        kind: Class of the loss or metric in Keras 3.
+        config: Arguments of the class.
         what: "loss" or "metric", for errors.
         where: Location of the options, for errors.
 

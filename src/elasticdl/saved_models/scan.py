@@ -155,7 +155,7 @@ def _is_layer(value: Mapping[str, Any]) -> bool:
 
 
 def _runs(value: Mapping[str, Any]) -> str | None:
-    """Describe the code that a Keras class would run; None if it runs no code from the file."""
+    """Describe the file's code that a Keras class would run; None if it would run none."""
     name = str(value["class_name"])
     config = value.get("config")
     config = config if isinstance(config, Mapping) else {}

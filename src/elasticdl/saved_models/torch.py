@@ -183,7 +183,7 @@ def _check_pickles(file: ModelFile) -> None:
 def _with_state(
     file: ModelFile, loaded: Mapping[str, Any], objects: Mapping[str, Any]
 ) -> nn.Module:
-    """Return a new model of the declared class with the weights of a state_dict.
+    """Create a model of the declared class, and load the weights of a state_dict into it.
 
     Args:
         file: The model file, for errors.
