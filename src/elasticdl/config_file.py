@@ -1,4 +1,4 @@
-"""Config files: reads YAML into nested attributes, and remembers the line of each value.
+"""Config files: reads YAML into nested attributes, and records the line of each value.
 
 `read_config` returns the file as nested attributes (`config.data_loader.shuffle`), the form in
 which the components of a training session (data loader, model builder, ...) read it. Reading a

@@ -288,7 +288,7 @@ def ended_by_user(error: BaseException) -> UserCodeError | None:
     """Build the error for a user's function that ended the process, such as by `sys.exit()`.
 
     Args:
-        error: An exception that no `except Exception` catches.
+        error: An exception such as `SystemExit`, which `except Exception` does not catch.
 
     Returns:
         None if it did not come from the user's code.

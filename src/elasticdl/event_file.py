@@ -41,7 +41,7 @@ from elasticdl.events import (
 
 
 class EventLog:
-    """Log of one output, appended to by one process; its threads may share it.
+    """Event log of one output, open for appending; threads of this process may share it.
 
     Each line is handed to the operating system immediately and as a whole, so it survives the
     death of the process. Only `publish` waits until the lines are on disk: a power cut may lose

@@ -31,21 +31,21 @@ class SharedOptions(TypedDict, total=False):
 
 
 class EvaluateOptions(SharedOptions, total=False):
-    """Further options of `evaluate`; see `job_options.evaluation_job`."""
+    """Options that `evaluate` takes as `**options`; see `job_options.evaluation_job`."""
 
     validation_split: float | str | None
     report: str | Path | bool | None
 
 
 class PredictOptions(SharedOptions, total=False):
-    """Further options of `predict`; see `job_options.prediction_job`."""
+    """Options that `predict` takes as `**options`; see `job_options.prediction_job`."""
 
     format: str | None
     columns: str | Sequence[str]
 
 
 class TrainOptions(SharedOptions, total=False):
-    """Further options of `train`; see `job_options.training_job` and `job.TrainingOptions`."""
+    """Options that `train` takes as `**options`; see `job_options.training_job`."""
 
     validation_split: float | str | None
     spec: str | Path | None

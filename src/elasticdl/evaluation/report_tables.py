@@ -264,7 +264,7 @@ class Report:
 
     @cached_property
     def _correct(self) -> np.ndarray[Any, Any]:
-        """Whether the model is right, per example: 1 if it is, 0 if it is wrong, -1 if unknown."""
+        """Per example: 1 if the model is right, 0 if it is wrong, -1 if that is unknown."""
         column = self.columns("correct").column(0)
         values: np.ndarray[Any, Any] = pc.fill_null(pc.cast(column, pa.int8()), -1).to_numpy()
         return values

@@ -48,7 +48,8 @@ class CsvFiles:
     """Paths of the CSV files of a report.
 
     Attributes:
-        rows: The file with one row per example; None if there are too many.
+        rows: The file with one row per example; None if it was not written, because the report has
+            too many rows.
         summary: The file with one row per function: count, mean, std, min, quartiles and max.
         notes: Notes for the user.
     """

@@ -511,7 +511,10 @@ def _is_loss(name: str, value: Any) -> bool:
 
 
 def _metric(declared: Any, objects: Mapping[str, Any], where: object) -> tuple[str, Any]:
-    """Return a metric's name and a new metric, or a function `(labels, predictions)`."""
+    """Create the metric that a config describes, and return it with its name.
+
+    It is a Keras metric or a function `(labels, predictions)`.
+    """
     name, config, path = _named(declared, "metric", where)
     if name in {"function", "MeanMetricWrapper", "SumOverBatchSizeMetricWrapper"}:
         inner = config.get("fn") if isinstance(config, Mapping) else config

@@ -98,8 +98,8 @@ def follow(pickled: IO[bytes], where: str) -> Contents:
         where: The file, for errors.
 
     Raises:
-        ModelFileError: It is damaged, or calls a layer, a tensor or a storage to create one of
-            arbitrary size, which PyTorch never writes.
+        ModelFileError: The pickle is damaged, or calls a class to create a layer, tensor or storage
+            of arbitrary size, which PyTorch never writes.
     """
     machine = _Machine(where)
     try:

@@ -69,10 +69,10 @@ class Program(nn.Module):
 
 
 def _program(program: nn.Module) -> Program:
-    """Wrap an exported program; its `forward` has the program's parameter names.
+    """Wrap an exported program in a module whose `forward` has the program's parameter names.
 
-    `torch.export.export` binds example inputs to the names of `forward`, so a model that takes
-    `*args` could not be exported again with an open number of examples.
+    `torch.export.export` identifies inputs by these names. With `*args` instead, the model could
+    not be exported again with a variable number of examples.
     """
 
     class Exported(Program):
