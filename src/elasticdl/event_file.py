@@ -230,7 +230,7 @@ _BLOCK_BYTES = 1 << 16
 
 
 def _whole_bytes(descriptor: int) -> int:
-    """Return the length of a log's complete lines, in bytes; anything after them is a torn line."""
+    """Return the length of a log's complete lines, in bytes; anything after them is damaged."""
     end = os.fstat(descriptor).st_size
     tail = b""
     while True:

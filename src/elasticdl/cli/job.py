@@ -54,7 +54,7 @@ def audit(output: str, as_json: bool) -> int:
     OUTPUT is the folder passed as `elasticdl train --output`; nothing in it is changed, and the
     data are not needed. Its events.jsonl records which batches were trained on and by which worker,
     also across kills, restarts and lost workers. This command compares that with the plan, which
-    lists the records of each batch, and reports every record of a finished epoch that was not
+    determines the records of each batch, and reports every record of a finished epoch that was not
     trained on exactly once. For an unfinished epoch it reports the progress. Records left out by
     --skip_bad_records are named, with the first epoch without them.
 
