@@ -74,9 +74,9 @@ def train(
 ) -> Outcome:
     """Train a model and write a TrainedModel into a folder.
 
-    The same call with the same output resumes an earlier run, and does nothing if that run was
-    finished. Ctrl-C and SIGTERM end it after a last checkpoint, the latter with exit code 143; a
-    SIGTERM handler that the script has installed takes precedence.
+    The same call with the same output resumes an interrupted run, and does nothing if the run was
+    finished. Ctrl-C and SIGTERM end a run after a last checkpoint; after SIGTERM, the exit code is
+    143. A SIGTERM handler that the script has installed takes precedence.
 
     Args:
         data: URI or glob of the training records, or a list of them. Or data in memory: a DataFrame
@@ -84,7 +84,7 @@ def train(
             `(x, y)`, a `tf.data.Dataset`, or a PyTorch `Dataset` or `DataLoader`; see
             "Data in memory" in docs/guides/data.md.
         output: Folder for the TrainedModel, its checkpoints and events.
-        model_def: Dotted name of the model: file, then class or function. A saved model has a
+        model_def: Dotted name of the model: file, then class or function. For a saved model, give
             `spec` instead.
         model_zoo: Folder or git URL of the user's code; None means the prebuilt zoo.
         params: `"name=literal, ..."` or a mapping, for the model's constructor and the functions of
@@ -227,7 +227,7 @@ def audit(output: str | Path) -> AuditReport:
 
 
 def run(job: Job, reporter: Reporter | None = None) -> Outcome:
-    """Run a job on the engine that it names; by default in this process, or on its workers.
+    """Run a job in this process, on workers, or on a plugin's engine, as the job specifies.
 
     Args:
         job: The job to run.
@@ -267,7 +267,8 @@ def _run_on_data(
         data: Argument name of `job_of` -> file names, data in memory, or None.
         reporter: Reports progress to the user. None: one that suits the terminal.
         quiet: Print no progress and no notes.
-        called: The function that the user called. Notes name its keywords, not options.
+        called: The function that the user called. Notes to the user name its keywords instead of
+            the command line's options.
     """
     from elasticdl.engines import progress_bar, stored_data  # noqa: PLC0415 - imports take time
     from elasticdl.training import framework_settings  # noqa: PLC0415 - as above
@@ -316,6 +317,7 @@ def run_on_cluster(
         patch: JSON merge patch for the RayJob (RFC 7396).
         detach: Return as soon as the job is submitted.
         build: Options of an image to build and push first, unless the job was already submitted.
+            None: build no image.
         print_fn: Called with messages for the user.
         with_page: Serve the page of a training job on this machine while following it, and print
             its URL.
@@ -391,7 +393,7 @@ def check_cluster(
         job: The job that would be submitted.
         options: Image and machines to use.
         context: Context of the kubeconfig; None means the current one.
-        has_image: Whether to look for the image in its registry.
+        has_image: Whether `options` names an image, which is then looked for in its registry.
 
     Raises:
         MissingExtraError: The Kubernetes client is not installed.

@@ -1,8 +1,9 @@
-"""Base classes of the five components of a training session, for `import abstractions`.
+"""Base classes of the five components of a training session: data loader, model builder, ...
 
-This module defines what each method takes and returns. `dialects/abstractions.py` calls the
-methods, and defines in which order. A class need not derive from these: a class with the same
-methods is accepted as well, both by `isinstance` and by `dialects/abstractions.py`.
+Users import them from the package `abstractions`. This module defines what each method takes and
+returns; `dialects/abstractions.py` calls the methods and defines their order. A class need not
+derive from these: a class with the same methods is accepted as well, both by `isinstance` and by
+`dialects/abstractions.py`.
 
 The methods are those that version 0.1.4 of the package `abstractions` documents. Methods that later
 versions of the package added have a default here, so that subclasses written for any version work.

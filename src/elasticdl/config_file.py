@@ -1,4 +1,4 @@
-"""Config files: reads YAML into nested attributes, and remembers the line of each value.
+"""Config files: reads YAML into nested attributes, and records the line of each value.
 
 `read_config` returns the file as nested attributes (`config.data_loader.shuffle`), the form in
 which the components of a training session (data loader, model builder, ...) read it. Reading a
@@ -156,7 +156,7 @@ _METHODS = frozenset(name for name in vars(ConfigStruct) if not name.startswith(
 
 
 def _shown(key: object) -> str:
-    """Return a key in quotes for an error message, after a space: " 'loss'".
+    """Format a key for an error message, in quotes and with a space in front: " 'loss'".
 
     Returns an empty string if the key does not look like a key of a config: the file may then be of
     another kind, whose content must not be printed.

@@ -32,8 +32,9 @@ LossWithin: TypeAlias = Literal["", "forward", "training_step"]
 class Mode(StrEnum):
     """What a model or data pipeline is used for: training, evaluation or prediction.
 
-    Each mode compares equal to its string. A comparison with another string is an error, because
-    it would always be false: `mode == "train"` in an input function would never augment.
+    Each mode equals its string, such as "training". Comparing it with any other string is an
+    error, because the result would always be False: an input function that augments records only
+    if `mode == "train"` would never augment them.
     """
 
     TRAINING = "training"
@@ -54,7 +55,7 @@ class Mode(StrEnum):
         return str.__eq__(self, other)
 
     def __ne__(self, other: object) -> bool:
-        """Return the opposite of `==`, with the same error."""
+        """Return the opposite of `==`; raises the same error."""
         return not self == other
 
     __hash__ = str.__hash__
@@ -134,8 +135,8 @@ class Epochs:
         reproducible: Whether a pipeline that another process builds yields the same batches, so
             that several workers can share an epoch.
         name: The user's name for the pipeline, for errors.
-        preserved: Function () -> context manager. Reading batches within its block does not advance
-            the state of the pipeline.
+        preserved: Function () -> context manager. Batches read inside it do not advance the state
+            of the pipeline.
         check: Function (number of an epoch, from 0): raises a DefinitionError if user code has
             changed the pipeline, because the change would have no effect. Called when training
             begins the epoch, after the `on_epoch_begin` callbacks. None: there is nothing to check.
@@ -183,7 +184,7 @@ class CompletedParams:
 
 @dataclass(frozen=True)
 class NamedMetric:
-    """A named metric, as in the later ElasticDL style.
+    """A metric that is reported under a name of its own.
 
     Attributes:
         name: The name it is reported under.
@@ -193,8 +194,8 @@ class NamedMetric:
         output: Name of the model output that it measures; None if there is only one.
         weighted: Whether sample weights count, as in Keras' `weighted_metrics`; otherwise they do
             not, as in its `metrics`.
-        direction: "min" or "max": whether lower or higher values are better. Set if the user gave
-            a name ("accuracy") or function that tells; None otherwise.
+        direction: "min" if lower values are better, "max" if higher ones are; None if the name
+            ("accuracy") or the function that the user gave does not determine it.
     """
 
     name: str

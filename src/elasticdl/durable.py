@@ -23,7 +23,7 @@ def sync(path: Path) -> None:
 
 
 def replace(aside: Path, target: Path) -> None:
-    """Rename a closed file, replacing the target in one durable step.
+    """Rename a closed file, replacing the target; atomic, and durable after a power cut.
 
     Args:
         aside: The complete new file, in the target's folder.

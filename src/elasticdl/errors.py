@@ -7,7 +7,7 @@ and a remedy. The command line prints the message alone; `--debug` adds the trac
     ├── UsageError            a wrong flag, name or param                          exit code 2
     ├── MissingExtraError     a package of an extra is not installed               exit code 2
     ├── DefinitionError       the user's model file cannot be used as it is        exit code 3
-    │   └── ModelFileError    a saved model is damaged, unknown, or would run code
+    │   └── ModelFileError    a saved model is damaged, of unknown kind, or would run code
     ├── UserCodeError         a user's function raised                             exit code 3
     ├── DataError             the data cannot be used                              exit code 4
     │   ├── NoDataError       no file matched, or the files contain no records
@@ -90,8 +90,8 @@ class ElasticDLError(Exception):
 def for_scripts(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
     """Decorator: check the arguments of a public function, and shorten its tracebacks.
 
-    For a call without a required argument, the message is clearer than Python's. `ends_at_caller`
-    describes how tracebacks are shortened.
+    If a required argument is missing, the error message is clearer than Python's.
+    `ends_at_caller` describes how tracebacks are shortened.
     """
 
     @functools.wraps(function)
@@ -129,10 +129,10 @@ def ends_at_caller(function: Callable[_Arguments, _Result]) -> Callable[_Argumen
 
 
 def _show_without_traceback(error: KeyboardInterrupt) -> None:
-    """Make notebooks show an interrupt as its notes, without a traceback.
+    """Make notebooks show only the notes of an interrupt, without a traceback.
 
-    A note such as "run the same command to resume" becomes "make the same call" there. Outside of
-    notebooks it stays unchanged, because a script is started by a command.
+    In a notebook, the note "run the same command to resume" becomes "make the same call to
+    resume". Elsewhere it stays unchanged, because a script is started by a command.
     """
     notes = " ".join(getattr(error, "__notes__", ()))
     if notes:
@@ -252,9 +252,9 @@ def framework_needed(needed_for: str) -> Iterator[None]:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return whether the same command would fail again with this error.
+    """Return whether an error would recur if the same command were run again.
 
-    That is so if the user has to change the command, the model file or the data.
+    It would if the user has to change the command, the model file or the data.
     """
     return isinstance(error, ElasticDLError) and error.exit_code in _REFUSALS
 
@@ -288,7 +288,7 @@ def ended_by_user(error: BaseException) -> UserCodeError | None:
     """Build the error for a user's function that ended the process, such as by `sys.exit()`.
 
     Args:
-        error: An exception that no `except Exception` catches.
+        error: An exception such as `SystemExit`, which `except Exception` does not catch.
 
     Returns:
         None if it did not come from the user's code.

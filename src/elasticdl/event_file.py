@@ -9,8 +9,8 @@ of the model that resulted: it leaves out events that a later attempt superseded
 
 The writers keep two rules, so that no event is lost or counted twice:
 
-* The steps up to a checkpoint are logged before the checkpoint is published, and no
-  `StepCommitted` has steps from both before and after it: a resume cuts the log between two events.
+* The steps up to a checkpoint are logged before the checkpoint is published. No `StepCommitted` has
+  steps from both before and after it, so that a resume never drops only a part of an event.
 * Within an attempt, steps never decrease.
 
 Callers: the engines write; `page/`, `tracking/` and the audit read.
@@ -41,7 +41,7 @@ from elasticdl.events import (
 
 
 class EventLog:
-    """Log of one output, appended to by one process; its threads may share it.
+    """Event log of one output, open for appending; threads of this process may share it.
 
     Each line is handed to the operating system immediately and as a whole, so it survives the
     death of the process. Only `publish` waits until the lines are on disk: a power cut may lose
@@ -137,7 +137,7 @@ def read_events(path: str | os.PathLike[str]) -> list[Event]:
     once, as it was logged last.
 
     Args:
-        path: A path, or an address fsspec knows. An incomplete last line is not read.
+        path: Path or URI of the log. An incomplete last line is not read.
 
     Raises:
         DataError: The file does not exist or cannot be read.
@@ -196,9 +196,9 @@ def _step_of(event: Event) -> int:
 
 
 def _superseding_key(event: Event) -> tuple[Any, ...]:
-    """Return a key that is equal for events that replace each other: only the last one is valid.
+    """Return a key by which an event replaces all earlier events of the log with an equal key.
 
-    For an event that no later one replaces, the key is unique.
+    An event that replaces no other, such as `StepCommitted`, gets a unique key.
     """
     match event:
         case EpochFinished():
@@ -230,7 +230,7 @@ _BLOCK_BYTES = 1 << 16
 
 
 def _whole_bytes(descriptor: int) -> int:
-    """Return the length in bytes of a log up to its last valid line; the rest is torn."""
+    """Return the length of a log's complete lines, in bytes; anything after them is damaged."""
     end = os.fstat(descriptor).st_size
     tail = b""
     while True:

@@ -3,9 +3,8 @@
 The job page, the trackers and the audit read the log, so names and units of the fields are a
 contract: a field may be added, but is never renamed or given another meaning.
 
-A federation writes the same events, and its updates are rounds: `step`, `resumed_from_step` and
-the `epoch` of `Evaluated` count rounds there, from 1. It writes `RoundFinished` and no
-`StepCommitted`.
+A federation writes the same events, except `RoundFinished` instead of `StepCommitted`. Each of its
+updates is a round: `step`, `resumed_from_step` and the `epoch` of `Evaluated` count rounds, from 1.
 
 Callers: the engines make events; `event_file.py` writes and reads them.
 """
@@ -59,14 +58,15 @@ class JobStarted(_Event):
         framework: The framework that runs it; empty if unknown.
         host: Name of the machine.
         pid: ID of the process.
-        resume: How an attempt resumes in the middle of an epoch: `exact` where a batch is found
-            by its number, `replayed` where the batches before it are read again and compared.
+        resume: How an attempt resumes in the middle of an epoch: `exact` if it starts reading at
+            the next batch, `replayed` if it reads the epoch's earlier batches again and checks that
+            they have not changed.
         trust_used: Code that ran only because the user had explicitly trusted it, one line
             each.
         versions: Package -> version of the training software; empty if unknown.
         num_shards: Shards in one epoch; 0 if unknown.
-        batches_per_shard: Batches in each shard except the last; 0 if only a user's pipeline
-            knows it.
+        batches_per_shard: Batches in each shard except the last; 0 if a user's pipeline
+            determines it.
     """
 
     event: ClassVar[str] = "job_started"
@@ -121,7 +121,7 @@ class StepCommitted(_Event):
 class RecordsSkipped(_Event):
     """From now on, training skips the records of a batch that repeatedly killed workers.
 
-    When an attempt resumes a model, it logs again the batches that are already skipped.
+    An attempt that resumes a model logs this event again for each batch that is already skipped.
 
     Attributes:
         step: Number of updates that the model has received before the event. The next update is
@@ -250,7 +250,7 @@ class RoundFinished(_Event):
     Attributes:
         step: The round, from 1: the number of updates in the global model.
         parties: Names of the parties whose update was used.
-        left_out: Name of a party that received the request -> why its answer does not count.
+        left_out: Name of a party whose update was requested but not used -> the reason.
         num_examples: Examples the parties trained on in this round.
         metrics: Training metrics over all parties; empty where metrics stay with the parties.
         seconds: Time from the first request to the new model.

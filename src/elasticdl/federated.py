@@ -367,10 +367,10 @@ def aggregator(
 ) -> Outcome:
     """Train with parties on separate machines, and publish a TrainedModel.
 
-    Training begins when all parties of the config are connected; once a quorum is connected, it
-    waits for the others only as long as a round would. A repeated call resumes after the last round
-    of the earlier one. While it runs, another process can call `status`, `evaluate`, `sync`, `save`
-    and `stop`.
+    Training begins when all parties of the config are connected. Once a quorum is connected, it
+    waits for the others only as long as a round waits for answers. A repeated call resumes after
+    the last round of the earlier one. While it runs, another process can call `status`, `evaluate`,
+    `sync`, `save` and `stop`.
 
     Args:
         config: The aggregator's config; it has the address that parties connect to.
@@ -457,9 +457,9 @@ def status(config: str) -> AggregatorStatus | PartyStatus:
 
     Args:
         config: The config with which an aggregator or a party was started. Here and in the
-            functions below, its process must run on this machine and belong to this user: it
-            accepts no commands over a network. (For an aggregator that was started with `output`,
-            give that folder instead.)
+            functions below, the process started with it must run on this machine and belong to this
+            user: it accepts no commands over a network. (For an aggregator that was started with
+            `output`, give that folder instead.)
 
     Raises:
         ElasticDLError: The status cannot be read; see `elasticdl.errors`.

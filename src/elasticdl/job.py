@@ -71,8 +71,8 @@ class TrainingOptions:
             `minibatch_size`. 0: each step is an update, with any number of workers.
         best_metric: The metric that decides the best checkpoint: a validation metric (`val_loss`),
             or a training metric at an epoch's end (`loss`).
-        best_mode: Whether the lowest (`min`) or the highest (`max`) value is the best; `auto`
-            decides by the metric, then by its name.
+        best_mode: Whether the lowest (`min`) or the highest (`max`) value is the best. `auto` uses
+            the direction that the metric itself defines; if it defines none, its name decides.
         restore_best_weights: Whether the trained model has the weights of the best checkpoint, not
             of the last one.
     """
@@ -105,8 +105,8 @@ class Workers:
         heartbeat_timeout_s: The other workers stop waiting for a worker that has sent no heartbeat
             for this long.
         join_timeout_s: How long the other workers wait for one that is alive but late, counted from
-            the first worker that waits. It should exceed the duration of a step; otherwise the
-            workers are left out of steps in turn.
+            when the first of them begins to wait. It should exceed the duration of a step;
+            otherwise the workers are left out of steps in turn.
         batch_timeout_s: A worker that computes on one batch for this long is considered hung and
             replaced. This timeout and the next one are minimums: a batch, or a sum over the
             workers, may take ten times the slowest one seen so far.
@@ -213,10 +213,11 @@ class Job:
         trained_model: Folder of a TrainedModel, for evaluate and predict.
         validation_data: Records to evaluate on while training.
         validation_split: Share of the records of `data` that is held out for validation, more than
-            0 and less than 1. None: hold out no records. For evaluate: only these are evaluated.
+            0 and less than 1. None: hold out no records. The command evaluate evaluates only the
+            records that are held out.
         training: How to train, evaluate and save checkpoints.
         prediction_format: File format of the predictions.
-        workers: Worker processes that train. None: train in this process.
+        workers: Worker processes that run the job. None: run it in this process.
         tracking: Tracking options; None for no tracking.
         report: Folder for a report on each evaluated record; None for no report.
         federation: How parties train together without sharing their data; None if all data has

@@ -502,7 +502,9 @@ def _unknown_option(name: str, known: Iterable[str]) -> UsageError:
 
 
 def checked_options(options: Mapping[str, Any], job_function: Callable[..., Job]) -> dict[str, Any]:
-    """Return options by the names of a function's keyword arguments, after checking the names.
+    """Check the names of options, and return the options under the keywords of a function.
+
+    An option may have two names: `batch_size` is returned as `minibatch_size`.
 
     Args:
         options: Option -> value, as the user passed them; the values are not checked.
@@ -522,7 +524,7 @@ def checked_options(options: Mapping[str, Any], job_function: Callable[..., Job]
 
 
 def _option_name(given: str, options: Mapping[str, Any]) -> str:
-    """Return the name of an option that may have been passed under another name.
+    """Return the main name of an option: `minibatch_size` if `batch_size` was given.
 
     Raises:
         UsageError: It is passed under both names.
@@ -624,7 +626,7 @@ def workers(
 def _sharing_workers(
     num_workers: int | str | None, ray_address: str | None, give_up_after: float | str
 ) -> Workers | None:
-    """Parse the worker options of an evaluation or prediction; return None for this process.
+    """Parse the worker options of an evaluation or prediction; None means in this process.
 
     The number of workers is a maximum: ranges such as `2..4` are rejected.
     """

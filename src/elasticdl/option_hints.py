@@ -72,10 +72,10 @@ _HINTS = {
 
 
 def hint(name: str) -> str | None:
-    """Return a sentence naming the equivalent of another tool's option; None if unknown.
+    """Return a sentence that names the equivalent of another tool's option; None if unknown.
 
     Args:
-        name: Without dashes in front: `epochs`, `batch-size`.
+        name: The other tool's option, without leading dashes: `epochs`, `batch-size`.
 
     Example:
         >>> hint("epochs")

@@ -1,7 +1,7 @@
 """Types of the keyword arguments of `train`, `evaluate` and `predict`, for editors and `help`.
 
 Every value may also be a string, as on the command line. `job_options.py` documents the options
-and has their defaults; `tests/test_option_types.py` compares the names.
+and has their defaults; `tests/test_option_types.py` checks that both modules name the same options.
 
 Callers: `api.py`.
 """
@@ -31,21 +31,21 @@ class SharedOptions(TypedDict, total=False):
 
 
 class EvaluateOptions(SharedOptions, total=False):
-    """Further options of `evaluate`; see `job_options.evaluation_job`."""
+    """Options that `evaluate` takes as `**options`; see `job_options.evaluation_job`."""
 
     validation_split: float | str | None
     report: str | Path | bool | None
 
 
 class PredictOptions(SharedOptions, total=False):
-    """Further options of `predict`; see `job_options.prediction_job`."""
+    """Options that `predict` takes as `**options`; see `job_options.prediction_job`."""
 
     format: str | None
     columns: str | Sequence[str]
 
 
 class TrainOptions(SharedOptions, total=False):
-    """Further options of `train`; see `job_options.training_job` and `job.TrainingOptions`."""
+    """Options that `train` takes as `**options`; see `job_options.training_job`."""
 
     validation_split: float | str | None
     spec: str | Path | None
@@ -83,17 +83,17 @@ class TrainOptions(SharedOptions, total=False):
 
 
 class _Shown(str):
-    """A string annotation that `help` shows without quotes."""
+    """A type annotation stored as a string, which `help` shows without quotes."""
 
     __slots__ = ()
     __repr__ = str.__str__
 
 
 def shows_options_of(job_function: Callable[..., Any]) -> Callable[[_Function], _Function]:
-    """Decorator factory: list the options behind `**options` in a function's documentation.
+    """Decorator factory: document each option that a function accepts through `**options`.
 
-    The decorated function gets a signature and a docstring with all options, so that `help` and
-    editors show them.
+    The decorated function gets a signature and a docstring that list all options, so that `help`
+    and editors show them.
 
     Args:
         job_function: Function to which the decorated function passes its `**options`. If it has

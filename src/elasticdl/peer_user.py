@@ -1,4 +1,4 @@
-"""Identifies the user at the other end of a connection within this machine.
+"""Identifies the user whose process is at the other end of a local TCP connection.
 
 Every user of a machine can connect to its loopback address. The kernel lists which user opened
 each connection (`/proc/net/tcp`), so a server can serve a single user without a shared secret.

@@ -87,7 +87,7 @@ def _remove_tree(folder: Path) -> None:
 
 
 class TemporaryFolder:
-    """A new folder with a short path; `with` yields it and removes it afterwards.
+    """A new temporary folder with a short path; a `with` statement removes it at the end.
 
     Attributes:
         path: Path of the folder.
@@ -140,7 +140,7 @@ def no_room(folder: Path, where: str = "") -> str:
 
     Args:
         folder: Folder of the temporary files.
-        where: The machine it is on, if that is not clear.
+        where: The machine that has the disk, such as " on node3"; empty for the user's own.
     """
     disk = folder
     while disk != disk.parent and disk.parent.stat().st_dev == disk.stat().st_dev:

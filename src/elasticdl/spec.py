@@ -63,7 +63,7 @@ class ElasticDLSpec:
             mode: Training or evaluation.
             outputs: The model's outputs.
             labels: The labels that `create_dataset` returned.
-            predictions: The outputs again, under the name that some specs use.
+            predictions: The same as `outputs`, for specs that use this name.
         """
         del mode, outputs, labels, predictions
         return {}

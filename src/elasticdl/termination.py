@@ -1,8 +1,8 @@
 """SIGTERM as an exception, which ends a run as Ctrl-C does: after a last checkpoint.
 
 Without a handler, SIGTERM ends a Python process at once. The command line installs `terminate` for
-the whole process; a call from a script has `ExitOnSigterm`, which changes nothing where the
-script has a handler of its own.
+the whole process; a call from a script uses `ExitOnSigterm`, which does nothing if the script has
+installed a handler.
 
 Some packages import optional parts within a bare `except:`, and Python only prints an exception
 that is raised in a finalizer or a C callback. Either would swallow the exception, and the process
@@ -42,9 +42,9 @@ def terminate(signum: int, frame: FrameType | None, within: FrameType | None = N
     Args:
         signum: The signal.
         frame: The frame that it interrupted.
-        within: One of the frames that called `frame`. Only an import that runs inside it delays
-            the exception; with None, every import does. This ignores the import of a script that
-            calls ElasticDL while it is imported itself.
+        within: An outer frame of `frame`, such as that of a call of `train`. Only imports that
+            began inside this frame delay the exception, not the import of a script that calls
+            `train` at its top level. None: every import in progress delays it.
     """
     global _num_delays  # noqa: PLW0603 - of this process
     if _num_delays >= _MAX_DELAYS or not _is_importing(frame, within):
@@ -54,7 +54,11 @@ def terminate(signum: int, frame: FrameType | None, within: FrameType | None = N
 
 
 def signal_again(unraisable: sys.UnraisableHookArgs) -> bool:
-    """Resend SIGINT or SIGTERM if its exception was swallowed; return whether it was."""
+    """Resend SIGINT or SIGTERM if Python swallowed the exception of its handler.
+
+    Returns:
+        Whether a signal was resent.
+    """
     if isinstance(unraisable.exc_value, TerminatedError):
         _signal_later(signal.SIGTERM)
     elif isinstance(unraisable.exc_value, KeyboardInterrupt):
@@ -67,9 +71,9 @@ def signal_again(unraisable: sys.UnraisableHookArgs) -> bool:
 class ExitOnSigterm:
     """Context manager: on SIGTERM, its block ends as on Ctrl-C, and the script exits with 143.
 
-    It prints to stderr what the run has noted on the exception about its progress, then raises
-    `SystemExit`, so `finally` blocks of the script run. It does nothing outside the main thread,
-    and if the script, or the command line, handles SIGTERM itself.
+    It prints the notes that the run has added to the exception, which tell its progress, to stderr.
+    Then it raises `SystemExit`, so `finally` blocks of the script run. It does nothing outside the
+    main thread, or if the script or the command line handles SIGTERM itself.
     """
 
     def __init__(self) -> None:

@@ -161,9 +161,9 @@ def plain(error: BaseException | str) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Return the most informative line of an exception's message.
+    """Return the first line of an exception's message that says what went wrong.
 
-    Keras puts a headline before the message of an exception that a layer raised.
+    Keras puts a headline, which is skipped, before the message of an exception in a layer.
     """
     lines = [line.strip() for line in plain(error).splitlines() if line.strip()]
     while len(lines) > 1 and (
@@ -186,10 +186,10 @@ def _text(error: BaseException | str) -> str:
 
 
 def _lines_in_a_key(error: BaseException | str) -> str:
-    """Return the text of a `KeyError` if it has several lines, which its `str` would escape.
+    """Return the message of a `KeyError` if it has several lines; otherwise an empty string.
 
-    Keras puts its own text around the key that a layer looked up. For any other error, the result
-    is empty.
+    `str(error)` would escape its line breaks. A `KeyError` in a Keras layer has several lines,
+    because Keras adds text around the key.
     """
     key = error.args[0] if isinstance(error, KeyError) and error.args else ""
     return key if isinstance(key, str) and "\n" in key else ""

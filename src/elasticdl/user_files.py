@@ -31,7 +31,9 @@ _KINDS = {
 
 
 def special_kind(path: Path | str) -> str | None:
-    """Describe a path that is not a regular file; None if it is one or is missing. Follows links.
+    """Return the kind of a path that is not a regular file; None if it is one or does not exist.
+
+    Links are followed.
 
     Example:
         >>> special_kind("/dev/zero"), special_kind("/")

@@ -7,8 +7,8 @@
 
 `read_checkpoint` verifies sizes and hashes, so a truncated or changed checkpoint is detected.
 
-Because names contain the hash, a rewritten checkpoint has other files than the one it replaces. The
-upload of its manifest switches from the old files to the new ones in one step, even on an object
+File names contain the hash, so a checkpoint that replaces another one has files with other names.
+Uploading its manifest switches from the old files to the new ones in one step, even on an object
 store, which cannot rename a folder. `checkpoint_store.py` decides which checkpoints are kept.
 
 Callers: `checkpoint_store.py`, `engines/elastic/state_transfer.py`.

@@ -123,7 +123,7 @@ class CheckpointStore:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Wait for the background write; raise its error only if the block itself did not raise."""
+        """Wait for the background write; raise its error unless the `with` block itself raised."""
         try:
             self.wait()
         except OutputError:

@@ -4,10 +4,10 @@
                      |                 |                      |
               OutputTakenError  OutputBusyError        OutputTakenError
 
-Nothing is created in a folder that contains other files. `lock.py` describes how reliable the
-lock is. Until it is released, it is checked before each write into the folder. Every claim
-increments the folder's generation, so that events and later engines can distinguish the starts of a
-job.
+Nothing is created in a folder that contains files other than a job's. `lock.py` describes how
+reliable the lock is. The lock is checked before each write into the folder, until it is released.
+Every claim increments the folder's generation, so that events and later engines can distinguish the
+starts of a job.
 
 Callers: `OutputFolder.claim`, `engines/data_changes.py`.
 """
@@ -168,10 +168,10 @@ def _differences(there: Any, asked: Any, folder: OutputFolder, name: str = "") -
     """Return one line for each field in which two jobs differ, with its dotted name.
 
     Args:
-        there: JSON value of the job in the folder.
-        asked: JSON value of the requested job.
+        there: JSON value of the job in the folder, or of one of its fields.
+        asked: The same of the requested job.
         folder: The output, which records the rows and columns of data passed in memory.
-        name: Dotted name of the two values; empty for the whole jobs.
+        name: Dotted name of the field; empty for the whole jobs.
     """
     if isinstance(there, dict) and isinstance(asked, dict):
         return [

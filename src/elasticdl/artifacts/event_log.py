@@ -1,8 +1,9 @@
 """Event log of an output folder, on this machine or on an object store.
 
-On this machine it is a file in the folder. An object store cannot append. There the log is written
-on this machine and uploaded as a whole whenever it is published, so the events since the last
-upload are lost if the machine is lost. The content of events is not interpreted here.
+For an output on this machine, the log is a file in the folder. An object store cannot append to a
+file: there, the log is written on this machine and uploaded as a whole whenever it is published, so
+the events since the last upload are lost if the machine is lost. The content of events is not
+interpreted here.
 
 Callers: the engines.
 """

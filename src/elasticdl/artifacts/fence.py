@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Fence(Protocol):
-    """The lock that a process holds on an output, as seen by the code that writes to the output.
+    """Interface of the lock on an output: the part that code calls before it writes to the output.
 
     Attributes:
         checks_conditions: Whether the store itself rejects a conditional write of a file that has

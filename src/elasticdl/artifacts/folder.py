@@ -204,7 +204,7 @@ class OutputFolder:
         """Remove half-written files of dead processes; only the lock's holder may call this.
 
         Args:
-            of: Name in the folder whose half-written files are removed; None means all names.
+            of: File or folder name whose half-written versions are removed; None means all names.
 
         Raises:
             OutputError: The file or folder cannot be removed.

@@ -1,7 +1,7 @@
 """Holder of a lock: the process named in the lock's file, and whether that process is alive.
 
-A process id is only valid on one machine and in one of its PID namespaces: containers on a host
-may share its name, and each may number its processes from 1.
+A process id is valid only in one PID namespace of one machine: containers may have the host name
+of their machine, and each of them may number its processes from 1.
 
 Callers: `lock.py`, `output_lease.py`; `sessions/` for the processes they start.
 """
@@ -82,5 +82,8 @@ def is_dead(holder: dict[str, Any]) -> bool:
 
 
 def is_here(holder: dict[str, Any]) -> bool:
-    """Return whether a holder runs or ran on this machine, so that its PID is valid here."""
+    """Return whether a holder's PID is valid here.
+
+    That is so if it ran on this machine, in this PID namespace, and since the last boot.
+    """
     return (holder.get("host"), holder.get("machine")) == (socket.gethostname(), _machine())

@@ -1,9 +1,9 @@
 """Facts about data passed in memory, such as a DataFrame: the number of rows, and the columns.
 
-If a job is started again with other data, the error message can then say how the data differ. The
-data are stored in a file, which is removed when the job is finished; its name is only a hash. The
-facts stay in the output, in one small file: name of the stored file -> the facts about it. They
-serve messages only, so a missing or damaged file is treated as empty.
+If a job is started again with other data, these facts let the error message say how the data
+differ. The data themselves are stored in a file that is named by a hash and removed when the job is
+finished. The facts stay in the output, in one small file: name of the data's file -> the facts.
+They serve messages only, so if the file with the facts is missing or damaged, there are none.
 
 Callers: `engines/stored_data.py` writes them, `claim.py` compares them.
 """
@@ -80,13 +80,13 @@ def difference_of(folder: OutputFolder, before: str, now: str) -> str:
     """Describe how the columns or the number of rows differ between two data sets of a job.
 
     Args:
-        folder: The output of the job, which has the facts about both.
+        folder: The output of the job, which has the facts about both data sets.
         before: URI of the stored data of the job in the folder.
         now: URI of the stored data that was passed instead.
 
     Returns:
         Phrases such as "it has a new column 'p'; 500 rows instead of 1,000". Empty if the facts are
-        the same, so that only values differ, or unknown.
+        equal, so that only values in the data differ, or if the facts are unknown.
     """
     known = _read(folder)
     with contextlib.suppress(KeyError, TypeError, AttributeError):

@@ -267,11 +267,12 @@ def _kept_for_a_reader(
 def remove_stale(root: Path, of: str | None = None) -> None:
     """Remove half-written files of dead processes.
 
-    Only the holder of the folder may call this: another writer's temporary names look the same.
+    Only the holder of the folder's lock may call this, because the files of a process that is still
+    writing have the same form of name.
 
     Args:
         root: A folder.
-        of: Name in that folder whose half-written files are removed; None means all names.
+        of: Name in that folder whose half-written versions are removed; None means all names.
     """
     for folder, folders, files in os.walk(root):
         for name in [*folders, *files]:

@@ -61,7 +61,10 @@ def hold(
     note: Note = ignore_note,
     alternative: str = "use another --output",
 ) -> Lock:
-    """Acquire a lock; waits only if the holder is on another machine and may be dead.
+    """Acquire a lock, without waiting for a holder that is alive.
+
+    Waits only if the lock is a lease (`output_lease.py`) whose holder is on another machine: this
+    shows whether the holder is alive.
 
     Args:
         folder: The folder of the lock's file; it is created if it does not exist.

@@ -4,11 +4,11 @@
                      |
                      +-- unchanged for `lease_s` while another process watches --> taken over
 
-Clocks are never compared: a process that wants the lease of a holder elsewhere watches the file for
-as long as that lease lasts, by its own clock. It does not wait for a holder that is dead on this
-machine. `check` (see `fence.py`) renews the lease by replacing the version of the file that this
-process wrote last. So it fails once another process has replaced the file (`versioned_file.py`
-describes how reliably that is detected). The lease is independent of what it protects.
+The clocks of two machines are never compared: a process that wants a lease whose holder is on
+another machine watches the file for `lease_s` seconds by its own clock. If the holder was on this
+machine and is dead, the process does not wait. `check` (see `fence.py`) renews the lease by
+replacing the version of the file that this process wrote last. So it fails once another process has
+replaced the file (`versioned_file.py` describes how reliably that is detected).
 
 Callers: `lock.py`.
 """
@@ -106,8 +106,8 @@ class Lease:
     def _free(self, note: Note) -> Content | None:
         """Wait until the lease can be taken; return its file's content, None if there is no file.
 
-        Waits only if the holder is on another machine, for as long as the lease lasts, to see
-        whether the holder still renews it.
+        If the holder is on another machine, waits for `lease_s` seconds, to see whether the holder
+        still renews the lease. Otherwise does not wait.
 
         Raises:
             OutputBusyError: A living process holds the lease.

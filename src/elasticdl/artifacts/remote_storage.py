@@ -203,8 +203,8 @@ class RemoteStorage:
     def remove_stale(self, of: str | None) -> None:
         """Remove the temporary files of dead processes that were writing the file `of`.
 
-        Does nothing if `of` is None, which means the whole output folder of a job: a folder whose
-        upload was interrupted has no manifest, counts as absent, and is replaced later.
+        If `of` is None, which means all files of an output, does nothing: a folder whose upload was
+        interrupted has no manifest, counts as absent, and is replaced later.
         """
         if of is not None:
             for name in self.names(""):

@@ -1,4 +1,4 @@
-"""Stopping the process that holds an output, as Ctrl-C would: it writes a last checkpoint first.
+"""Stops the process that holds an output, like Ctrl-C: the process first writes a checkpoint.
 
 The lock of an output names the process that holds it. A process on this machine is sent SIGTERM.
 It handles the signal between two steps (`engines/interrupts.py`), writes a checkpoint and releases

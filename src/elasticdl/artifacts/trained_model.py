@@ -1,4 +1,4 @@
-"""Trained model: a folder with everything needed to predict, evaluate and explain its origin.
+"""Trained model: a folder with all that is needed to predict, to evaluate, and to trace its origin.
 
     OUTPUT/
       trained_model.pb     its description (`Description`) and the hash of the rest: written last
@@ -80,8 +80,9 @@ class Description:
         classes: Names of the classes in the order of the model's outputs; empty if unknown.
         record_fields_json: If there was no `data_schema()`: the fields of the first record of the
             training data, in the form of `data_schema_json`.
-        class_columns_json: Names of the classes of columns of the training data, if it has them, as
-            JSON: column -> names by number; see `data/class_columns.py`. Empty if it has none.
+        class_columns_json: If columns of the training data hold class numbers and name the classes:
+            column -> list of the names, in the order of the numbers, as JSON; see
+            `data/class_columns.py`. Otherwise empty.
         data_fingerprint_json: Fingerprint of the training data, as JSON, by which an evaluation
             recognizes the data; see `engines/data_changes.py`. Empty if unknown.
         exports: Names of the files and folders for serving, such as `saved_model`, in the folder of
@@ -315,7 +316,7 @@ def _prepare(
 
 
 def _exports_of(folder: OutputFolder) -> Sequence[str]:
-    """Return the exports of the old model, to remove those that the new model does not have."""
+    """Return the names of the old model's exports; those that the new model lacks are removed."""
     try:
         data = folder.read_bytes(MODEL_FILE)
         names = _decode(data, folder.where(MODEL_FILE)).exports

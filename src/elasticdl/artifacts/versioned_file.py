@@ -1,7 +1,8 @@
 """Small files with conditional writes: compare-and-swap on any store.
 
-    read() -> content, version A        write(data, replaces=A) -> version B
-                                        write(data, replaces=A) -> None: version is B now
+    read()                     -> content, version A
+    write(data, replaces=A)    -> version B
+    write(data, replaces=A)    -> None, and nothing is written: the version is B by now
 
 S3 checks the condition and writes in one step (`If-None-Match: *`, `If-Match: ETAG`;
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html). On other stores, and
@@ -132,9 +133,9 @@ class S3File:
         return str(answer["ETag"])
 
     def without_conditions(self) -> PlainFile:
-        """Return an object for the same file that checks the version itself before each write.
+        """Return a `PlainFile` for the same file, for stores that ignore the conditions of a write.
 
-        It is for stores that ignore the conditions of a write.
+        It reads the version before each write.
         """
         return PlainFile(self._fs, self._path, settle_s=_SETTLE_S)
 

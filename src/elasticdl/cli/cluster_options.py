@@ -35,7 +35,7 @@ _DEFAULTS, _WORKER, _HEAD = ClusterOptions("", ""), Resources(), ClusterOptions.
 
 @dataclasses.dataclass(frozen=True)
 class ClusterRequest:
-    """What the command line requests for a job on a cluster.
+    """Values of the cluster options that say what to do with a job: print, build, submit, follow.
 
     Attributes:
         context: Context of the kubeconfig; None means the current one.

@@ -26,7 +26,7 @@ def run_on_cluster(
     quiet: bool,
     with_page: bool = False,
 ) -> None:
-    """Print a job's RayJob, or submit and follow the job, as the command line requests.
+    """Print a job's manifest (RayJob), or submit and follow the job, as the command line requests.
 
     Args:
         job: The job.

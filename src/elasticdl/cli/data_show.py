@@ -226,7 +226,7 @@ def _guessed_shape(size: int) -> tuple[int, ...]:
 
 
 def draw(picture: Array, *, in_colour: bool) -> Text:
-    """Draw a picture as lines of characters, each character for two pixels, one above the other.
+    """Draw a picture as lines of characters; each character shows two pixels, one above the other.
 
     Args:
         picture: Pixels `[height, width, 3]`, 0 to 255, shrunk here to fit.

@@ -124,8 +124,8 @@ def group() -> None:
 def init(folder: str, **options: Any) -> None:
     """Divide records among parties, and write the configs of a federation into FOLDER.
 
-    Each record goes to one party. Copy a party's config and its folder to its machine. With
-    --session_config, the parties keep their own folders, and the configs name them.
+    Each record goes to one party. Copy the config and the folder of each party to its machine. With
+    --session_config, the parties already have folders of data, and the configs name these.
     """
     made = federated.init(folder, **options)
     if made.summary is None:

@@ -125,10 +125,10 @@ def sync(config: str) -> None:
 def evaluate(config: str, as_json: bool) -> None:
     """Evaluate the global model at all parties, or a party's model on its own data.
 
-    With the aggregator's CONFIG, each party evaluates the global model now; a party that keeps its
-    metrics private is named without them. With a party's CONFIG, the party's model is evaluated on
-    its own validation data, and nothing leaves its process. A party's model is the one that it
-    trained last, or the global model if that was synced since.
+    With the aggregator's CONFIG, each party evaluates the global model now; for a party that keeps
+    its metrics private, only its name is shown. With a party's CONFIG, the party's model is
+    evaluated on its own validation data, and nothing leaves its process. A party's model is the one
+    that it trained last, or the global model if that was synced since.
 
     \b
     Examples:

@@ -54,8 +54,8 @@ def audit(output: str, as_json: bool) -> int:
     OUTPUT is the folder passed as `elasticdl train --output`; nothing in it is changed, and the
     data are not needed. Its events.jsonl records which batches were trained on and by which worker,
     also across kills, restarts and lost workers. This command compares that with the plan, which
-    defines the records, and reports every record of a finished epoch that was not trained on
-    exactly once. For an unfinished epoch it reports the progress. Records left out by
+    determines the records of each batch, and reports every record of a finished epoch that was not
+    trained on exactly once. For an unfinished epoch it reports the progress. Records left out by
     --skip_bad_records are named, with the first epoch without them.
 
     If your own code makes the batches (a DataLoader, a PyDataset, the components of a session),

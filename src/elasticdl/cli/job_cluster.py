@@ -1,4 +1,4 @@
-"""`elasticdl job list|show|logs|stop|page|dashboard`: jobs by outputs, or on a Kubernetes cluster.
+"""`elasticdl job list|show|logs|stop|page|dashboard`: for jobs here or on a Kubernetes cluster.
 
 With `--cluster`, a job is identified by its name there; otherwise by its output (`job_outputs.py`).
 """
@@ -236,9 +236,9 @@ def dashboard(
 ) -> None:
     """Open Ray's dashboard of a JOB on a --cluster: actors, logs and memory of its nodes.
 
-    JOB is its name there. The dashboard is reached through a port-forward while the job runs. The
-    URL is printed, and the command that prints the token for the dashboard; Ctrl-C stops it. The
-    progress and events of a training job are on its own page: elasticdl job page.
+    JOB is its name there. The dashboard is reached through a port-forward while the job runs;
+    Ctrl-C ends the port-forward. The URL is printed, and the command that prints the token for the
+    dashboard. The progress and events of a training job are on its own page: elasticdl job page.
 
     \b
     Example:

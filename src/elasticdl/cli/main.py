@@ -197,11 +197,11 @@ def _answer(error: BaseException, *, debug: bool) -> int | None:  # noqa: C901, 
 
 
 def _what_is_kept(error: BaseException) -> str:
-    """Return the notes of an exception, in which an interrupted run says what it has saved.
+    """Return the notes of the exception that ended a run; they say what the run has saved.
 
     Args:
-        error: The exception that ended the run. The result is empty if the run added no notes to
-            it (with `add_note`).
+        error: The exception, to which the run may have added notes with `add_note`. The result is
+            empty if it has none.
     """
     # click converts a KeyboardInterrupt into its own exception.
     notes = [

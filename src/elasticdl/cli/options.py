@@ -35,14 +35,14 @@ def check_place(context: click.Context, option: click.Parameter, value: str) -> 
     """Click callback: check the folder or URI given as an output, and return it.
 
     Raises:
-        UsageError: It is empty, or what is written there would be lost when this process ends.
+        UsageError: It is empty, or is in the memory of this process, where output would be lost.
     """
     del context
     return check_output(value, option.opts[0])
 
 
 def reporter_for(quiet: bool) -> Silent | None:
-    """Return a silent reporter if requested, otherwise None: `api` then chooses one."""
+    """Return a reporter that prints nothing if `quiet`; otherwise None: `api` then chooses one."""
     return Silent() if quiet else None
 
 

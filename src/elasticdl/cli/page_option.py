@@ -25,7 +25,7 @@ def is_page_wanted(asked: bool | None, *, quiet: bool) -> bool:
     """Return whether to show the job page.
 
     Args:
-        asked: Value of `--page`. None: show the page only in a terminal, and unless `quiet`.
+        asked: Value of `--page`. None: show the page only in a terminal, and not if `quiet`.
         quiet: Whether the command prints nothing.
     """
     return not quiet and sys.stderr.isatty() if asked is None else asked

@@ -1,4 +1,4 @@
-"""Options shared by the `elasticdl session` commands: which session, its config and training."""
+"""Options that several `elasticdl session` commands share: they select and change a session."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROJECT_ROOT = click.option(
 
 
 def config_options(command: _Command) -> _Command:
-    """Add `--data_dir` and `--set`, which replace values of a session's config, to a command."""
+    """Decorator: add `--data_dir` and `--set`, which replace values of a session's config."""
     return with_options(
         command,
         click.option(
@@ -42,7 +42,7 @@ def config_options(command: _Command) -> _Command:
 
 
 def training_options(command: _Command) -> _Command:
-    """Decorator: add `--epochs` and options for workers, checkpoints and tracking to a command."""
+    """Decorator: add `--epochs` and the options for workers, checkpoints and tracking."""
     return with_options(
         command,
         click.option(

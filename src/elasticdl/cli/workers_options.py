@@ -17,7 +17,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def training_workers_options(command: _Command) -> _Command:
-    """Add `--num_workers`, `--num_spare_workers` and `--ray_address` to a command that trains."""
+    """Decorator: add `--num_workers`, `--num_spare_workers` and `--ray_address`, for training."""
     return with_options(
         command,
         click.option(
@@ -41,7 +41,7 @@ def training_workers_options(command: _Command) -> _Command:
 
 
 def workers_options(command: _Command) -> _Command:
-    """Add the worker options of `evaluate` and `predict`, whose workers divide the records.
+    """Decorator: add the worker options of `evaluate` and `predict`, whose workers share records.
 
     These are `--num_workers`, `--ray_address` and `--give_up_after`.
     """

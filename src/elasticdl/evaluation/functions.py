@@ -1,9 +1,9 @@
 """Calls users' evaluation functions: computes one value of each function for each example.
 
-A function takes one example, `(y_true, y_pred)`, and returns a number. The values must equal those
-of one call per example. Such a call of a Keras function takes about a millisecond, so a TensorFlow
-function is also traced once for a whole block of rows; the block's values are used only if they
-agree with single calls for a sample of rows:
+A function takes one example, `(y_true, y_pred)`, and returns a number. The reported values must
+equal those of one call per example. But one call of a Keras function takes about a millisecond. So
+a TensorFlow function is traced once for a whole block of rows; the block's values are used only if
+they agree with single calls for a sample of its rows:
 
     read its code (`traceable.py`) -> first rows one by one -> trace (`tensorflow.py`)
        -> equal on those and on rows drawn at random? -> blocks; first and last row of each
@@ -100,8 +100,9 @@ class EvalFunctions:
     ) -> dict[str, np.ndarray[Any, Any]]:
         """Return the value of each function for each example.
 
-        A function receives numpy values: a scalar where an example has one value, else an array. A
-        function that calls `.numpy()` on its arguments receives tensors from then on.
+        A function receives numpy values: a scalar where an example has one value, else an array. If
+        it calls `.numpy()` on them, which fails, it is called again with tensors, as for all
+        examples that follow.
 
         Args:
             ids: The ids of the examples, for messages.
@@ -157,7 +158,7 @@ def _named(functions: Any) -> list[tuple[str, EvalFunction]]:
 
 
 def _function_of(given: Any) -> Any:
-    """Return a given function unchanged; for an object like `aimedeval.EvalFunc`, its function."""
+    """Return the function of an object like `aimedeval.EvalFunc`; anything else is unchanged."""
     if not hasattr(given, "get_func"):
         return given
     try:
@@ -178,7 +179,7 @@ def _own_name(function: Any) -> Any:
 
 
 def where_is(function: Any) -> str:
-    """Return `file:line` of a function, or a description of it if it has none."""
+    """Return `file:line` of a function, or a description of it if it has no source file."""
     inner = inspect.unwrap(function) if callable(function) else function
     while isinstance(inner, functools.partial):
         inner = inner.func
@@ -244,12 +245,12 @@ class _Column:
         return not self._reason
 
     def _block(self, key: str, labels: Any, outputs: Any) -> np.ndarray[Any, Any] | None:
-        """Return the function's values for a block of rows, or None if it cannot be traced.
+        """Return the function's values for a block of rows; None if the function cannot be traced.
 
-        If it cannot, all later rows are computed one by one.
+        After None, all later rows are computed one by one.
 
         Args:
-            key: Signature of a row (`signature`); the function is traced once for each.
+            key: Signature of the rows (`signature`); the function is traced once per signature.
             labels: The labels of the block.
             outputs: The model's outputs for the block.
         """
@@ -363,9 +364,9 @@ def _row(tree: Arrays, row: int) -> Any:
 
 
 def signature(labels: Any, outputs: Any) -> str:
-    """Return the structure, dtypes and shapes of a row as a string.
+    """Return the structure, dtypes and shapes of an example as a string.
 
-    Rows with equal strings form a block.
+    Rows with equal strings can be stacked in one block.
     """
     described = [
         map_arrays(lambda a: (a.dtype.str, a.shape[1:]), tree) for tree in (labels, outputs)

@@ -6,8 +6,8 @@
     anything else: masks, sequences, several outputs, no labels        other
 
 The task, and whether outputs are probabilities or logits, is decided once, on the first rows, so a
-column means the same in every row. A row that does not fit has no value in the column. Confidence
-is the probability of the predicted class.
+column of the report means the same in every row. A row that does not fit has no value in the
+column. Confidence is the probability of the predicted class.
 
 Callers: `report_writer.py`.
 """
@@ -39,7 +39,8 @@ class OutcomeReading:
     Attributes:
         task: Kind of prediction, such as `binary` or `regression`.
         scores: Kind of the outputs, such as `probabilities`.
-        num_classes: Number of classes: the scores per example, 2 if binary; 0 without classes.
+        num_classes: Number of classes: 2 if binary, otherwise the number of scores per example; 0
+            if the task has no classes.
     """
 
     task: Task

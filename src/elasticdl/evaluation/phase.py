@@ -20,7 +20,7 @@ def running_states(
     The model is not changed.
 
     Args:
-        trainer: The model.
+        trainer: Trainer that holds the model.
         batches: Pairs of the number of a batch's first record and the batch.
 
     Yields:

@@ -1,8 +1,8 @@
 """Encodes small pictures as PNG, so that a page can embed them.
 
-It also decides which arrays of numbers are pictures and how they are shown: a picture has a height,
-a width and one, three or four channels. The encoder is our own, because a base install has no image
-library, and a PNG without line filters is just a signature and three chunks.
+It also decides which arrays of numbers are pictures and how numbers become colours: a picture has a
+height, a width and one, three or four channels. The encoder is our own, because a base install has
+no image library, and a PNG without line filters is just a signature and three chunks.
 
 Callers: `report_page.py`.
 """
@@ -25,9 +25,9 @@ _PLANE, _CHANNELS = 2, 3
 def as_picture(array: Any) -> np.ndarray[Any, Any] | None:
     """Return uint8 (height, width, channels) if the array may be a picture; else None.
 
-    Whole numbers are levels from 0 to 255. Floats are fractions of white if they lie in 0 .. 1 and
-    levels if they lie in 0 .. 255; otherwise they are stretched from their minimum to their
-    maximum, so that normalised inputs are visible.
+    Whole numbers in 0 .. 255 are brightness levels. Floats are fractions of white if all lie in
+    0 .. 1, and levels if all lie in 0 .. 255. Any other range of numbers is scaled to 0 .. 255, so
+    that normalised inputs are visible.
 
     Args:
         array: (H, W) or (H, W, C). A flat vector is not a picture, because its width is unknown.

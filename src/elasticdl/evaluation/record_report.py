@@ -43,7 +43,7 @@ class RecordReport:
 
     Args:
         folder: Folder of the report.
-        trainer: The model.
+        trainer: Trainer that holds the model.
         definition: The model's definition.
         source: The records.
 
@@ -159,10 +159,12 @@ class RecordReport:
 
 
 def _of_each_example(outputs: Arrays, num_examples: int) -> Arrays:
-    """Repeat outputs that are one number for the batch, such as a penalty, for each example.
+    """Return outputs with one row per example: repeat an output that is one number for the batch.
+
+    An example of such an output is a penalty.
 
     Raises:
-        DefinitionError: Another output does not have one row per example.
+        DefinitionError: An output has an axis of examples, but not one row per example.
     """
 
     def repeated(output: Any) -> Any:
@@ -176,10 +178,10 @@ def _of_each_example(outputs: Arrays, num_examples: int) -> Arrays:
 
 
 def pictures_of(source: RecordSource, schema: Schema | None) -> Callable[[int, str], Any]:
-    """Return a function (row, id) that returns the picture in a record, or None.
+    """Return a function (row, id) that returns the picture in a record; None if it has none.
 
-    A record has a picture if exactly one of its fields may be one: with several, it is unknown
-    which of them the model uses.
+    If several fields of a record may be pictures, the function returns None too, because it is
+    unknown which of them the model uses.
 
     Args:
         source: The records.

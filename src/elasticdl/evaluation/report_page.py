@@ -1,4 +1,4 @@
-"""Writes an evaluation report as one self-contained HTML page: no network, script or other file.
+"""Writes an evaluation report as one HTML page that needs no network, script or other file.
 
 It shows headline numbers, per-class results, the confusion matrix, the distribution of each metric,
 and the worst examples with their pictures. `report_tables.py` computes these; this module only
@@ -300,7 +300,7 @@ def _table(about: str, head: Sequence[str], rows: Iterable[Sequence[str]], texts
         about: Description of the table, for screen readers.
         head: Titles of the columns, as HTML.
         rows: The cells, as HTML.
-        texts: Number of columns with text; the columns after them are numbers.
+        texts: Number of leading columns that contain text; the others contain numbers.
     """
     kinds = ["" if i < texts else ' class="number"' for i in range(len(head))]
     titles = "".join(

@@ -43,7 +43,7 @@ class ClassRow:
     """Results of a model on one class.
 
     Attributes:
-        name: The class's number.
+        name: Number of the class, as in the labels.
         support: Number of examples that have this label.
         predicted: Number of examples predicted as this class.
         correct: Number of examples that have this label and are predicted as this class.
@@ -80,11 +80,11 @@ class ClassRow:
 class ReportSummary:
     """Distribution of a metric over all examples that have a value for it.
 
-    Quantiles are interpolated.
+    Quartiles are interpolated. If no example has a value, all attributes but `count` are NaN.
 
     Attributes:
         count: Number of examples that have a value.
-        mean: Mean; NaN if no example has a value, as are all attributes that follow.
+        mean: Mean of the values.
         std: Sample standard deviation (divided by count - 1).
         min: Smallest value.
         quartiles: 25 %, 50 %, 75 %.
@@ -172,11 +172,11 @@ class Report:
         return ReportSummary(len(values), mean, std, least, (low, median, high), most)
 
     def worst(self, metric: str, k: int = 100, *, largest: bool | None = None) -> list[int]:
-        """Return the rows of the worst examples, worst first.
+        """Return the row numbers of the worst examples, worst first.
 
         Args:
-            metric: Name of the function.
-            k: Number of examples; those without a value are never included.
+            metric: Name of the metric.
+            k: Largest number of examples; those without a value are never included.
             largest: Whether large values are bad. None: decide as `is_worse_when_larger` does.
         """
         values = self.metric(metric)
@@ -193,9 +193,9 @@ class Report:
     def is_worse_when_larger(self, metric: str) -> bool:
         """Return whether large values of a metric are bad.
 
-        If the report knows which examples the model got wrong, it compares their values with those
-        of the others. Otherwise it judges by the metric's name: a score or a measure of agreement
-        is good when it is large, anything else is an error or a loss.
+        If the report contains which examples the model got wrong, their values are compared with
+        those of the correct examples. Otherwise the metric's name decides: a score or a measure of
+        agreement is good when it is large; any other metric is taken for an error or a loss.
         """
         values, right = self.metric(metric), self._correct
         known = ~np.isnan(values) & (right >= 0)
@@ -264,7 +264,7 @@ class Report:
 
     @cached_property
     def _correct(self) -> np.ndarray[Any, Any]:
-        """Correctness per example: 1 if the model is right, 0 if it is wrong, -1 if unknown."""
+        """Per example: 1 if the model is right, 0 if it is wrong, -1 if that is unknown."""
         column = self.columns("correct").column(0)
         values: np.ndarray[Any, Any] = pc.fill_null(pc.cast(column, pa.int8()), -1).to_numpy()
         return values
@@ -278,7 +278,8 @@ class Report:
 def wilson(successes: int, trials: int) -> tuple[float, float]:
     """Return the 95 % confidence interval of a proportion (Wilson, 1927, with z = 1.96).
 
-    Unlike the textbook interval it stays within 0 and 1, and is accurate if all or none succeed.
+    Unlike the textbook interval, it stays within 0 and 1, and is accurate even if all trials, or
+    none, are successes.
 
     Example:
         >>> [round(bound, 3) for bound in wilson(9, 10)]

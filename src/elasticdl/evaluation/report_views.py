@@ -8,8 +8,8 @@ The first column is the id and has no name, followed by one column per function 
 name: the format that the sessions' documentation promises, byte for byte what pandas would write.
 The files are derived from the Parquet file and appear when they are complete.
 
-Writing a million rows as CSV takes longer than the rest of a report, so beyond `DEFAULT_MAX_ROWS`
-the first file is written only on request; the result contains a note.
+Writing a million rows as CSV takes longer than the rest of a report. So if there are more than
+`DEFAULT_MAX_ROWS`, the first file is written only on request (`max_rows`), and a note says so.
 
 Callers: sessions and `elasticdl evaluate --report`.
 """
@@ -48,7 +48,8 @@ class CsvFiles:
     """Paths of the CSV files of a report.
 
     Attributes:
-        rows: The file with one row per example; None if there are too many.
+        rows: The file with one row per example; None if it was not written, because the report has
+            too many rows.
         summary: The file with one row per function: count, mean, std, min, quartiles and max.
         notes: Notes for the user.
     """
@@ -71,9 +72,9 @@ def write_views(
     Args:
         report: A report, or its path.
         folder: Folder of the files.
-        name: Prefix of their names.
+        name: Prefix of the files' names.
         class_names: Names of the classes, by number; empty if they are unknown.
-        max_rows: The first file is not written if there are more rows than this.
+        max_rows: `<name>.csv` is not written if there are more rows than this.
 
     Raises:
         OutputError: The files cannot be written.

@@ -3,8 +3,8 @@
     data_id  split  source | label  prediction  confidence  correct | weight | metric.<function> ...
 
 All other forms are derived from this file: CSV files, tables and the page (`report_views.py`,
-`report_tables.py`, `report_page.py`). There is one row per id, in the given order; an id that
-occurs twice has two rows and a note. The file appears when it is complete.
+`report_tables.py`, `report_page.py`). There is one row per example, in the given order; if two
+examples have the same id, a note says so. The file appears when it is complete.
 
 Callers: sessions and `elasticdl evaluate --report`.
 """
@@ -59,7 +59,7 @@ class ReportResult:
         num_rows: Number of examples.
         reading: How outputs were interpreted, as a sentence.
         means: Function -> mean over the examples that have a value; NaN if none has.
-        weighted_means: The same with each example weighted; empty without weights.
+        weighted_means: The same as `means`, with each example weighted; empty without weights.
         num_missing: Function -> number of examples without a value (None or NaN).
         num_duplicated: Number of ids that occur in more than one row.
         duplicated: Some of these ids.
@@ -102,7 +102,7 @@ class _Mean:
 
 @dataclass(eq=False)
 class _Block:
-    """Collected rows of equal shapes, for which the metric functions are called together."""
+    """Collected rows of equal shapes, whose metrics are computed together."""
 
     ids: list[str] = field(default_factory=list)
     labels: list[Any] = field(default_factory=list)
@@ -189,7 +189,7 @@ class ReportWriter(AtomicWriter):
             DefinitionError: A function returned something other than one number, or a metric has
                 the name of one of the functions.
             OutputError: The rows cannot be written.
-            ValueError: An argument has another number of rows, or the writer is closed.
+            ValueError: An argument does not have one row per id, or the writer is closed.
         """
         if self._closed:
             raise ValueError(f"{self._where} is closed")
@@ -227,7 +227,7 @@ class ReportWriter(AtomicWriter):
             self._compute()
 
     def _compute(self) -> None:
-        """Compute the metric functions of the collected rows; write full Parquet row groups."""
+        """Compute the metrics of the collected rows; write the Parquet row groups that are full."""
         block, self._block = self._block, _Block()
         if not block.ids:
             return

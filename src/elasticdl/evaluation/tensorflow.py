@@ -2,10 +2,11 @@
 
 Such functions often end in `.numpy()`, which a symbolic tensor does not have. During tracing,
 `.numpy()` of a symbolic tensor returns the tensor itself, so the function returns the traced
-result. Any other use of a value (`float(...)`, `if`, numpy functions) raises; the function is then
-called once per example. `functions.py` checks that a traced function returns the same numbers.
+result. Any use that needs a value (`float(...)`, `if`, numpy functions) raises; then the function
+is called once per example. `functions.py` checks that a traced function returns the same numbers.
 
-The only file of this folder that imports TensorFlow, and only if the user's code has.
+No other file of this folder imports TensorFlow. This file is imported only if the user's code has
+imported TensorFlow.
 
 Callers: `functions.py`.
 """
@@ -39,7 +40,8 @@ def traced(
 
     Args:
         function: Function (label, prediction) of one example -> number.
-        labels: A block: an array or a nesting of arrays.
+        labels: The labels of a block of examples: an array or a nesting of arrays. Only their
+            structure, shapes and dtypes are used.
         outputs: The model's outputs for the block, in the same form.
 
     Returns:
@@ -47,7 +49,7 @@ def traced(
         float64, and the name of the dtype in which the values were computed.
 
     Raises:
-        Exception: Any exception that the function, or TensorFlow, raises during tracing.
+        Exception: The function, or TensorFlow, raised during tracing.
     """
     dtypes: list[str] = []
 

@@ -1,10 +1,11 @@
-"""Decides from a function's code whether it may be traced, before it is called on symbolic tensors.
+"""Decides from the code of a user's metric function whether TensorFlow may trace the function.
 
-A traced function is called once, on tensors without values. It computes the same values as a call
-per example only if it depends only on its two arguments, and uses them only in ways in which a
-tensor behaves like an array. Everything that could break this is rejected here, even if it would
-work: catching errors (a symbolic tensor raises where a value does not), keeping state, drawing
-random numbers, inspecting types. `functions.py` then compares the numbers.
+A traced function is called once, on symbolic tensors, which have no values. The result is the same
+as that of one call per example only if the function depends only on its two arguments, and uses
+them only in ways in which a tensor behaves like an array. Everything that could break this is
+rejected here, even where it would do no harm: catching errors (a symbolic tensor raises where a
+value does not), keeping state, drawing random numbers, inspecting types. `functions.py` then
+compares the numbers.
 
 The code that is inspected is the user's: the function, everything it refers to, and so on.
 Installed libraries are trusted.
@@ -112,10 +113,10 @@ class _TraceChecker:
         return next((why for why in (self.why_not(v, names) for v in values) if why), "")
 
     def _of_class(self, cls: type, names: AbstractSet[str]) -> str:
-        """Return why methods of a class must not be traced; empty if they may be.
+        """Return why an object's class prevents tracing; empty if it does not.
 
-        Special methods are checked, and those in `names`. If a base class belongs to a library, all
-        methods are checked, because the library may call any of them.
+        Checks the class's special methods and those in `names`. If a base class belongs to a
+        library, checks all methods, because the library may call any of them.
 
         Args:
             cls: The class of an object that the traced function uses.
@@ -147,7 +148,7 @@ class _TraceChecker:
             names: Names of attributes that are already being checked.
 
         Returns:
-            Why they must not be traced; empty if they may be.
+            Why one of these methods prevents tracing; empty if none does.
         """
         if method.__code__.co_filename.startswith(_INSTALLED):
             return ""
@@ -172,7 +173,7 @@ def _names_in(function: Any) -> AbstractSet[str]:
 
 
 def _used_by(function: types.FunctionType) -> Iterator[Any]:
-    """Yield what a function refers to: its globals, closure and defaults."""
+    """Yield the objects that a function's code can use: its globals, closure and defaults."""
     for code in _codes(function.__code__):
         for name in code.co_names:
             if name in function.__globals__:

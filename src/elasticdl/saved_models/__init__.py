@@ -7,7 +7,7 @@
 file_format.py        recognises a file by its content; this determines the loader
 scan.py              finds code that a file would run, before any loader opens it
 trust.py             the user's permission that one file, by its digest, may run its code
-built_in.py          the names that need no declaration: layers, TensorFlow operations
+built_in.py          layers and operations that a file may use without being declared
 archive.py           zip archives and pickles, read without unpickling
 saved_model.py       the protobuf messages of a SavedModel folder
 keras.py             loads files of Keras 3

@@ -36,7 +36,7 @@ _UNKNOWN = "a name that is computed"
 
 @contextmanager
 def opened(path: Path, content: IO[bytes] | None = None) -> Iterator[zipfile.ZipFile]:
-    """Open a zip archive, after checking that it can be unpacked safely.
+    """Context manager that opens a zip archive, after checking that it can be unpacked safely.
 
     Args:
         path: The file.
@@ -73,7 +73,7 @@ def opened(path: Path, content: IO[bytes] | None = None) -> Iterator[zipfile.Zip
 
 
 def _check_size(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> None:
-    """Reject a zip member whose unpacked size differs from the declared one.
+    """Reject a zip member (a file in the archive) that does not unpack to its declared size.
 
     The loaders of Python and other libraries inflate a member completely and check its size only
     afterwards.
@@ -119,7 +119,7 @@ def _inflated_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
 
 
 def member(archive: zipfile.ZipFile, name: str, path: Path) -> bytes:
-    """Return the content of a file in an archive, which is read as a whole.
+    """Return the whole content of one file in an archive.
 
     Args:
         archive: The archive.

@@ -1,8 +1,8 @@
 """Size limits of model files: declared sizes are bounded by the file's real size before allocation.
 
 Loaders of Keras, TensorFlow and PyTorch allocate what a file declares and compare it with the
-file's bytes afterwards, or never: a kilobyte is enough for a layer of 14 GB. Therefore, `check`
-checks each declared size first:
+file's bytes afterwards, or never: a file of one kilobyte can declare a layer of 14 GB. Therefore,
+`check` is called with each declared size first:
 
     zip archives            sum of the unpacked members
     HDF5                    datasets, their chunks, compressed chunks
@@ -55,7 +55,7 @@ def check(path: Path, what: str, claimed_bytes: int, held_bytes: int) -> None:
         held_bytes: Size of the file on disk.
 
     Raises:
-        ModelFileError: It claims more than `allowed_bytes`.
+        ModelFileError: `claimed_bytes` is more than `allowed_bytes`.
     """
     allowed = allowed_bytes(held_bytes)
     if claimed_bytes <= allowed:
@@ -68,10 +68,10 @@ def check(path: Path, what: str, claimed_bytes: int, held_bytes: int) -> None:
 
 
 def num_values(shape: Iterable[int]) -> int:
-    """Return the number of values of a shape, capped at more than any file could hold.
+    """Return the number of values of a tensor, capped at a number that no file can hold.
 
     Args:
-        shape: Sizes; a negative one, which means an unknown size, counts as 1.
+        shape: Shape of the tensor; a negative size, which means an unknown one, counts as 1.
     """
     total = 1
     for size in shape:

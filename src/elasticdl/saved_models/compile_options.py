@@ -4,7 +4,7 @@
     {"class_name": "Adadelta", "config": {"lr": 1.0, "decay": 0.0}}       as Keras 2.2.4 saved it
     {"value": "Adam", "path": "keras.optimizers", "args": {"lr": 0.1}}    as a config of IBM FL
 
-A spec takes precedence over the file, item by item. Names are looked up in Keras and in the
+Each setting in a spec replaces that of the file. Names are looked up in Keras and in the
 declared custom objects; a config never causes an import or an evaluation. A setting of an old
 config that Keras 3 does not support is an error and never ignored: a silently different optimizer
 would go unnoticed.
@@ -87,7 +87,7 @@ def resolve(
         where: Location of the options, for errors.
 
     Raises:
-        DefinitionError: Something is missing or unknown, or Keras 3 does not support it.
+        DefinitionError: A setting is missing, unknown, or not supported by Keras 3.
     """
     given = _given(options, where)
     saved = _saved(training_config, where)
@@ -134,7 +134,7 @@ def _why_none(item: str, saved: Mapping[str, Any]) -> str:
 
 
 def _is_slow(rate: Any) -> bool:
-    """Whether a learning rate is so small that Adadelta hardly changes the weights."""
+    """Return whether a learning rate is so small that Adadelta hardly changes the weights."""
     return float(keras.ops.convert_to_numpy(rate)) <= _HARDLY_LEARNS
 
 
@@ -511,7 +511,10 @@ def _is_loss(name: str, value: Any) -> bool:
 
 
 def _metric(declared: Any, objects: Mapping[str, Any], where: object) -> tuple[str, Any]:
-    """Return a metric's name and a new metric, or a function `(labels, predictions)`."""
+    """Create the metric that a config describes, and return it with its name.
+
+    It is a Keras metric or a function `(labels, predictions)`.
+    """
     name, config, path = _named(declared, "metric", where)
     if name in {"function", "MeanMetricWrapper", "SumOverBatchSizeMetricWrapper"}:
         inner = config.get("fn") if isinstance(config, Mapping) else config
@@ -543,7 +546,10 @@ def _metric(declared: Any, objects: Mapping[str, Any], where: object) -> tuple[s
 
 
 def _accuracy(labels: Any, predictions: Any) -> Any:
-    """Binary, categorical or sparse accuracy by the shapes, as `compile(metrics=["accuracy"])`."""
+    """Return the accuracy of each prediction, as `compile(metrics=["accuracy"])` computes it.
+
+    The shapes decide whether this is binary, categorical or sparse categorical accuracy.
+    """
     if predictions.shape[-1] == 1:
         return keras.metrics.binary_accuracy(labels, predictions)
     if len(labels.shape) == len(predictions.shape) and labels.shape[-1] == predictions.shape[-1]:
@@ -555,7 +561,7 @@ def _accuracy(labels: Any, predictions: Any) -> Any:
 
 
 def _named(declared: Any, what: str, where: object) -> tuple[str, Any, str | None]:
-    """Return the name, the arguments and the module in a config's description of an object.
+    """Return the name, arguments and module of an optimizer, loss or metric in a config.
 
     Args:
         declared: The description, in one of the forms in the module docstring.
@@ -563,7 +569,7 @@ def _named(declared: Any, what: str, where: object) -> tuple[str, Any, str | Non
         where: Location of the options, for the error.
 
     Raises:
-        DefinitionError: It has another form.
+        DefinitionError: The description has none of these forms.
     """
     if isinstance(declared, str):
         return declared.rpartition(">")[2], {}, None
@@ -627,8 +633,8 @@ def _made_with(kind: Any, config: Mapping[str, Any], what: str, where: object) -
     """Return a loss or a metric created from a config of any Keras version.
 
     Args:
-        kind: Its class in Keras 3.
-        config: Its arguments.
+        kind: Class of the loss or metric in Keras 3.
+        config: Arguments of the class.
         what: "loss" or "metric", for errors.
         where: Location of the options, for errors.
 

@@ -2,13 +2,14 @@ r"""Inspection of model files: recognises a file by its content, never by its na
 
     first bytes          format                                         source of the version
     \x89HDF              h5: Keras, whole or weights only               keras_version, configs
-    PK                   .keras, PyTorch, TorchScript, torch.export     by the names of members
+    PK                   .keras, PyTorch, TorchScript, torch.export     metadata.json in .keras
     {                    JSON: a Keras architecture                     keras_version, or module
     a folder             SavedModel                                     Keras' metadata in it
     pickle of PyTorch    PyTorch before 1.6                             none
 
-Inspection imports no framework and unpickles nothing. `scan.py` decides whether code in a file may
-run; `ModelFile.library` determines the loader.
+The names of the members tell the formats of zip archives (`PK`) apart. Inspection imports no
+framework and unpickles nothing. `scan.py` decides whether code in a file may run;
+`ModelFile.library` determines the loader.
 
 Callers: dialects, the loaders of this folder.
 """
@@ -67,8 +68,8 @@ class ModelFile:
         training_config: How the model was compiled, as JSON; None if it is not recorded.
         num_bytes: Size; for a folder, the size of all its content.
         num_values: Number of values in its weights; None if it is not recorded.
-        layout: How an h5 file arranges its weights: `legacy` as Keras 1 and 2 do, `layers` by
-            layers and variables.
+        layout: How an h5 file arranges its weights: `legacy` as Keras 1 and 2 do, `layers` as
+            Keras 3 does, in groups of layers and variables.
         globals: Dotted names of the classes and functions that the objects in a PyTorch file
             import.
     """

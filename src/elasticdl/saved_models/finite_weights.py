@@ -1,4 +1,4 @@
-"""Rejects weights of a file that are not finite real numbers, by name and count.
+"""Rejects a model file whose weights are not finite real numbers; the error names the weight.
 
 A job that starts from NaN fails at its first loss, with an error that does not name the file. A
 library that reads complex numbers into real weights drops their imaginary parts. Therefore the
@@ -28,10 +28,10 @@ class Weight:
     """A weight of a loaded model.
 
     Attributes:
-        name: Name in its library.
-        values: Its numbers; not changed.
-        may_be_infinite: Whether infinities are allowed, as in a mask: only outside of the library's
-            own layers.
+        name: Name of the weight in Keras or PyTorch.
+        values: Its numbers; they must not be changed.
+        may_be_infinite: Whether infinities are allowed, as in the mask of a user's layer. They are
+            never allowed in the layers of Keras or PyTorch itself.
     """
 
     name: str
@@ -47,7 +47,7 @@ def check_finite(path: Path, weights: Iterable[Weight]) -> None:
         weights: Weights of the loaded model; checked one by one.
 
     Raises:
-        ModelFileError: A weight holds NaN, or an infinity that is not a mask.
+        ModelFileError: A weight holds NaN, or an infinity although it may not be infinite.
     """
     for weight in weights:
         if weight.values.dtype.kind in _ALWAYS_FINITE or np.isfinite(weight.values).all():

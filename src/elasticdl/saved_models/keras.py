@@ -1,8 +1,8 @@
 """Loads files written by Keras 3: .keras, .h5, and JSON with weights.
 
-The model is always returned uncompiled: in Keras 3 files the optimizer's variables are not those of
-the loaded model, and short names of losses cannot be read back. `compile_options.py` provides the
-training settings.
+The model is always returned uncompiled: the optimizer in a Keras 3 file does not refer to the
+variables of the loaded model, and Keras cannot load losses saved under short names.
+`compile_options.py` provides the training settings.
 
 Callers: dialects, in the process that trains.
 """
@@ -45,7 +45,7 @@ def load(
         trust: Code that may run.
 
     Raises:
-        ModelFileError: The file would run code, or cannot be loaded.
+        ModelFileError: The file would run untrusted code, or cannot be loaded.
     """
     scan(file, known=custom_objects or (), trust=trust)
     objects = dict(custom_objects or {})
@@ -73,7 +73,7 @@ def load(
 def held_bytes(file: ModelFile, weights: ModelFile | None) -> int:
     """Return the size of the file with a model's weights, which limits what loading may allocate.
 
-    Without such a file, returns `bounds.MAX_BYTES`.
+    Returns `bounds.MAX_BYTES` for an architecture without a file of weights.
     """
     if file.kind == "architecture":
         return bounds.MAX_BYTES if weights is None else weights.num_bytes
@@ -89,7 +89,7 @@ def load_weights(model: Any, file: ModelFile, weights: ModelFile) -> None:
         weights: A file with weights alone, or a whole model whose weights are used.
 
     Raises:
-        ModelFileError: They belong to another library or to another model.
+        ModelFileError: The weights belong to another library or to another model.
     """
     if weights.library is not None and weights.library != file.library:
         raise ModelFileError(
@@ -126,11 +126,13 @@ def weights_of(model: keras.Model) -> Iterator[Weight]:
 
 @contextlib.contextmanager
 def called(path: Path, name: str) -> Iterator[str]:
-    """Context manager: a temporary link to a file, whose name tells a library the file's format.
+    """Context manager that yields the path of a temporary link to a file, under another name.
+
+    Keras determines a file's format from its name.
 
     Args:
         path: The file.
-        name: Name of the link.
+        name: Name of the link, such as `model.keras`.
     """
     with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
         link = Path(folder) / name
@@ -140,14 +142,14 @@ def called(path: Path, name: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def naming_errors(file: ModelFile, what: str = "") -> Iterator[None]:
-    """Convert an exception of a library in the block into an error that names the file.
+    """Context manager that converts a library's exception into an error that names the file.
 
     Args:
         file: The file that is loaded.
         what: Text to append to "cannot be loaded" in the error: " into the model of FILE".
 
     Raises:
-        ModelFileError: The block raised any exception.
+        ModelFileError: The block raised an exception.
     """
     try:
         yield

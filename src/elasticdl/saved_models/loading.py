@@ -32,8 +32,8 @@ def load(
         trust: Code that may run.
 
     Raises:
-        ModelFileError: The file would run code, cannot be loaded or trained, or its weights hold
-            NaN or infinity.
+        ModelFileError: The file would run untrusted code, cannot be loaded or trained, or its
+            weights hold NaN or infinity.
         MissingExtraError: A library that the file needs is not installed.
     """
     loaded, held = _load(file, weights, custom_objects, trust)

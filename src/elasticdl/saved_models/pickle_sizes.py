@@ -47,7 +47,7 @@ _MAX_ITEM_BYTES = 16
 
 @dataclass(frozen=True)
 class Storage:
-    """A storage that a pickle refers to.
+    """A storage (the memory behind one or more tensors) that a pickle refers to.
 
     Attributes:
         key: Name of the archive's member that contains the storage.
@@ -98,8 +98,8 @@ def follow(pickled: IO[bytes], where: str) -> Contents:
         where: The file, for errors.
 
     Raises:
-        ModelFileError: It is damaged, or calls a layer, a tensor or a storage to create one of
-            arbitrary size, which PyTorch never writes.
+        ModelFileError: The pickle is damaged, or calls a class to create a layer, tensor or storage
+            of arbitrary size, which PyTorch never writes.
     """
     machine = _Machine(where)
     try:
@@ -123,10 +123,10 @@ class _Global:
 
 @dataclass(frozen=True, eq=False)
 class _Made:
-    """Placeholder for the result of a call, or an object of a class.
+    """Placeholder for what a function or class returns when the pickle calls it.
 
     Attributes:
-        of: Dotted name of what the pickle calls.
+        of: Dotted name of the function or class.
     """
 
     of: str
@@ -184,7 +184,7 @@ class _Machine:
             self._generic(opcode)
 
     def _generic(self, opcode: pickletools.OpcodeInfo) -> None:
-        """Simulate an opcode without a method here: pop and push as `pickletools` lists."""
+        """Simulate an opcode that has no method here: pop and push as `pickletools` specifies."""
         taken = list(opcode.stack_before)
         if pickletools.markobject in taken:
             self._to_mark()
@@ -289,7 +289,7 @@ class _Machine:
         )
 
     def _place(self) -> str:
-        """Return the newest string on the stack, usually the tensor's name; empty if none."""
+        """Return a tensor's name for errors: the newest string on the stack; empty if none."""
         return next((each for each in reversed(self._stack) if isinstance(each, str)), "")
 
     def _persistent(self, given: Any) -> Any:

@@ -33,12 +33,12 @@ _CONSTANT_ITEM_BYTES = 8
 
 @dataclass
 class Function:
-    """What a TensorFlow function of the folder's graph contains, or the graph itself.
+    """Content of a TensorFlow function in a SavedModel's graph, or of the graph itself.
 
     Attributes:
-        name: Empty for the graph itself.
+        name: Name of the function; empty for the graph itself.
         operations: Types of its nodes.
-        calls: Names of functions that its nodes mention.
+        calls: Names of the functions that its nodes refer to.
         constant_bytes: Declared size of its constants, with 64 bits for each number.
     """
 
@@ -54,8 +54,8 @@ class SavedModel:
 
     Attributes:
         functions: Functions, with the graphs themselves first.
-        layers: Keras' metadata of each of its objects, the model first.
-        callable: Names of the functions that can be called through its objects.
+        layers: Keras' metadata of each Keras object in the folder, the model first.
+        callable: Names of the functions that can be called through the loaded objects.
     """
 
     functions: tuple[Function, ...]
@@ -160,7 +160,7 @@ def _add_node(function: Function, node: memoryview) -> None:
 
 
 def _add_calls(function: Function, attribute: memoryview) -> None:
-    """Add the called functions and constants in a node's attribute to what a function contains.
+    """Add the functions and constants in an attribute of a node to the content of a function.
 
     The attribute is an AttrValue message: one value or a list of values.
     """

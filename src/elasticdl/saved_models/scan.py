@@ -6,8 +6,8 @@
     PyTorch objects    names other than layers and tensors; the loader checks them again
     torch.export       pickles, operations outside an allow-list, size expressions that do more
                        than arithmetic
-    TorchScript,       always code
-    old pickles
+    TorchScript        always code
+    old pickles        always code
 
 Everything is either allowed by name or rejected. Rejected content may be trusted (`trust.py`),
 except for sizes and damage.
@@ -155,7 +155,7 @@ def _is_layer(value: Mapping[str, Any]) -> bool:
 
 
 def _runs(value: Mapping[str, Any]) -> str | None:
-    """Describe the code that a Keras class would run; None if it runs no code from the file."""
+    """Describe the file's code that a Keras class would run; None if it would run none."""
     name = str(value["class_name"])
     config = value.get("config")
     config = config if isinstance(config, Mapping) else {}
@@ -437,7 +437,7 @@ def _evaluated(key: str, value: str) -> str | None:
 
 
 def _only_computes(call: str) -> bool:
-    """Whether a call in an exported program's graph uses only tensors and numbers."""
+    """Return whether a call in an exported program's graph uses only tensors and numbers."""
     operation = _ATEN_OPERATION.fullmatch(call)
     if operation is None:
         return built_in.TORCH_CALL.fullmatch(call) is not None

@@ -5,9 +5,9 @@ wrapped: the `tf.Variable`s become the values of Keras 3 variables, without a co
 the model.
 Therefore Keras 3 trainers, optimizers, losses and metrics work with it as with any other model.
 
-Dropout draws from generators, whose states are variables. These variables are given the name that
+Dropout uses random number generators, whose states are variables. These variables get the name that
 Keras 3 uses for seeds, so that code that sets the seeds of a model also sets them. Other sources of
-randomness cannot be seeded, and are reported.
+randomness cannot be seeded; a warning is logged for them.
 
 Callers: dialects, in the process that trains.
 """
@@ -61,9 +61,9 @@ class WrappedModel(keras.Model):
 
     Args:
         inner: The tf_keras model, built.
-        generators: The variables that hold the states of the random generators that it draws from.
+        generators: The variables that hold the states of the model's random number generators.
         others: Further variables that its computation uses and that tf_keras does not list.
-        specs: Tensor specs to whose dtypes inputs are cast. None: keep the dtypes of inputs.
+        specs: Tensor specs of the inputs, which are cast to these dtypes. None: cast no inputs.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class WrappedModel(keras.Model):
         self.built = True
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        """Return the output of the tf_keras model, and add the losses of its layers."""
+        """Return the output of the tf_keras model; add its layers' losses to this model's."""
         outputs = self.inner(_cast(inputs, self.specs), training=bool(training))
         for loss in self.inner.losses:
             self.add_loss(loss)
@@ -120,7 +120,8 @@ def load(
         trust: Code that may run.
 
     Raises:
-        ModelFileError: The file would run code, cannot be loaded, or a step on zeros fails.
+        ModelFileError: The file would run untrusted code or cannot be loaded, or a trial training
+            step on zeros fails.
     """
     scan(file, known=custom_objects or (), trust=trust)
     if file.kind == "weights":

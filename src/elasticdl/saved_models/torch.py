@@ -1,11 +1,12 @@
 """Loads files written by PyTorch, and finds PyTorch optimizers and losses by name.
 
-    whole nn.Sequential (.pt)    weights_only, and torch.nn's own layers allowed
-    a user class                 the same, and that class allowed, if it was declared
-    state_dict                   into a declared class
+    content of the file          how it is loaded
+    whole nn.Sequential (.pt)    `torch.load(weights_only=True)`; layers of torch.nn are allowed
+    model of a user's class      the same; the class is allowed too, if the user declared it
+    state_dict                   the same, into a new model of a class that the user declared
     torch.export (.pt2)          after `scan.py` has checked all code that PyTorch would evaluate
-    TorchScript, old pickles,    only where the file is trusted
-    anything else in a pickle
+    TorchScript                  only if the user trusts the file
+    any other pickle             only if the user trusts the file
 
 Callers: dialects, in the process that trains.
 """
@@ -42,7 +43,7 @@ _STATE_KEYS = ("state_dict", "model_state_dict", "model")
 
 
 class Program(nn.Module):
-    """A PyTorch program, TorchScript or exported, as an ordinary module.
+    """An ordinary module that runs a PyTorch program: TorchScript, or one from torch.export.
 
     An exported program is one fixed graph: layers that differ in training behave as they did at
     export, and the program rejects a change of mode.
@@ -68,10 +69,10 @@ class Program(nn.Module):
 
 
 def _program(program: nn.Module) -> Program:
-    """Wrap an exported program; its `forward` has the program's parameter names.
+    """Wrap an exported program in a module whose `forward` has the program's parameter names.
 
-    `torch.export.export` binds example inputs to the names of `forward`, so a model that takes
-    `*args` could not be exported again with an open number of examples.
+    `torch.export.export` identifies inputs by these names. With `*args` instead, the model could
+    not be exported again with a variable number of examples.
     """
 
     class Exported(Program):
@@ -101,7 +102,7 @@ def load(
         trust: Code that may run.
 
     Raises:
-        ModelFileError: The file would run code, cannot be loaded, or is not a model.
+        ModelFileError: The file would run untrusted code, cannot be loaded, or is not a model.
     """
     objects = dict(custom_objects or {})
     used = scan(file, known=objects, trust=trust)
@@ -131,7 +132,7 @@ def load(
 
 
 def _allowed(file: ModelFile, objects: Mapping[str, Any]) -> list[Any]:
-    """Return the types allowed in a file's objects: layers of torch.nn, declared classes."""
+    """Return the types that a file may unpickle: layers of torch.nn, and declared classes."""
     allowed: list[Any] = [set]
     for name in file.globals:
         module, _, last = name.rpartition(".")
@@ -182,7 +183,7 @@ def _check_pickles(file: ModelFile) -> None:
 def _with_state(
     file: ModelFile, loaded: Mapping[str, Any], objects: Mapping[str, Any]
 ) -> nn.Module:
-    """Return a new model of the declared class with the weights of a state_dict.
+    """Create a model of the declared class, and load the weights of a state_dict into it.
 
     Args:
         file: The model file, for errors.
@@ -277,7 +278,7 @@ def _naming_errors(file: ModelFile) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class TorchOptimizer:
-    """A PyTorch optimizer that a spec named as text.
+    """A PyTorch optimizer that a spec names, such as `optim.Adam`.
 
     Attributes:
         create: Function (parameters, model) -> optimizer; the model is ignored.

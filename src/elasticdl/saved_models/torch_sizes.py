@@ -3,7 +3,7 @@
     .pt, TorchScript     a storage is not larger than the member that holds it, and tensors declare
                          no more memory than `bounds.allowed_bytes`
     PyTorch before 1.6   the same limits, for all storages together
-    .pt2                 tensors of the weights and constants, sizes in the graph, and the .pt in it
+    .pt2                 tensors of weights and constants, sizes in the graph, and .pt files in it
 
 A tensor with stride 0 claims any number of values over a storage of one. A few such values are
 legitimate (`torch.zeros(1).expand(10)`), so the sum of all claims is limited, as in `bounds.py`.
@@ -174,7 +174,7 @@ def _check_described(described: Any, path: Path, held_bytes: int, claimed_bytes:
 
 
 def _ints(sizes: Any) -> list[int]:
-    """Return a shape's sizes from JSON as integers; 1 for a size that is computed when it runs."""
+    """Return the sizes of a JSON shape as integers; 1 for a size that is known only at run time."""
     found: list[int] = []
     for each in sizes if isinstance(sizes, list) else ():
         plain = each.get("as_int") if isinstance(each, Mapping) else each

@@ -1,8 +1,8 @@
 """Trust: the user's permission that one file, identified by its digest, may run its code.
 
 This is the only way to load a file that `scan.py` rejects. A flag without a digest is rejected: it
-would also apply to a file that replaces this one later. Each use is returned for the record of the
-run, and logged once per process, although a file is checked whenever it is loaded.
+would also apply to a file that replaces this one later. Each use of the permission is returned, so
+that the run can record it, and is logged once per process, however often the file is loaded.
 
 Callers: `scan.py` and the loaders; dialects read it from `model.trust`.
 """
@@ -54,7 +54,7 @@ class TrustUsed:
         file: Path of the file.
         sha256: Digest of the file when it was compared with the trusted one.
         flag: Flag that allowed it.
-        finding: Content that would have been rejected.
+        finding: Description of the code that would have been rejected without trust.
     """
 
     file: str
@@ -119,7 +119,7 @@ def check(file: ModelFile, trust: Trust, flag: Flag, finding: str) -> TrustUsed:
         file: The file that contains the code.
         trust: Trust that the user declared.
         flag: Flag that would allow the code.
-        finding: Code that would run, as the beginning of a sentence.
+        finding: Description of the code that would run, such as "layer 'a' is a Lambda layer".
 
     Raises:
         ModelFileError: The code is not allowed, or the file is not the one that is trusted.

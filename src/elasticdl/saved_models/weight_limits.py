@@ -26,7 +26,9 @@ _ITEM_BYTES, _ITEM_BYTES_OF_64_BITS = 4, 8
 
 @contextlib.contextmanager
 def bounded(layer_class: Any, file: ModelFile, held_bytes: int) -> Iterator[None]:
-    """In the block, reject weights that layers create beyond the file's limit (`bounds.py`).
+    """Context manager that rejects weights beyond the file's memory limit (`bounds.py`).
+
+    In the block, each weight that a layer creates is counted before it is allocated.
 
     Args:
         layer_class: `Layer` of Keras 3 or of tf_keras, whose `add_weight` is counted.
