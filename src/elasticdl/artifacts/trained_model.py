@@ -82,7 +82,7 @@ class Description:
             training data, in the form of `data_schema_json`.
         class_columns_json: If columns of the training data hold class numbers and name the classes:
             column -> list of the names, in the order of the numbers, as JSON; see
-            `data/class_columns.py`. Otherwise empty.
+            `data/class_names.py`. Otherwise empty.
         data_fingerprint_json: Fingerprint of the training data, as JSON, by which an evaluation
             recognizes the data; see `engines/data_changes.py`. Empty if unknown.
         exports: Names of the files and folders for serving, such as `saved_model`, in the folder of

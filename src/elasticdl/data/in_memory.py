@@ -17,7 +17,7 @@ in each run, and a run cannot be resumed with other data.
 An array of more than two dimensions becomes a column of flat lists, one for each row. The shape of
 a row is stored with the column (`array_shapes.py`): the reader returns values of this shape, and
 rejects a `data_schema()` of the model file with another shape. The names of the classes of a
-Hugging Face `ClassLabel` are stored in the same way (`class_columns.py`).
+Hugging Face `ClassLabel` are stored in the same way (`class_names.py`).
 
 `memory_tables.py` converts tables, `memory_elements.py` reads data sets of elements. Callers:
 `engines/stored_data.py`, `engines/load.py`, `engines/loaded_model.py`.
@@ -38,7 +38,7 @@ import pyarrow as pa
 
 from elasticdl.data.array_shapes import shape_of, with_shape
 from elasticdl.data.atomic_file import AtomicFile
-from elasticdl.data.class_columns import with_class_columns
+from elasticdl.data.class_names import with_class_columns
 from elasticdl.data.find_files import exists
 from elasticdl.data.memory_elements import (
     ADVICE_ON_WEIGHTS,

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from elasticdl.data.class_columns import class_columns_of
+from elasticdl.data.class_names import class_columns_of
 from elasticdl.data.data_index import DataIndex, entry_of, open_by_index
 from elasticdl.data.file_ranges import Numbering
 from elasticdl.data.indexed_file import IndexedFile

@@ -233,13 +233,13 @@ class TrainingContext:
     def shard_batches(
         self,
         epoch: int,
-        piece: ShardLease,
+        lease: ShardLease,
         left_out: Sequence[BatchId] = (),
         *,
         one_by_one: Callable[[], bool] = lambda: False,
     ) -> Iterator[TrainingBatch]:
         """Yield the batches of a lease that are not committed yet; see `feed.TrainingData`."""
-        return self.data.shard_batches(self.plan, epoch, piece, left_out, one_by_one=one_by_one)
+        return self.data.shard_batches(self.plan, epoch, lease, left_out, one_by_one=one_by_one)
 
     def example(self) -> Batch:
         """Return an example batch with the shapes of the data; it may be smaller than a full batch.

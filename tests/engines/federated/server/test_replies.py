@@ -39,8 +39,7 @@ def test_a_valid_reply_has_no_problem():
     assert problem_of(JOINED, JOIN, {}) is None
     evaluated = Reply("north", "evaluate", "h1", 3, evaluation_metrics=LOSS)
     assert problem(evaluated, RoundRequest("evaluate", "h1", 3, WEIGHTS)) is None
-    for kind in ("sync", "save"):
-        assert problem(Reply("north", kind, "h1", 3), RoundRequest(kind, "h1", 3)) is None
+    assert problem(Reply("north", "sync", "h1", 3), RoundRequest("sync", "h1", 3)) is None
 
 
 @pytest.mark.parametrize(
@@ -109,7 +108,7 @@ def test_arrays_that_are_not_weights_are_reported():
     assert found.startswith("Party 'north' sent w, which is not a weight. An array of dtype <U3")
 
 
-@pytest.mark.parametrize("kind", ["join", "evaluate", "sync", "save"])
+@pytest.mark.parametrize("kind", ["join", "evaluate", "sync"])
 def test_unrequested_weights_are_a_problem(kind):
     reply = Reply("north", kind, "h1", 0, WEIGHTS, 9, architecture=EXPECTED)
 

@@ -69,7 +69,7 @@ __all__ = [
 VERSION = 1
 """Version of the messages; party and aggregator must have the same."""
 
-Kind = Literal["join", "train", "evaluate", "sync", "save"]
+Kind = Literal["join", "train", "evaluate", "sync"]
 KINDS: tuple[str, ...] = get_args(Kind)
 
 Message: TypeAlias = tuple[dict[str, Array], dict[str, Any]]
@@ -117,8 +117,7 @@ class RoundRequest:
 
     Attributes:
         kind: What the party does: `join`: describe its examples and its model; `train`: train from
-            `weights`; `evaluate`: evaluate `weights`; `sync`: adopt `weights` as its model; `save`:
-            not used, a party refuses it.
+            `weights`; `evaluate`: evaluate `weights`; `sync`: adopt `weights` as its model.
         history: ID of the training run, from its first round to its last, including resumes.
         round: Number of the round, from 1; 0 before the first round.
         weights: The global weights; empty for `join`.
