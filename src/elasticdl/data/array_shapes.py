@@ -26,7 +26,8 @@ _KEY = b"elasticdl.shape"
 def with_shape(field: pa.Field, shape: tuple[int, ...]) -> pa.Field:
     """Return a column's Arrow field with the shape of one row's array in its metadata.
 
-    The field is returned unchanged if the shape has fewer than two axes.
+    `shape_of` reads it back. A shape of fewer than two axes is not stored, because the flat list of
+    values already has it; the field is then returned unchanged.
     """
     if len(shape) <= 1:
         return field
@@ -42,8 +43,9 @@ def shape_of(field: pa.Field) -> tuple[int, ...] | None:
 def check_shape(field: Field, stored: tuple[int, ...] | None, where: Callable[[], str]) -> None:
     """Check that the shape of a schema's field agrees with the stored shape of its values.
 
-    Two differences are accepted, because they do not change the order of the values: axes of size 1
-    may be missing or added, and the field may be flat (a single axis).
+    Values of another shape, such as [3, 28, 28] for [28, 28, 3], would be mixed up without an
+    error. Two differences are accepted, because they do not change the order of the values: axes of
+    size 1 may be missing or added, and the field may be flat (a single axis).
 
     Args:
         field: The field of the schema.

@@ -1,9 +1,10 @@
 """Arrays in memory as a record source: for data that a user's own code has read.
 
-Record i is row i of every array. This module does not compare the arrays with a model's schema;
-decoding the records with that schema does.
+Record i is row i of every array. The arrays are not compared with a model's schema before its
+records are decoded with that schema.
 
-Callers: the federated engine, for data handlers.
+Callers: the federated engine, for the arrays that a data handler (a class in the style of IBM FL
+whose `get_data()` loads a party's data) returns; `engines/load.py`, to call a model with zeros.
 """
 
 from __future__ import annotations
@@ -86,10 +87,11 @@ class ArraySource:
 
 
 def _row(arrays: Mapping[str, np.ndarray[Any, Any]], number: int) -> dict[str, Any]:
-    """Return row `number` of each array, by name, in a form that a `tf.Example` can store.
+    """Return row `number` of each array in a form that a `tf.Example` can store.
 
-    Values are 1-D: integers and booleans become int64, other numbers float32, and strings lists of
-    bytes.
+    Returns:
+        Name -> values of the row, flattened. Integers and booleans become int64, other numbers
+        float32; strings become a list of bytes.
     """
     row: dict[str, Any] = {}
     for name, array in arrays.items():

@@ -30,7 +30,7 @@ Record: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
 
 @dataclass(frozen=True, eq=False)
 class RecordNames:
-    """Names of the records that a batch was made of, for error messages.
+    """Names of the records that a batch was made of; calling it returns them for an error message.
 
     Attributes:
         name_some: Function (record numbers) -> text that names their files and positions.
@@ -42,7 +42,7 @@ class RecordNames:
     record_numbers: np.ndarray[Any, Any]
 
     def __call__(self) -> str:
-        """Return the names of all the batch's records."""
+        """Return the names of all the batch's records as one text: `a, records 2 and 7`."""
         return self.name_some(self.record_numbers)
 
     def of_examples(self, rows: Sequence[int]) -> str:
@@ -56,12 +56,15 @@ class RecordNames:
 
 @dataclass(frozen=True, eq=False)
 class Remake:
-    """Makes batches from some of a batch's records, to test whether padding changes results.
+    """A way to call the user's input function again for some of a batch's records.
+
+    An input function may pad each batch to its longest record. A batch of fewer records is then
+    padded less, and comparing the results for both shows whether padding changes them.
 
     Attributes:
         records: The records of the batch.
         make: Function (records, random seed) -> batch that the user's input function makes of these
-            records; called with all records or only some of them.
+            records, with random numbers from this seed; called with some or all of `records`.
     """
 
     records: Sequence[Record]
@@ -81,8 +84,9 @@ class Batch:
             examples have equal weights.
         where: Function () -> names of the batch's records, for an error; None if unknown. It is a
             `RecordNames` only if each example i was made from record i alone.
-        remake: Makes parts of the batch again, to test whether padding changes results. None if
-            that is impossible, or unnecessary because all batches' arrays have the same lengths.
+        remake: Makes smaller batches from some of the records, to test whether padding changes
+            results. None if that is impossible, or unnecessary because the arrays of all batches
+            have the same lengths.
     """
 
     features: Arrays
@@ -106,7 +110,7 @@ class Batch:
 
     @property
     def names_each(self) -> bool:
-        """Whether it is known which record each example was made from, so that errors name it."""
+        """Whether `names_of` can name the record of each example, not only all records."""
         return (
             isinstance(self.where, RecordNames)
             and len(self.where.record_numbers) == self.num_examples
@@ -114,10 +118,16 @@ class Batch:
 
 
 def _numbers_in_a_list(parts: Sequence[Arrays]) -> str:
-    """Return a phrase that completes an error message if a part is a list of single values.
+    """Return a phrase for an error message about features or labels that are a list of numbers.
 
-    An example is "labels that are a list of 64 single values; make them one array or tensor, such
-    as np.array(labels) or torch.tensor(labels)". The result is empty if no part is such a list.
+    Each number would be taken for an array. An example is "labels that are a list of 64 single
+    values; make them one array or tensor, such as np.array(labels) or torch.tensor(labels)".
+
+    Args:
+        parts: Features, labels and sample weights.
+
+    Returns:
+        The phrase; empty if none of the parts is such a list.
     """
     for name, part in zip(("features", "labels", "weights"), parts, strict=False):
         if isinstance(part, (list, tuple)) and part and not any(a.ndim for a in leaves(part)):
@@ -138,8 +148,8 @@ def batch_of(parts: Sequence[Arrays], where: str, *, weighable: bool = True) -> 
         parts: Features; features and labels; or features, labels and sample weights, as
             `keras.Model.fit` takes them. Labels and weights may be None.
         where: The origin of the parts, as the start of an error's sentence: "input_fn() returned".
-        weighable: Whether an error message offers sample weights as a third part. They are accepted
-            in any case.
+        weighable: Whether an error about the number of parts mentions that a third part may
+            contain sample weights. It does not affect whether they are accepted.
 
     Raises:
         DefinitionError: The number of parts is wrong, something is not an array, or the arrays do
@@ -214,10 +224,10 @@ def _plain(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
 def repeated(batch: Batch, num_examples: int) -> Batch:
     """Return a batch of the given size that repeats each example of another batch.
 
-    It is used to find models whose output for an example depends on the other examples, because
-    they use statistics of the batch such as its mean: their outputs for a part of the batch differ
-    from those for the whole. Copies of an example are adjacent, so that the mean of a
-    part differs from that of the whole.
+    A worker compiles its step with such a batch, which has the size of a full minibatch. With this
+    batch, the trainer also looks for models whose output for an example depends on the other
+    examples, for example on their mean: outputs for a part of the batch then differ from those for
+    the whole. Copies of an example are adjacent, so that a part has another mean than the whole.
     """
     rows = np.sort(np.arange(num_examples) % batch.num_examples)
 
@@ -247,7 +257,7 @@ def map_arrays(function: Callable[[Any], Any], tree: Arrays) -> Arrays:
 
 
 def rebuilt(like: Any, values: Sequence[Any]) -> Any:
-    """Return a list, tuple or namedtuple of the same type as `like` that contains `values`."""
+    """Return `values` as a list, tuple or namedtuple: whichever of these types `like` has."""
     if isinstance(like, tuple) and hasattr(like, "_fields"):
         return type(like)(*values)
     return type(like)(values)
@@ -265,7 +275,7 @@ def leaves(tree: Arrays) -> list[Any]:
 
 
 def batch_bytes(batch: Batch) -> int:
-    """Return the memory of a batch, in bytes."""
+    """Return the memory that the arrays of a batch take, in bytes."""
     return arrays_bytes((batch.features, batch.labels, batch.weights))
 
 
@@ -326,7 +336,7 @@ def _natural(name: Any) -> list[tuple[int, int, str]]:
 
 
 def stack(trees: Sequence[Arrays]) -> Arrays:
-    """Stack nested arrays of equal structure along a new first axis."""
+    """Stack nested arrays of equal structure along a new first axis, as examples of a batch."""
     first = trees[0]
     if first is None:
         return None

@@ -64,8 +64,9 @@ class BytesUnit:
         """Join the records of several units into one unit.
 
         Args:
-            units: Each is released before the next one is read.
-            memory_bytes: Estimate of their total size.
+            units: The units; each is released before the next one is read.
+            memory_bytes: Estimated size of all their records, so that memory is allocated once. A
+                low estimate only costs an additional copy.
         """
         # Untouched memory costs nothing. No large pages: each page is touched for the first time
         # only once, and finding large pages in fragmented memory can take longer than reading.
@@ -150,10 +151,10 @@ class _PickedRecords:
 
 
 def _runs(which: Ints, most: int = sys.maxsize) -> Iterator[tuple[int, slice]]:
-    """Split a sorted array into runs of equal values.
+    """Split a sorted array into runs of equal values: the records that one unit contains.
 
     Args:
-        which: The array.
+        which: Number of the unit that contains each record, sorted.
         most: Maximum length of a run; longer ones are split.
 
     Yields:
@@ -167,12 +168,17 @@ def _runs(which: Ints, most: int = sys.maxsize) -> Iterator[tuple[int, slice]]:
 
 
 def _windows(memory: Any, length: int) -> Array:
-    """Return a view of memory as overlapping rows: row i is the `length` bytes from byte i."""
+    """Return a view of memory as overlapping rows: row i is the `length` bytes from byte i.
+
+    So NumPy can copy many records of one length at once, with their positions as row numbers.
+    """
     return np.ndarray((len(memory) - length + 1, length), np.uint8, memory, strides=(1, 1))
 
 
 def fresh_memory(size_bytes: int, *, large_pages: bool = True) -> mmap.mmap:
-    """Allocate writable memory, as an `mmap` object: its slices are `bytes`, not views.
+    """Allocate writable memory that is not shared with forked processes.
+
+    It is an `mmap` object. Slicing it copies the bytes and returns `bytes`, not a view.
 
     Args:
         size_bytes: Size of the memory.

@@ -6,8 +6,8 @@ metadata of its Arrow columns. Parquet files that were written by Hugging Face's
 
     ClassLabel --with_class_columns--> Parquet --class_columns_of--> names of the classes
 
-`engines/class_numbers.py` compares these names with those of the model, because a class with
-another number would be learned or evaluated wrongly.
+`engines/class_numbers.py` compares these names with those of the model: if a class has another
+number in the data than in the model, the model would learn or be evaluated on wrong labels.
 
 Callers: `in_memory.py` stores the names, `parquet.py` reads them.
 """

@@ -46,12 +46,12 @@ class ColumnSummary:
         mean: Mean of the numbers, also of those within lists. None under the same condition as
             `minimum`.
         deviation: Standard deviation of the numbers. None under the same condition as `minimum`.
-        values: Distinct values (numbers, booleans or strings) with their counts, the most
-            frequent first; None if there are more than `MAX_DISTINCT`, or for other kinds.
+        values: Distinct values with their counts, the most frequent first. None if there are more
+            than `MAX_DISTINCT`, or if `kind` is not `number`, `boolean` or `text`.
         list_size: Number of values in every list of a column of lists; None if they differ.
-        distinct_rate: If there are more than `MAX_DISTINCT` distinct values: their number, divided
-            by the number of rows with a value; both are counted up to the batch of rows that
-            exceeded the limit. Else None.
+        distinct_rate: Number of distinct values per row with a value; near 1 for identifiers. It
+            is only computed for columns with more than `MAX_DISTINCT` distinct values, from the
+            rows up to the batch that exceeded this limit; else None.
         missing_at: Place of the first row without a value, such as "a.csv, record 3", for errors;
             empty if there is none, or if its place is unknown.
     """
@@ -77,13 +77,16 @@ class ColumnSummary:
 
     @property
     def is_wide(self) -> bool:
-        """Whether the column has integers too large for float64 to represent exactly."""
+        """Whether the column has integers of 2**53 or more, for which float64 is not exact.
+
+        Different ones may become equal when they are converted to float64.
+        """
         greatest = max(abs(self.minimum or 0), abs(self.maximum or 0))
         return is_whole(self.type) and greatest >= MAX_EXACT
 
     @property
     def is_constant(self) -> bool:
-        """Whether all values of the column that are present are the same."""
+        """Whether all rows with a value have the same one: a model can learn nothing from it."""
         if self.values is not None:
             return len(self.values) == 1
         # Numbers without `values` have many distinct ones, even if float64 rounds them to one.
@@ -219,7 +222,10 @@ class Summarizer:
 
 
 def is_whole(type_: str) -> bool:
-    """Return whether an Arrow type, given as a string, is an integer type or a list of integers."""
+    """Return whether a type has only integers: `int64`, `list<item: int32>`.
+
+    The type is the string form of an Arrow type, as in `ColumnSummary.type`.
+    """
     return _WHOLE.search(type_) is not None
 
 

@@ -36,7 +36,8 @@ _GZIP_TIME = slice(4, 8)
 def content_marks(uris: Sequence[str]) -> list[str]:
     """Return a mark for each file, such as "1834-9f0c...", to detect later that it has changed.
 
-    For more than `MAX_FILES` files, a single mark is returned, a hash of their sizes only.
+    For more than `MAX_FILES` files, the result is a single mark for all of them: a hash of their
+    sizes.
 
     Args:
         uris: Files in reading order. One that cannot be read, or is not a file (data in memory),
@@ -82,11 +83,11 @@ def _mark(file: StoredFile | None, budget: int) -> str:
 
 
 def _blocks(file: StoredFile, budget: int) -> list[bytes]:
-    """Return the bytes of a file to hash: all, or evenly spread blocks of a large file.
+    """Return the bytes of a file to hash: all of them, or evenly spread blocks of a large file.
 
     Args:
         file: The file.
-        budget: Maximum number of bytes to read.
+        budget: Maximum number of bytes to read; a larger file is hashed in blocks.
     """
     size = file.size_bytes
     if size <= budget:

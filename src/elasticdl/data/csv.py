@@ -83,8 +83,8 @@ class CSVSource:
             when the source is opened.
 
     Raises:
-        SchemaError: A file has no header, a quote is not closed, or the delimiter cannot be
-            determined.
+        SchemaError: A file is empty, its delimiter or its header cannot be determined, two columns
+            have the same name, or a quote is not closed.
         CorruptDataError: The index is invalid.
         DataError: A file cannot be read.
     """
@@ -322,7 +322,7 @@ class CSVSource:
 
 
 class _ThreadCache(threading.local):
-    """The block that this thread read last, so that the next range need not read it again."""
+    """The block that this thread read last, kept because the next range often starts in it."""
 
     def __init__(self) -> None:
         self.key: tuple[int, int, Schema | None] | None = None
@@ -354,8 +354,12 @@ def _units_of(rows: CSVIndex, at_once: int) -> list[tuple[int, int]]:
 def _types_of(schema: Schema, header: Sequence[str]) -> _Types:
     """Return the columns to read for a schema, each with the Arrow type of its cells.
 
-    If a field of the schema is missing, all columns are returned: the error about the missing
-    field can then name them.
+    These are all columns of the file if a field of the schema is not among them: the error about
+    this field, which is raised when the rows are decoded, can then list the existing columns.
+
+    Args:
+        schema: The fields to read.
+        header: Names of the columns of the file.
     """
     parts = {field: columns_of(field, header) for field in schema.fields}
     types = {name: _type_of(field) for field, names in parts.items() for name in names}

@@ -63,7 +63,8 @@ def read_blocks(
         file: The file.
         index: Its index.
         blocks: The first block, and one past the last.
-        types: Column -> type. An integer column may come back as float64, for cells such as 3.0.
+        types: Column -> type. If an integer column has cells such as 3.0, the returned table has
+            float64 values in it.
         is_declared: Whether the user declared the types in `data_schema()`, for errors.
 
     Raises:
@@ -95,9 +96,10 @@ def read_blocks(
 
 
 def _with_nulls(table: pa.Table) -> pa.Table:
-    """Return the table with nulls in place of empty cells, in columns of type `MAY_BE_EMPTY`.
+    """Return the table with nulls in place of empty cells, where an empty cell is a missing value.
 
-    These are the string columns in which an empty cell is a missing value.
+    That is so in string columns of the type `MAY_BE_EMPTY`. In columns of the type `binary`, an
+    empty cell is an empty string.
     """
     for at, field in enumerate(table.schema):
         if field.type == MAY_BE_EMPTY:
@@ -112,14 +114,18 @@ def _boolean_column(
 ) -> str | None:
     """Return the name of the float column in which pyarrow rejected the cell `true` or `false`.
 
-    `read_blocks` then reads this column again, as booleans. Returns None if the error has another
-    cause.
+    These words are valid in a column of numbers. `read_blocks` reads the column again as booleans,
+    and converts these to numbers.
 
     Args:
         error: The error that pyarrow raised.
         index: Index of the file.
-        types: Column -> type with which the file was read.
-        known: Columns that are already known to have such cells.
+        types: Column -> type, before such columns were changed to booleans.
+        known: Columns that are read as booleans already: an error about one of them has another
+            cause.
+
+    Returns:
+        Name of the column; None if the error has another cause.
     """
     cell = _CELL.search(str(error))
     if cell is None or cell[3].strip().lower() not in ("true", "false"):

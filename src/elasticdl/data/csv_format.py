@@ -168,7 +168,7 @@ def _rows(text: str, delimiter: str) -> Iterator[list[str]]:
 
 
 def _table(text: str, delimiter: str, *, is_whole: bool) -> list[list[str]]:
-    """Split the first rows of a file into cells.
+    """Split the first rows of a file into cells, to compare the possible delimiters.
 
     Args:
         text: The start of the file.

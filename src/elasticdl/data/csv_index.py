@@ -123,12 +123,13 @@ def index_rows(
 
     Args:
         file: The file.
-        block_bytes: Minimum size of a block, except the last: it ends with the row that reaches it.
+        block_bytes: Minimum size of a block. A block ends with the row that reaches this size; only
+            the last block, and a first row without a header, may be smaller.
         read_bytes: Number of bytes read at a time.
 
     Raises:
-        SchemaError: There is no header, a quote is not closed, or the delimiter cannot be
-            determined.
+        SchemaError: The file is empty, its delimiter or its header cannot be determined, two
+            columns have the same name, or a quote is not closed.
         CorruptDataError: A row is longer than `MAX_ROW_BYTES`.
     """
     head = file.read(0, HEAD_BYTES)
@@ -203,11 +204,11 @@ def read_header(file: CSVFile, first_row_at: int, csv_format: CSVFormat) -> tupl
 
     Args:
         file: The file.
-        first_row_at: Byte offset of the first row, before which the header ends.
-        csv_format: Its format; it has a header.
+        first_row_at: Byte offset of the first row; the header is all text before it.
+        csv_format: Its format; the file has a header.
 
     Raises:
-        SchemaError: The line does not contain names.
+        SchemaError: The line cannot be parsed, or has the same name twice.
     """
     return _header(file, file.read(csv_format.mark_bytes, first_row_at), csv_format)
 
@@ -331,8 +332,8 @@ class _Scanner:
     def _real_quotes(self, array: Array) -> Array:
         """Return the positions, in a chunk of code units, of the quotes that open or close a field.
 
-        Other quotes are content, such as that in `5" disk`. The last character is stored, to decide
-        about a quote at the start of the next chunk.
+        Other quotes are content, such as that in `5" disk`. This method also stores the last
+        character of the chunk: it decides about a quote at the start of the next chunk.
         """
         quotes = np.flatnonzero(array == _QUOTE)
         before = array[quotes - 1]
@@ -350,7 +351,8 @@ class _Scanner:
     def _opens(self, before: Array) -> Array:
         """Return, for each character of an array, whether a quote after it may open a field.
 
-        These characters are the delimiter, line ends and quotes.
+        That is so for delimiters and line ends, and for quotes: the second quote of an escaped
+        pair counts as one that opens the field again.
         """
         return np.isin(before, self._before_a_field)
 
@@ -358,7 +360,7 @@ class _Scanner:
 def _without_stray(
     quotes: list[int], before: list[int], opens: list[bool], inside: bool
 ) -> Iterator[int]:
-    """Yield the positions of the quotes that open or close a field; quotes in content are skipped.
+    """Yield the positions of the quotes that open or close a field; skip stray ones in content.
 
     Args:
         quotes: Positions of all quotes, ascending.

@@ -44,7 +44,7 @@ _MAX_CLASSES = 20
 
 
 def arrow_types(files: Sequence[tuple[CSVFile, CSVIndex]]) -> dict[str, pa.DataType]:
-    """Return for each column a type that fits its cells in all files; binary for text.
+    """Return for each column a type that fits its cells in all files; columns of text are `binary`.
 
     Raises:
         SchemaError: The files have different columns.
@@ -92,7 +92,7 @@ def _warn_of(name: str, odd: OddValue) -> None:
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Return a column type for cells of both types; binary (text) if no other can hold both."""
+    """Return a type for a column with cells of two types; `binary` (text) if no other fits both."""
     kinds = {one, other} - {pa.null()}
     if not kinds:
         return pa.null()

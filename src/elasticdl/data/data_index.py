@@ -135,7 +135,7 @@ def infer_types(source: object) -> None:
 def entries_by_index(
     uris: Sequence[str], index: DataIndex | None, open_one: Callable[[str], FileEntry]
 ) -> list[FileEntry]:
-    """Return an index entry for each file; read files only if not in the index.
+    """Return an index entry for each file; only files that are not in the index are read.
 
     Args:
         uris: Files in reading order.
@@ -161,7 +161,7 @@ def open_by_index(
     unpack: Callable[[FileEntry], Layout],
     open_one: Callable[[str], Layout],
 ) -> list[Layout]:
-    """Return the layout (positions of records) of each file; read files only if not in the index.
+    """Return the layout (positions of records) of each file; read only files not in the index.
 
     Args:
         uris: Files in reading order.
@@ -193,7 +193,7 @@ def bad_entry(entry: FileEntry, found: str) -> CorruptDataError:
 
     Args:
         entry: The entry.
-        found: What the entry or the file has instead of the expected records, for the message.
+        found: What is in the entry or the file instead of valid positions of records, in words.
     """
     expected = f"{entry.num_records} records in {entry.size_bytes} bytes"
     return CorruptDataError(f"The index of {entry.uri}", 0, expected, found)

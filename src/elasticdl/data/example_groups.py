@@ -105,7 +105,14 @@ class ExampleGroup(Protocol):
     def raw(self, name: str, num_bytes: int) -> Array | None:
         """Return the values of a bytes field as a uint8 array `[rows, num_bytes]`.
 
-        Returns None unless every record has exactly one value of that length.
+        For fields whose numbers are stored as raw bytes (see `stored_field.py`).
+
+        Args:
+            name: Name of the field.
+            num_bytes: Expected size of each value.
+
+        Returns:
+            The array; None unless every record has exactly one value of that size.
         """
         ...
 
@@ -213,9 +220,9 @@ def _not_an_example(record: bytes, where: str) -> str:
 
 
 class _Uniform:
-    """A group of records whose values are at the same byte positions.
+    """A group of records of equal length whose values are at the same byte positions.
 
-    The values of a field in all records are one slice of a 2-D array.
+    The records are the rows of a 2-D array, so the values of a field in all records are one slice.
     """
 
     may_lack_fields = True
@@ -330,7 +337,10 @@ def _counts(counts: list[int]) -> int | Array:
 
 
 def _complete_varints(payload: Array) -> Array:
-    """Check for each row of a uint8 array whether its bytes are a sequence of complete varints.
+    """Return for each row of a uint8 array whether its bytes are a sequence of complete varints.
+
+    Varints differ in size, so a payload may have the size of a valid one and still end within a
+    number.
 
     Returns:
         bool [rows, 1].

@@ -311,7 +311,9 @@ class ExpectedLayout:
 
 
 def _payload_header(name: str, kind: Kind, num_bytes: int) -> bytes | None:
-    """Return the bytes that precede the payload in an entry of a known size.
+    """Return the bytes that precede the payload in an entry, computed from the entry's size.
+
+    `ExpectedLayout` compares them with a record, instead of decoding its lengths one by one.
 
     Args:
         name: Name of the field.
@@ -319,7 +321,7 @@ def _payload_header(name: str, kind: Kind, num_bytes: int) -> bytes | None:
         num_bytes: Size of the entry, without its own tag and length.
 
     Returns:
-        The bytes; None if no payload makes an entry of this size.
+        The bytes; None if an entry with such a field cannot have this size.
     """
     key = _delimited(FIRST, name.encode())
     feature = _body_bytes(num_bytes - len(key))
@@ -348,7 +350,7 @@ def _body_bytes(num_bytes: int) -> int | None:
 
 
 def is_whole_varints(payload: bytes) -> bool:
-    """Return whether bytes are a sequence of varints, none too long or truncated."""
+    """Return whether bytes are a sequence of complete varints of at most ten bytes each."""
     if payload[-1:] >= b"\x80":
         return False
     return len(payload) <= LONGEST_VARINT or not _TOO_LONG.search(payload)

@@ -175,7 +175,9 @@ class Field:
         return field
 
     def values(self, value: Any, where: str) -> Array:
-        """Convert a value to an array of the field's dtype and number of values.
+        """Convert a value of one record to an array of the field's shape and dtype.
+
+        Only the array of a single value may have another shape, such as [1] instead of [].
 
         Args:
             value: An array of the field's shape, or a value that numpy converts to one; for a
@@ -312,11 +314,10 @@ def digits(array: Array) -> Array:
 
 
 def first_changed(array: Array, dtype: np.dtype[Any]) -> int | None:
-    """Return the index (in row order) of the first number that `dtype` would change.
+    """Return the index (in row order) of the first number that converting to `dtype` would change.
 
-    Returns None if it would change no number.
-
-    Rounding from one floating dtype to a shorter one is not a change; becoming infinite is.
+    Rounding from one floating dtype to a shorter one is not a change; becoming infinite is. The
+    result is None if no number would change.
     """
     # numpy considers casting 64-bit integers to float64 safe, although it rounds them.
     rounds = array.dtype.kind in "iu" and array.dtype.itemsize == dtype.itemsize

@@ -65,9 +65,9 @@ def find_any_files(names: str) -> list[str]:
 
 
 def find_folders(data: str) -> set[str]:
-    """Return the URIs of the folders that match some paths, URIs and patterns.
+    """Return the URIs of those folders that the user named: as paths, as URIs or by patterns.
 
-    Folders inside of a matching folder are not included.
+    The subfolders of these are the classes of images. They are not included in the result.
 
     Args:
         data: Names of files, folders or patterns, separated by commas.
@@ -99,7 +99,7 @@ def exists(uri: str) -> bool:
 
 
 def some(names: Sequence[str]) -> str:
-    """Return the first few names, and the number of the others.
+    """Return the first few names, and the number of the others, for a message.
 
     Example:
         >>> some(["a", "b", "c", "d", "e", "f", "g"])

@@ -54,13 +54,14 @@ class Place(Protocol):
 
 
 class Tree(NamedTuple):
-    """What `images_of_folder` found in the subfolders of a folder: images, and other files.
+    """Content of the class folders in a folder: images, and other files for error messages.
 
     Attributes:
-        images: Images, at any depth.
-        classes: Path of each subfolder -> number of images in it, at any depth.
+        images: Paths of the images, at any depth.
+        classes: Path of each class folder -> number of images in it, at any depth.
         unread: Paths of images in formats that ElasticDL does not read.
-        other: Path of one file that is not an image; None if there is none.
+        other: Path of one file that is not an image in any format; None if there is none. It shows
+            that the folder is perhaps not meant to be one of images.
     """
 
     images: list[str]
@@ -78,7 +79,7 @@ def is_image(path: str) -> bool:
 def images_of_folder(
     place: Place, folder: str, files: Sequence[str], folders: Sequence[str]
 ) -> tuple[list[str], Tree]:
-    """Return the images in a folder, and the content of its subfolders for error messages.
+    """Return the images of a folder: those directly in it, or else those in its class folders.
 
     Args:
         place: The file system.
@@ -87,7 +88,8 @@ def images_of_folder(
         folders: Folders directly in it.
 
     Returns:
-        The images, an empty list if there are none; and the content of the subfolders.
+        The images, an empty list if there are none; and the content of the class folders, from
+        which the caller makes error messages.
 
     Raises:
         DataError: Images are beside class folders, a class folder has no image, a folder is a
@@ -172,7 +174,8 @@ def _first_below(folder: str, named: set[str]) -> str | None:
 def _walk(place: Place, folder: str, folders: Sequence[str]) -> Tree:
     """Find the images in class folders at any depth; folders of one level are listed in parallel.
 
-    If the first folders have no image, the search ends: the folder may be a whole disk.
+    If `_MAX_FOLDERS_WITHOUT` folders have no image, the search ends: it may have been started on a
+    whole disk.
 
     Args:
         place: The file system.

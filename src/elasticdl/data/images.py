@@ -124,15 +124,16 @@ class ImageSource:
     def numbered_by(self, classes: Sequence[str]) -> ImageSource:
         """Return the same images, labelled as a trained model numbers the classes.
 
-        The label of an image becomes the position of its class in `classes`.
+        The label of an image becomes the position of its class in `classes`. Labels do not change
+        if the names are only descriptions: there are as many names as class folders, but no folder
+        has one of them ("zero", "one" for the folders "0", "1"). They then belong to the folders in
+        sorted order.
 
         Args:
-            classes: Names of the classes, in the order of their labels from 0. If the list has one
-                name per class folder and none is the name of a folder, the names describe the
-                folders in sorted order, and the labels do not change.
+            classes: Names of the model's classes, in the order of their labels from 0.
 
         Raises:
-            DataError: A class is not in the list.
+            DataError: The class of an image is not in the list.
         """
         if not self._classes:
             return self
@@ -153,17 +154,18 @@ class ImageSource:
         return self._with_classes(classes)
 
     def without_classes(self, reason: str) -> ImageSource:
-        """Return the same images without labels.
+        """Return the same images without labels, to predict for classes that the model lacks.
 
         Args:
-            reason: Why they have no labels; stored as `why_no_label`, for an error message.
+            reason: Why they have no labels; stored as `why_no_label`, for the error if the user
+                asks for the labels.
         """
         other = self._with_classes(())
         other.why_no_label = reason
         return other
 
     def check_classified(self, schema: Schema, option: str = "--data") -> None:
-        """Check that each image has a class, if the schema has a label.
+        """Check before an evaluation that each image has a class, if the schema has a label.
 
         Args:
             schema: The schema.
@@ -263,10 +265,12 @@ class ImageSource:
         return Units(np.ones(self.num_records, np.int64), memory_bytes, remote)
 
     def decoded_bytes(self) -> int:
-        """Estimate the memory of a decoded image at its own size; see `units.HasDecodedSize`.
+        """Return the estimated memory of a decoded image at its own size, in bytes.
+
+        It is computed from the sizes in the headers of some images; see `units.HasDecodedSize`.
 
         Raises:
-            CorruptDataError: One of the images whose headers are sampled is damaged.
+            CorruptDataError: One of these headers is damaged.
         """
         units = [self.read_unit(number, None) for number in sample(self.num_records)]
         sizes = [math.prod(image_size(unit.data, unit.uri)) for unit in units]

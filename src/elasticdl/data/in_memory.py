@@ -223,7 +223,7 @@ def _arrow_rows(data: Any) -> ArrowRows:
 
 
 def has_columns(data: Any) -> bool:
-    """Return whether data is a table: a DataFrame, an Arrow table or the like."""
+    """Return whether data is a table with named columns: a DataFrame, an Arrow table etc."""
     return table_of(data) is not None or kinds_of(data)[0] == "datasets"
 
 

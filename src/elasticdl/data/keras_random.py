@@ -3,9 +3,9 @@
 Everything in Keras that draws random numbers, such as `keras.random.normal` or a `RandomFlip`
 layer, takes its seeds from a `SeedGenerator`. That generator belongs to a layer, to the user's
 model file or to the thread, and its state advances from batch to batch. No checkpoint contains this
-state, and a model may use the same layer in another thread. So in the thread that prepares batches,
-and only there, a substitute replaces each generator. Each batch or pipeline has its own
-substitutes.
+state, so a batch that is made again after a restart would have other random numbers. A model may
+also use the same layer in another thread. So in the thread that prepares batches, and only there, a
+substitute replaces each generator. Each batch or pipeline has its own substitutes.
 
 Callers: `engines/randomness.py` and `training/framework_settings.py`, where Keras is loaded anyway.
 """
@@ -96,9 +96,10 @@ def _install() -> None:
 
 
 def random_state() -> Any:
-    """Return this thread's global Keras seed, its global `SeedGenerator`, and that one's state.
+    """Return what determines Keras's random numbers in this thread, to restore it later.
 
-    `set_random_state` restores all three.
+    Returns:
+        For `set_random_state`: the global seed, the global `SeedGenerator`, and its state.
     """
     generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
     count = generator and keras.ops.convert_to_numpy(generator.state)

@@ -171,9 +171,11 @@ def _has_twice(values: Sequence[Any]) -> bool:
 
 
 def _read_from(dataset: Any) -> Any:
-    """Return the data set that a `tf.data` pipeline reads before its last steps.
+    """Return the data set from which the last steps of a `tf.data` pipeline take their elements.
 
-    Only steps such as `map`, `prefetch` and `cache`, which use every element, are skipped.
+    Only steps that keep the number and the order of the elements are skipped: `map`, `prefetch`,
+    `cache` and the like. If two pipelines read the same data set in this way, they have the same
+    examples.
     """
     while any(word in type(dataset).__name__ for word in (*_UNCHANGED, "Map")):
         (dataset,) = dataset._inputs()  # noqa: SLF001 - as in `_steps`
@@ -228,7 +230,7 @@ def _element(element: Any) -> dict[str, Any]:
 
 
 def is_array(value: Any) -> bool:
-    """Return whether a value is an array or a tensor with at least one axis."""
+    """Return whether a value is an array or a tensor with at least one axis, not a scalar."""
     return hasattr(value, "__array__") and bool(getattr(value, "ndim", 0))
 
 
@@ -379,7 +381,7 @@ def _batch_size(steps: Sequence[Any]) -> int | None:
 
 
 def _note_dropped(steps: Sequence[Any]) -> None:
-    """Warn if a pipeline that yields batches drops the last, smaller one.
+    """Warn if a pipeline that yields batches drops the last, smaller one, and so loses examples.
 
     Args:
         steps: The steps of the pipeline, the last one first.
@@ -410,6 +412,8 @@ def _note_dropped(steps: Sequence[Any]) -> None:
 
 def _repeats_its_order(step: Any) -> bool:
     """Return whether a `shuffle` step gives the same order in every epoch and every process.
+
+    Other data would be stored each time a job starts, and the job could not be resumed.
 
     Raises:
         UsageError: The order is the same in every epoch, but has no seed: another process would get

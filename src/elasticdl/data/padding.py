@@ -19,12 +19,13 @@ from elasticdl.data.batch import Batch, leaves, map_arrays
 
 @dataclass(frozen=True, eq=False)
 class PaddedParts:
-    """A batch and its two parts, at least one of which is padded to another length than the batch.
+    """A batch and its two parts, at least one of which is padded less than the batch.
 
     Attributes:
         whole: The batch.
-        parts: Its first examples and the rest.
-        of_labels: Whether the padding differs in labels or sample weights, not only in features.
+        parts: Its first examples, and the other ones.
+        of_labels: Whether also the labels or the sample weights of a part are padded to another
+            length. If not, only its features are.
     """
 
     whole: Batch
@@ -33,16 +34,19 @@ class PaddedParts:
 
 
 def padded_parts(batch: Batch, before: Batch | None = None) -> PaddedParts | None:
-    """Return a batch and its two parts, each padded by the user's input function.
+    """Split a batch in two, with each part padded by itself, to see whether padding has an effect.
+
+    The user's input function is called for the records of each part. The caller compares the
+    model's loss for the batch with that for the parts.
 
     Args:
         batch: The batch, whose `remake` makes the parts.
-        before: The previous batch. Only used if `batch` has a single example and so cannot be
-            divided: the two batches are then the parts of a larger one.
+        before: The previous batch. It is only used if `batch` has a single example and cannot be
+            split: the two batches are then the parts, and a batch of both is made.
 
     Returns:
-        The batch and its parts; None if the parts are padded to the same lengths as the batch, or
-        if they cannot be made.
+        The batch and its parts. None if there is nothing to compare: the parts are padded to the
+        same lengths as the batch, or they cannot be made.
     """
     if batch.remake is None:
         return None
@@ -84,12 +88,18 @@ def arrays_of(batch: Batch) -> list[np.ndarray[Any, Any]]:
 
 
 def lengths_of(batch: Batch) -> list[tuple[int, ...]]:
-    """Return the shape of each array of a batch, without the axis of the examples."""
+    """Return the shape of each array of a batch, without the axis of the examples.
+
+    The shapes of batches differ if each batch is padded to its longest record.
+    """
     return [array.shape[1:] for array in arrays_of(batch)]
 
 
 def is_same(batch: Batch, parts: Sequence[Batch]) -> bool:
-    """Return whether the parts, concatenated, equal the batch, apart from padding."""
+    """Return whether a batch has the same values as its parts together, apart from padding.
+
+    If not, the input function is random, or makes examples that depend on other records.
+    """
     whole, *others = (arrays_of(each) for each in (batch, *parts))
     if any(len(arrays) != len(whole) for arrays in others):
         return False
@@ -97,7 +107,13 @@ def is_same(batch: Batch, parts: Sequence[Batch]) -> bool:
 
 
 def _cut(whole: Batch, rows: slice, like: Batch) -> Batch:
-    """Return rows of `whole` with less padding: each array is cut to its shape in `like`."""
+    """Return examples of `whole` with less padding: each array is cut to its shape in `like`.
+
+    Args:
+        whole: The batch.
+        rows: Positions of the examples in the batch.
+        like: A batch of the same examples, padded by themselves.
+    """
     shapes = iter(arrays_of(like))
 
     def cut(array: Any) -> Any:

@@ -169,8 +169,8 @@ class _StepChecker:
 
         Args:
             dataset: A dataset that reads the records.
-            unbatched: Number of `unbatch()` steps after `dataset` that undo a batching step which
-                has not been visited yet.
+            unbatched: Number of later `unbatch()` steps whose `batch()` step is `dataset` or an
+                earlier step. A `batch()` step is only a problem if no such step undoes it.
         """
         if dataset is self._records:
             return
@@ -210,6 +210,9 @@ def _inputs(dataset: Any) -> list[Any]:
 
 
 def _value(dataset: Any, attribute: str) -> Any:
-    """Return the value of a dataset's attribute; None if missing or not an eager tensor."""
+    """Return the value of a dataset's attribute, such as the count of a `take` step.
+
+    Returns None if there is no such attribute, or if its value is only known in a graph.
+    """
     tensor: Any = getattr(dataset, attribute, None)
     return tensor.numpy() if hasattr(tensor, "numpy") else None

@@ -424,7 +424,10 @@ def _start(load: Load, settings: Settings, output: str, counter: Any, stop: Any)
 
 
 def _end_with_parent() -> None:
-    """Wait until the parent process has ended, even if it was killed, then end this process."""
+    """Wait until the parent process has ended, even if it was killed, then end this process.
+
+    It runs in a thread of each worker process, which would otherwise remain.
+    """
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

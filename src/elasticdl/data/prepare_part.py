@@ -63,8 +63,9 @@ class PartPreparation:
         function: `prepare_data_for_a_single_file`.
         schema: Schema of a record.
         where: File and line of the function, for messages.
-        model: Identifies its model file, independent of the file's content.
-        code: Hash of that file.
+        model: The zoo and the name of the model file, as the user wrote them. They identify the
+            file, whatever its content.
+        code: Hash of the files with the user's code, to detect that it has changed.
     """
 
     function: Callable[..., Any]

@@ -60,7 +60,8 @@ class Settings:
 
     Attributes:
         schema_json: The data schema.
-        model: Identifies the model file of the user's function, independent of its content.
+        model: The zoo and the name of the model file with the user's function, as the user wrote
+            them. They identify the file, whatever its content.
         records_per_file: Maximum number of records in a file.
         shuffle: Whether files, and records within a part, are put in random order.
         seed: Determines that order.
@@ -111,9 +112,10 @@ class PlanEntry:
 def plan_parts(inputs: Sequence[Input], settings: Settings) -> list[PlanPart]:
     """Divide some input files into parts.
 
-    There are enough parts to keep many processes busy, however few files there are; and a part has
-    no more files than a record file has records, because most input files are one record each.
-    The same inputs and settings give the same parts.
+    Two limits determine the size of a part. There are about `_MIN_PARTS` parts or more, so that
+    many processes have work. A part has at most `records_per_file` input files: most input files
+    give one record each, and such a part then gives one record file. The same inputs and settings
+    give the same parts.
 
     Args:
         inputs: The files, sorted.

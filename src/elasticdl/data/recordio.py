@@ -1,8 +1,8 @@
 """RecordIO files: records in checksummed chunks, read by number and written atomically.
 
 A file is a sequence of chunks and nothing else; an empty file has no record. `recordio_chunk.py`
-reads and writes a chunk. Files of both Go writers and of `pyrecordio` can be read, and they can
-read ours.
+reads and writes a chunk. Other programs for this format exist: two packages in Go, and `pyrecordio`
+in Python. They can read the files that are written here, and their files can be read.
 
 Which damage is detected, and when:
 
@@ -249,7 +249,11 @@ class RecordIOSource:
 
 
 class _ThreadCache(threading.local):
-    """The chunk that this thread read last, and its readers: one for ranges, one for units."""
+    """The chunk that this thread read last, and two chunk readers of this thread.
+
+    `reader` reads for ranges of records, `unit_reader` for units. Each reader reuses its memory, so
+    that reading a unit must not overwrite the chunk of a range.
+    """
 
     def __init__(self) -> None:
         self.reader = ChunkReader()
@@ -288,8 +292,8 @@ def _open(uri: str) -> FileEntry:
 class Writer(AtomicWriter):
     """Writes a RecordIO file, which appears as a whole when it is closed.
 
-    A chunk ends before the record that would make it larger than `max_chunk_bytes` (lengths
-    not counted), as in the Go writers; a record larger than that gets a separate chunk.
+    As in Go packages for this format, a chunk ends before the record that would make it larger than
+    `max_chunk_bytes` (without the lengths of records). A larger record gets a separate chunk.
 
     Used in a `with` statement: an exception in its body leaves no file.
 

@@ -174,8 +174,9 @@ def parse_header(file: StoredFile, offset: int, data: bytes) -> Chunk:
 class ChunkReader:
     """Reads chunks one after the other, each into the memory of the previous one.
 
-    Chunks of 32 MiB, which the Go writers make, would otherwise take more time for fresh memory
-    than for reading and decompressing. For one thread; a chunk is valid until the next is read.
+    For large chunks, such as those of 32 MiB that Go packages write, allocating new memory would
+    take more time than reading and decompressing. A chunk is valid until the next one is read. A
+    reader may only be used by one thread.
     """
 
     def __init__(self) -> None:
@@ -227,11 +228,13 @@ class ChunkReader:
         return DecodedChunk(file, chunk, plain, 0, end)
 
     def exchange(self, memory: _Memory, spare: mmap.mmap | None) -> None:
-        """Stop reusing the memory of the chunk read last, so that its records stay valid.
+        """Give the memory of the chunk read last to the caller, so that its records stay valid.
+
+        Otherwise, the next chunk would overwrite them.
 
         Args:
-            memory: Memory of that chunk; from now on it belongs to the caller.
-            spare: Memory for the next chunk in its place. None: allocate it when needed.
+            memory: Memory of that chunk.
+            spare: Other memory, into which the next chunk may be read. None: allocate it then.
         """
         if memory is self._stored:
             self._stored = spare or _NO_MEMORY
@@ -406,8 +409,9 @@ class DecodedChunk:
 def _common_length(memory: _Memory, base: int, end: int, num_records: int) -> int | None:
     """Return the length of every record if it is the same for all of them, else None.
 
-    Images of one size are the common case; comparing all lengths as one array is a hundred
-    times faster than walking from one to the next.
+    That is common, as for images of one size. The lengths are then at regular distances in the
+    payload, and comparing them as one array is a hundred times faster than walking from one to the
+    next.
 
     Args:
         memory: Contains the payload after decompression.

@@ -213,7 +213,10 @@ def _digits(random: np.random.Generator) -> tuple[Columns, Columns]:
 
 
 def _stretched(images: Array, side: int) -> Array:
-    """Resize square images `[n, s, s]` to `[n, side, side]` by linear interpolation."""
+    """Enlarge square images `[n, s, s]` to `[n, side, side]` by linear interpolation.
+
+    The images of digits in scikit-learn have 8 by 8 pixels; models for MNIST need 28 by 28.
+    """
     old = images.shape[1]
     # Positions of the centers of the new pixels among those of the old ones.
     places = np.clip((np.arange(side) + 0.5) * old / side - 0.5, 0, old - 1)

@@ -51,8 +51,9 @@ class NoValueError(SchemaError):
     """A row of a table has no value in a column that must have one.
 
     Args:
-        message: The error message.
-        problem: The beginning of `message`, which names the row and the column, without advice.
+        message: The error message, which ends with advice.
+        problem: The message without its advice. A caller that knows more about the data, such as
+            that a trained model does not need the column, gives other advice.
         column: Name of the column.
     """
 
@@ -198,7 +199,9 @@ class Schema:
         where: Callable[[int], str],
         optional: frozenset[str] = frozenset(),
     ) -> list[dict[str, Array]]:
-        """Decode records that are already grouped by structure (`example_groups.groups`).
+        """Decode records that are already in groups which are decoded as arrays.
+
+        `decode_batch` makes such groups of serialized examples. A table is a group by itself.
 
         Args:
             groups: Groups that contain each record once.

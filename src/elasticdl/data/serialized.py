@@ -1,7 +1,7 @@
 """Arranges serialized records of equal length as the rows of one array, to decode them together.
 
-Records in one 2-D array are decoded together, which is faster. How they are copied there depends on
-their storage: `Listed` copies them from a list, `bytes_unit.py` directly from the units of a
+That is faster than decoding one record after the other. How records are copied to the array depends
+on their storage: `Listed` copies them from a list, `bytes_unit.py` directly from the units of a
 source, without a `bytes` object for each.
 
 Callers: `example_groups.py`, `bytes_unit.py`.

@@ -65,8 +65,9 @@ class FileSnapshot:
         num_training: Number of rows to train on.
         num_validation: Number of rows that are held out.
         columns: Summary of each column, over all rows.
-        held_out_summary: Summary, over the held-out rows only, of the column that was passed to
-            `write_snapshot` as `held_column`; None if that was None.
+        held_out_summary: Summary of one column, `held_column` of `write_snapshot`, over the held-out
+            rows only. If it is the label, it shows which classes have no held-out row. None if
+            `held_column` was None.
     """
 
     folder: str
@@ -115,13 +116,12 @@ def write_snapshot(
         batches: The rows.
         folder: URI of a folder; an incomplete snapshot in it is replaced.
         held_out: Share of the rows to hold out, chosen by a hash of each row.
-        validation: Separate validation rows with the same columns, for callers that hold out none
-            of `batches`.
+        validation: Rows of a separate validation query, with the same columns; they are stored as
+            the held-out rows. Pass them only if `held_out` is 0.
         on_rows: Called with the number of rows so far, after each batch.
         purpose: What the rows are for, worded to follow "The SELECT returned no rows to" in an
             error message.
-        held_column: Name of a column to summarise over the held-out rows only, in addition to the
-            summaries over all rows; None for no such summary.
+        held_column: Name of a column, such as the label, for `FileSnapshot.held_out_summary`.
 
     Raises:
         NoRowError: There are no rows.

@@ -121,7 +121,7 @@ class SplitNumbering(Numbering):
         return self._chosen(start, stop)[0]
 
     def span(self, start: int, stop: int) -> Ints:
-        """Convert record numbers `start` to `stop` of this side to numbers among all records.
+        """Convert record numbers `start` to `stop` (exclusive) of this side to those of all records.
 
         Raises:
             IndexError: The range is not within 0 .. `num_records`.
@@ -152,6 +152,8 @@ class SplitNumbering(Numbering):
 
     def num_before(self, borders: Ints) -> Ints:
         """Return, for each position among all records, how many earlier ones are on this side.
+
+        For positions at the ends of units, the differences are the sizes of the units on this side.
 
         Args:
             borders: The positions, int64, each in 0 .. the number of all records.

@@ -184,9 +184,9 @@ def _format(source: RecordSource) -> str | None:
 def _codes(
     source: RecordSource, field: str, num_parts: int, on_progress: Progress
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the class number of each record: records with equal values of a field are one class.
+    """Return the class number of each record, for parts with equal shares of each class.
 
-    Reads all records.
+    Records with equal values of the field are one class. All records are read.
 
     Args:
         source: The records.
@@ -209,7 +209,7 @@ def _codes(
 
 
 def _values(source: RecordSource, field: str) -> Iterator[list[Any]]:
-    """Yield the values of a field for all records in order, as lists for some records at a time.
+    """Yield lists of the values of a field in consecutive records, for all records in order.
 
     Raises:
         UsageError: A file has no such field, or a record has several values of it.
@@ -301,11 +301,13 @@ def _write_file(
 
 
 class _PartFiles:
-    """The files that the records of one input file are written to, opened at their first record.
+    """The files, one per part, that the records of one input file are written to.
+
+    A file is created when its first record is written.
 
     Args:
-        paths: The file in each part.
-        stack: Closes the files.
+        paths: Path of the file in each part.
+        stack: Exit stack of the caller, which closes the files at its end.
     """
 
     def __init__(self, paths: Sequence[Path], stack: contextlib.ExitStack) -> None:

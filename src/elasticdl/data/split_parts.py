@@ -121,9 +121,10 @@ def assigned_parts(
 
 
 def _turns(shares: Sequence[float]) -> PartNumbers:
-    """Return a sequence of part numbers to assign to records in turn.
+    """Return the numbers of the parts to which consecutive records are assigned.
 
-    Each part occurs in it as often as its share requires, spread evenly.
+    Each part occurs as often as its share requires, spread evenly: 0, 0, 0, 1, 0 ... for the shares
+    0.8 and 0.2. There are `_NUM_TURNS` numbers; the caller repeats them for further records.
 
     Args:
         shares: Share of each part; they add up to 1.

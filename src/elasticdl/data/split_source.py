@@ -194,15 +194,18 @@ def split_records(source: RecordSource, share: float) -> SplitRecords:
 
 
 def whole(source: RecordSource) -> RecordSource:
-    """Return the source that a split was made from, if `source` is one of its two sides.
+    """Return the source with all records, if `source` is one side of a validation split.
 
-    Any other source is returned unchanged.
+    Any other source is returned unchanged. Callers use it for what concerns the files as a whole,
+    such as the names of classes or whether the data has changed.
     """
     return source.source if isinstance(source, SplitSource) else source
 
 
 def runs_in_whole(source: RecordSource, start: int, stop: int) -> list[tuple[int, int]]:
     """Convert a range of records of one side of a split to ranges of the source of all records.
+
+    A report names each record by its file and its number there, which the second ones determine.
 
     Args:
         source: One side of a split. For any other source, the result is the given range alone.
@@ -247,7 +250,9 @@ class _Readers:
 
 
 def _pieces(reader: UnitReader, numbers: Ints) -> Iterator[Ints]:
-    """Split record numbers into pieces, each of which needs only a few units in memory.
+    """Split record numbers into pieces that are read one after the other.
+
+    Each piece needs only a few units in memory, however long the requested range is.
 
     Args:
         reader: Reader of the records.

@@ -43,8 +43,8 @@ def stored_values(field: Field, values: Array, where: str) -> Array | list[bytes
         where: The name of the field in an error message.
 
     Raises:
-        SchemaError: Only some strings are missing, or one in a field of varying length, which an
-            example cannot represent.
+        SchemaError: An example cannot represent the missing strings: either some but not all
+            strings of the field are missing, or the field is of varying length.
     """
     if field.dtype == STRING:
         num_missing = sum(value is None for value in values.ravel())

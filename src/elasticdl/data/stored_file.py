@@ -241,7 +241,8 @@ def open_stored(uri: str, *, fresh: bool = False) -> StoredFile:
 
     Args:
         uri: Its URI.
-        fresh: Request them from the storage, instead of using a cached listing of the folder.
+        fresh: Request them from the storage, to notice a change of the file. Otherwise, a listing
+            of the folder that fsspec has cached is used.
 
     Raises:
         NoDataError: The file does not exist.

@@ -390,7 +390,13 @@ class _TableGroup:
             )
 
     def _check_no_text(self, field: Field) -> None:
-        """Check that no column of a numeric field is text; bytes are accepted as raw numbers."""
+        """Check that no column of a numeric field has text.
+
+        Columns of bytes are accepted, because they may contain raw numbers.
+
+        Raises:
+            SchemaError: A column has text.
+        """
         for part in self._parts[field.name]:
             if kind_of(self._table.schema.field(part).type) != "text":
                 continue
@@ -417,7 +423,7 @@ class _TableGroup:
             )
 
     def _dtype(self, name: str) -> np.dtype[Any]:
-        """Return the dtype of the values that `column` returns for a field."""
+        """Return the dtype of a field's values: that in the schema, or the default for its columns."""
         kind = self.kinds[name]
         if kind == "bytes":
             return STRING
@@ -474,7 +480,10 @@ class _TableGroup:
         )
 
     def _numbers(self, name: str, field: Field | None, column: pa.Array, counts: Array) -> Array:
-        """Convert a column to numpy as its field requires: times to seconds, wide integers to text.
+        """Convert a column to numpy, in the way that its field requires.
+
+        Text of a time field becomes seconds. For a wide field (`Field.wide`), numbers become their
+        digits if it is a field of strings, else float64.
 
         Args:
             name: Name of the column.
@@ -534,6 +543,8 @@ def _is_number(text: Any) -> bool:
 
 def _one_a_row(column: example.ExampleColumn, num_rows: int) -> Array:
     """Return one value per row, with NaN or None for rows without a value.
+
+    The columns of a field can then be combined, although they lack values in different rows.
 
     Args:
         column: Values of the rows; each row has one or none.

@@ -100,7 +100,10 @@ def common_schema(schemas: Sequence[tuple[str, pa.Schema]]) -> pa.Schema:
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:
-    """Return a schema without metadata, and with plain types for dictionary-encoded columns."""
+    """Return a schema without metadata, in which dictionary-encoded columns have their values' type.
+
+    Files that differ only in these respects then have the same schema.
+    """
     return pa.schema(
         (
             field.name,

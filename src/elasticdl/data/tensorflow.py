@@ -65,7 +65,8 @@ def forget_kernels() -> None:
 def random_state() -> Any:
     """Return the state of TensorFlow's random ops that have no seed of their own.
 
-    `set_random_state` restores it.
+    It consists of the global seed and of the generator of further seeds. Code that runs user code
+    with other seeds passes it to `set_random_state` afterwards.
     """
     eager = context.context()
     # There is no generator before the first seed.
@@ -74,7 +75,7 @@ def random_state() -> Any:
 
 
 def set_random_state(state: Any) -> None:
-    """Restore the state that `random_state` returned; `(None, None)` makes random ops unseeded."""
+    """Restore the state that `random_state` returned; with `(None, None)`, there is no global seed."""
     eager = context.context()
     eager._seed, generator = state  # noqa: SLF001 - as `reseed`
     if generator is not None:

@@ -54,7 +54,7 @@ class UseGenerator(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Context manager in which PyTorch operations of this thread draw from a given generator.
 
     Args:
-        generator: The generator.
+        generator: Generator for random numbers on the CPU; its state advances with each draw.
     """
 
     def __init__(self, generator: torch.Generator) -> None:
@@ -121,7 +121,10 @@ def _redirect_functions() -> None:
 
 
 def _outside(function: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a function that seeds GPUs, so that it does nothing inside a `UseGenerator` block."""
+    """Wrap a function that seeds GPUs, so that it does nothing inside a `UseGenerator` block.
+
+    `torch.manual_seed` calls it; in the block, it would change the numbers that the model draws.
+    """
 
     @functools.wraps(function)
     def called(*args: Any, **named: Any) -> None:

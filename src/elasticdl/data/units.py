@@ -173,13 +173,15 @@ class UnitSource(Protocol):
 
 
 def decoded_bytes(source: RecordSource, schema: Schema | None) -> int:
-    """Estimate the memory of a decoded record, in bytes, without fields of varying length.
+    """Return the estimated memory of a decoded record, in bytes; 0 if it is not known.
+
+    Callers take the larger one of this number and of the size as stored. With a schema, the result
+    is the size of its fields, without those of varying length. Without one, it is what the source's
+    method `HasDecodedSize.decoded_bytes` returns, or 0 if the source lacks this method.
 
     Args:
         source: The records.
-        schema: Schema to decode them with. With None, the result is that of the source's method
-            `HasDecodedSize.decoded_bytes`; 0 if the source lacks it, because decoded records then
-            take about as much memory as stored ones.
+        schema: Schema to decode them with; None for none.
 
     Raises:
         DataError: The sample that an estimate is based on cannot be read.
@@ -193,6 +195,8 @@ def decoded_bytes(source: RecordSource, schema: Schema | None) -> int:
 def sample(count: int) -> list[int]:
     """Return the indices of a small, evenly spread sample of `count` items.
 
+    Readers estimate the memory of all units from such a sample of records or units.
+
     Example:
         >>> sample(2), sample(100)
         ([0, 1], [10, 30, 50, 70, 90])
@@ -202,7 +206,10 @@ def sample(count: int) -> list[int]:
 
 
 def unit_bytes(uris: Sequence[str]) -> int:
-    """Return the minimum size of a unit in bytes: larger if a file is remote."""
+    """Return the minimum size of a unit in bytes, for formats without units of their own.
+
+    It is larger if a file is remote, because each read then waits for a response.
+    """
     return REMOTE_UNIT_BYTES if is_remote(uris) else LOCAL_UNIT_BYTES
 
 

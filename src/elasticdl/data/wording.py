@@ -62,7 +62,8 @@ def record_range(first: int, last: int) -> str:
 def near_classes(classes: Iterable[Any]) -> str:
     """Return a warning that names classes which differ only by case or surrounding spaces.
 
-    The result is empty if no two classes do.
+    They are probably one class, written in different ways. The result is empty without such
+    classes.
 
     Example:
         >>> near_classes(["cat", "Cat ", "dog"])[:33]
@@ -92,7 +93,8 @@ def rename_or_add(missing: Sequence[str], present: Iterable[str], needed: Iterab
     Args:
         missing: Names of the fields that the data lacks.
         present: Names of the fields of the data.
-        needed: Names of all fields of the model, which the user must not be advised to rename.
+        needed: Names of all fields of the model. A field of the data with one of these names is not
+            suggested for renaming.
 
     Example:
         >>> rename_or_add(["label"], ["image", "lable"], ["image", "label"])
