@@ -27,7 +27,8 @@ def with_class_weights(batch: Batch, class_weight: Mapping[int, float], where: s
         where: The source of the batch and the weights, as the start of an error.
 
     Raises:
-        DefinitionError: The labels are not classes, or the weights are not numbers for classes.
+        DefinitionError: The labels are not classes, or one-hot labels do not have a class of
+            `class_weight`.
 
     Example:
         >>> from elasticdl.data.batch import Batch
@@ -82,9 +83,9 @@ def checked(class_weight: Any, where: str) -> Mapping[int, float]:
 
 
 def _classes(labels: Any, where: str) -> tuple[np.ndarray[Any, Any], int]:
-    """Return the class number of each example, and the number of classes.
+    """Return the class number of each example, and the number of classes; 0 if it is unknown.
 
-    The number of classes is known only if the labels are one-hot rows; else it is 0.
+    One-hot rows show the number of classes, class numbers do not.
 
     Args:
         labels: The labels of a batch.

@@ -63,7 +63,7 @@ def decode_groups_schemaless(batch: Iterable[ExampleGroup], num_records: int) ->
     """Decode, without a schema, records that `example_groups.groups` has grouped by structure.
 
     Args:
-        batch: Groups that contain each record once.
+        batch: Groups of records; each record is in one of them.
         num_records: Number of records in all groups.
 
     Returns:

@@ -94,7 +94,7 @@ class ExampleGroup(Protocol):
     def kinds(self) -> Mapping[str, Kind]:
         """Field name -> kind of its values: `bytes`, `float` or `int64`.
 
-        A field that is stored without a kind is absent.
+        A field that is stored without a list of values has no kind and is left out.
         """
         ...
 
@@ -127,8 +127,8 @@ def groups(
         where: Function (i) -> source of record i of the batch, for an error message.
 
     Yields:
-        Groups that contain each record of the batch once. Read a group before requesting the next
-        one: its memory may be reused.
+        Groups of records; each record of the batch is in one of them. Read a group before
+        requesting the next one: its memory may be reused.
 
     Raises:
         SchemaError: A record is not an example.

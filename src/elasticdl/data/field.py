@@ -281,7 +281,7 @@ class Field:
 
 
 def as_text(name: str) -> str:
-    """Return advice for a field of numbers whose column is text.
+    """Return advice to declare a field as text, because its column has text instead of numbers.
 
     It completes a sentence: 'give the field the dtype "string" in data_schema(), and turn ...'.
 

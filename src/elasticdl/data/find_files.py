@@ -222,7 +222,8 @@ def _data_of_folder(place: _Local | _Remote, folder: str, name: str) -> list[str
 def _is_visible(path: str, pattern: str) -> bool:
     """Return whether to read a path that a pattern matched.
 
-    Temporary files are not read. Hidden files are read only if the pattern itself names them.
+    Temporary files are not read. Hidden files, and files in hidden folders, are only read if the
+    pattern asks for hidden names, as `data/_part-*` does.
     """
     pattern_parts = PurePosixPath(pattern).parts
     num_fixed = len(_before_pattern(pattern_parts))

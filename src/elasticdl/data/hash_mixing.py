@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def mixed(values: Hashes) -> Hashes:
     """Mix 64-bit hashes: values that differ in one bit then differ in about half of all bits.
 
-    The finalizer of SplitMix64 (Steele et al., 2014, https://doi.org/10.1145/2714064.2660195).
+    So the hashes of similar inputs, such as consecutive record numbers, are spread evenly. This is
+    the finalizer of SplitMix64 (Steele et al., 2014, https://doi.org/10.1145/2714064.2660195).
     """
     with np.errstate(over="ignore"):
         values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -57,7 +57,9 @@ class IndexedFile(StoredFile):
             raise self._gone() from error
 
     def require_unchanged(self) -> None:
-        """Query the storage and check that the file has not changed since it was indexed.
+        """Check that the file has not changed since it was indexed, even if it was checked before.
+
+        The storage is queried each time.
 
         Raises:
             DataError: The file has changed, or cannot be checked.

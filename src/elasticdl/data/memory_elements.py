@@ -81,7 +81,8 @@ class Elements:
         batch_size: Size of the user's batches, if the elements were split from batches; else None.
         position_format: Phrase that says in an error where the code of the data set raised, such as
             "on item {} (counted from 0)"; `{}` is replaced by the number of elements read before.
-        data_set: The data set itself, if its items are numbered, as in PyTorch; else None.
+        data_set: The data set itself, if its items are numbered, as in PyTorch; else None. An error
+            about an item that changes names it.
     """
 
     read: Callable[[], Iterable[Any]]
@@ -96,7 +97,7 @@ class Elements:
         For this check, the first elements are read twice.
 
         Raises:
-            UsageError: The elements are random, or of another kind.
+            UsageError: The elements are random, or are neither dicts, pairs (x, y) nor x alone.
             UserCodeError: The code of the data set raised.
         """
         _check_same_again(lambda: _read(self.read(), self.position_format), self.data_set)
@@ -235,7 +236,7 @@ def is_array(value: Any) -> bool:
 
 
 def pair(x: Any, y: Any) -> dict[str, Any]:
-    """Return x and y as columns `x` and `y`; the entries of a dict become separate columns.
+    """Return x and y of an element as columns `x` and `y`; each entry of a dict is its own column.
 
     Raises:
         DataError: Both have a column of the same name.

@@ -107,9 +107,10 @@ def _note_levels(frame: Any) -> None:
 
 
 def _row_advice(data: Any) -> str | None:
-    """Return advice for a pandas Series that seems to be a row of a DataFrame.
+    """Return advice for a pandas Series that seems to be a row of a DataFrame: `df.iloc[[0]]`.
 
-    Such a Series has the names of columns as its index. The result is None for other objects.
+    Such a Series has strings, the names of columns, as its index. The result is None for other
+    objects.
     """
     labels = list(data.index) if type(data).__name__ == "Series" and hasattr(data, "index") else []
     if not labels or not all(isinstance(label, str) for label in labels):

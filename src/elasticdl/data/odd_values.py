@@ -113,10 +113,10 @@ class OddValues:
                 del self._num_odd[others], self._firsts[others]
 
     def found(self) -> OddValue | None:
-        """Return the first odd value of the column, and the number of odd values.
+        """Return the first odd value of the column with its place, and the number of odd values.
 
-        Returns None if no value is odd, if too many are odd to be mistakes, or if there are too few
-        values to tell.
+        Returns None if no value is odd, if too many values are odd to be mistakes, or if the column
+        has too few values to tell.
         """
         others = min(self._num_odd, key=self._num_odd.__getitem__, default=None)
         if others is None or not (count := self._num_odd[others]):

@@ -61,7 +61,7 @@ class FieldOverview:
         dtype: "float32", "int64", ..., "string" for text, "bytes", or for a column of a table the
             name of its type.
         shape: Its shape in words: `[28, 28]`, `[96 to 128, 128, 3]` or `1 to 5 values`.
-        values: The range of numbers, or the number of distinct strings.
+        values: The range of its numbers, or the number of its distinct strings, in words.
     """
 
     name: str
@@ -83,8 +83,8 @@ class Overview:
         layout: How records are laid out in the files, in words.
         fields: Fields of the records; empty if the records are not `tf.Example`s.
         num_looked_at: Number of records, from the first, on which `fields` is based.
-        records: The first records.
-        raw: The first records as they are stored, if they are not `tf.Example`s.
+        records: The first records, decoded; empty if they are not `tf.Example`s.
+        raw: The first records as they are stored, if they are not `tf.Example`s; else empty.
         label: Name of the field with the number of a record's class; empty if there is none.
         classes: Names of the classes, in the order of their numbers.
     """

@@ -89,8 +89,8 @@ class PreparedData:
         files: The record files, in order; names within the output.
         num_kept_parts: Parts (groups of input files) that were up to date and not prepared again.
         num_made_parts: Parts that were prepared in this run.
-        num_kept_of_other_code: Those of `num_kept_parts` that were prepared by an earlier version
-            of the user's file.
+        num_kept_of_other_code: Number of those kept parts that an earlier version of the user's
+            code prepared.
     """
 
     files: tuple[RecordFile, ...]
@@ -130,8 +130,9 @@ def prepare_data(
         output: The folder to write.
         num_processes: Number of processes; None means one per core.
         records_per_file: Maximum number of records in a file.
-        shuffle: Put the records in random order: the input files first, then the records of
-            each record file. Otherwise they are in the order of the files' names.
+        shuffle: Whether to shuffle twice: the order of the input files, which decides which of them
+            go into one record file, and the order of records in each record file. Otherwise,
+            records are in the order of the names of the input files.
         seed: Determines the order.
         compressor: Compressor of the record files: `none`, `snappy` or `gzip`.
         overwrite: Make all parts, including those that are up to date.

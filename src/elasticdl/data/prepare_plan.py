@@ -100,7 +100,7 @@ class PlanEntry:
 
     Attributes:
         digest: The part's digest when it was made.
-        code: Hash of the file with the user's function when it was made.
+        code: Hash of the files with the user's code when it was made.
         files: Its files, named relative to the output, and the number of records in each.
     """
 

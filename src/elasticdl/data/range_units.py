@@ -41,9 +41,9 @@ class ListUnit:
 
     @staticmethod
     def records(picked: Selection, schema: Schema | None) -> list[Record]:
-        """Return copies of decoded records; see `units.Unit.records`.
+        """Return copies of decoded records, because callers may change theirs; see `Unit.records`.
 
-        The source has applied the schema already when it read them.
+        The schema is not used: the source has applied it already when it read the records.
         """
         del schema
         # Copies, because the caller may change them.

@@ -255,7 +255,7 @@ class ChunkReader:
             Memory that starts with the decompressed payload, and the size of that payload.
 
         Raises:
-            CorruptDataError: The payload would be implausibly large.
+            CorruptDataError: The payload would be implausibly large after decompression.
             Exception: The error of the decompressor, if the payload is damaged.
         """
         most = max(_FREE_BYTES, _MAX_EXPANSION * chunk.size_bytes)

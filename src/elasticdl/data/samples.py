@@ -48,7 +48,8 @@ class Sample:
 
     Attributes:
         title: Its description, in one line.
-        split: Function (random number generator) -> columns of the training and test records.
+        split: Function (random number generator) -> training records and test records, as two dicts
+            of field name -> array.
         trains: Command line options of `elasticdl train` that select a prebuilt model suited to
             this data set; shown to the user as an example.
     """
@@ -186,10 +187,10 @@ def _datasets() -> Any:
 def _shuffled_split(
     columns: Columns, random: np.random.Generator, is_test: Array | None = None
 ) -> tuple[Columns, Columns]:
-    """Return training and test records, each in random order.
+    """Return the training records and the test records, each in random order.
 
     Args:
-        columns: All records.
+        columns: Field name -> array with the values of all records.
         random: Determines the order, and the test records unless `is_test` is given.
         is_test: For each record, whether it belongs to the test set.
     """

@@ -204,7 +204,7 @@ class Schema:
         `decode_batch` makes such groups of serialized examples. A table is a group by itself.
 
         Args:
-            groups: Groups that contain each record once.
+            groups: Groups of records; each record is in one of them.
             num_records: Number of records in all groups.
             where: Function (i) -> name of record i, for an error message.
             optional: Names of fields that a record may lack; an absent field is left out of its

@@ -64,10 +64,11 @@ class FileSnapshot:
         folder: URI of their folder.
         num_training: Number of rows to train on.
         num_validation: Number of rows that are held out.
-        columns: Summary of each column, over all rows.
-        held_out_summary: Summary of one column, `held_column` of `write_snapshot`, over the held-out
-            rows only. If it is the label, it shows which classes have no held-out row. None if
-            `held_column` was None.
+        columns: Summary of each column, over the rows of the query: both those to train on and
+            those held out of it. Rows of a separate validation query are not included.
+        held_out_summary: Summary of one column (`held_column` of `write_snapshot`) over the
+            validation rows only. If it is the label, it shows which classes have no such row. None
+            if `held_column` was None.
     """
 
     folder: str

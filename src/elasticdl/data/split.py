@@ -121,7 +121,9 @@ class SplitNumbering(Numbering):
         return self._chosen(start, stop)[0]
 
     def span(self, start: int, stop: int) -> Ints:
-        """Convert record numbers `start` to `stop` (exclusive) of this side to those of all records.
+        """Convert a range of record numbers of this side to numbers among all records.
+
+        The range is from `start` to `stop` (exclusive).
 
         Raises:
             IndexError: The range is not within 0 .. `num_records`.

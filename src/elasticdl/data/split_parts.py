@@ -123,7 +123,7 @@ def assigned_parts(
 def _turns(shares: Sequence[float]) -> PartNumbers:
     """Return the numbers of the parts to which consecutive records are assigned.
 
-    Each part occurs as often as its share requires, spread evenly: 0, 0, 0, 1, 0 ... for the shares
+    Each part occurs as often as its share requires, spread evenly: 0, 0, 1, 0, 0 ... for the shares
     0.8 and 0.2. There are `_NUM_TURNS` numbers; the caller repeats them for further records.
 
     Args:

@@ -222,14 +222,18 @@ class StoredFile:
             raise _unreadable(self.uri, error) from error
 
     def check(self) -> None:
-        """Check that the file has not changed since it was indexed; no-op without an index.
+        """Check that the file has not changed since it was indexed.
+
+        `IndexedFile` does so. This class has no index, and does nothing.
 
         Raises:
             DataError: The file has changed (see `IndexedFile`).
         """
 
     def require_unchanged(self) -> None:
-        """Check like `check`, but always query the storage; no-op without an index.
+        """Check that the file has not changed since it was indexed, even if it was checked before.
+
+        `IndexedFile` does so. This class has no index, and does nothing.
 
         Raises:
             DataError: The file has changed (see `IndexedFile`).

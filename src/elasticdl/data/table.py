@@ -423,7 +423,7 @@ class _TableGroup:
             )
 
     def _dtype(self, name: str) -> np.dtype[Any]:
-        """Return the dtype of a field's values: that in the schema, or the default for its columns."""
+        """Return the dtype of a field's values: that of the schema, or of the kind of column."""
         kind = self.kinds[name]
         if kind == "bytes":
             return STRING

@@ -29,10 +29,10 @@ class TableRows(NamedTuple):
     """The first rows of a table.
 
     Attributes:
-        records: Column -> value; a missing value is not in the record.
+        records: For each row, column -> value; a missing value is not in the dict.
         types: Column -> name of its type in the table, for columns whose values were converted to
             another type in `records`.
-        unusable: Column -> why a model cannot use it; such a column is in no record.
+        unusable: Column -> why a model cannot use it; such a column is left out of `records`.
     """
 
     records: list[dict[str, Array]]

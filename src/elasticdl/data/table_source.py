@@ -100,7 +100,7 @@ def common_schema(schemas: Sequence[tuple[str, pa.Schema]]) -> pa.Schema:
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:
-    """Return a schema without metadata, in which dictionary-encoded columns have their values' type.
+    """Return a schema without metadata and with plain types: `string`, not a dictionary of strings.
 
     Files that differ only in these respects then have the same schema.
     """

@@ -75,7 +75,7 @@ def random_state() -> Any:
 
 
 def set_random_state(state: Any) -> None:
-    """Restore the state that `random_state` returned; with `(None, None)`, there is no global seed."""
+    """Restore the state that `random_state` returned; `(None, None)` removes the global seed."""
     eager = context.context()
     eager._seed, generator = state  # noqa: SLF001 - as `reseed`
     if generator is not None:
@@ -103,11 +103,12 @@ def example_batches(
         create_dataset: Function (dataset of scalar strings) -> dataset of single examples:
             features, (features, labels) or (features, labels, sample weights).
         minibatch_size: Examples in a batch; the last may be shorter.
-        where: The user's function, for errors.
+        where: Name and place of the user's function, for errors.
 
     Raises:
-        DefinitionError: The function did not return a dataset, or its dataset yields different
-            examples for a part of the data than for all of it, or examples that cannot be batched.
+        DefinitionError: The function did not return a dataset. Or its dataset would yield other
+            examples for parts of the data than for all of it (see `pipeline_steps.py`). Or the
+            examples cannot be stacked to batches.
     """
     given = tf.data.Dataset.from_tensor_slices(np.array(records, dtype=object))
     dataset = create_dataset(given)

@@ -28,7 +28,7 @@ def pack_starts(starts: array[int], *, compressed: bool) -> bytes:
 
     Args:
         starts: Byte offset of each record, then the end of the file.
-        compressed: The file is compressed, and positions are counted after decompression.
+        compressed: Whether the file is compressed; offsets are then counted after decompression.
     """
     if len(starts) <= _FEW:
         few = [stop - start - FRAME_BYTES for start, stop in pairwise(starts)]
