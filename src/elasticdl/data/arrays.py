@@ -1,10 +1,10 @@
 """Arrays in memory as a record source: for data that a user's own code has read.
 
-Record i is row i of every array. The arrays are not compared with a model's schema before its
-records are decoded with that schema.
+Record i is row i of every array. Whether the arrays fit a model's schema is not checked when the
+source is created, but when its records are decoded with the schema.
 
-Callers: the federated engine, for the arrays that a data handler (a class in the style of IBM FL
-whose `get_data()` loads a party's data) returns; `engines/load.py`, to call a model with zeros.
+Callers: `engines/federated/client/data_handlers.py`, for a party's data, which a user's class in
+the style of IBM FL loads; `engines/load.py`, to call a model with zeros.
 """
 
 from __future__ import annotations

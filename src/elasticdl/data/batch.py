@@ -30,7 +30,7 @@ Record: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
 
 @dataclass(frozen=True, eq=False)
 class RecordNames:
-    """Names of the records that a batch was made of; calling it returns them for an error message.
+    """Names of the records that a batch was made of, for error messages; called like a function.
 
     Attributes:
         name_some: Function (record numbers) -> text that names their files and positions.
@@ -59,7 +59,7 @@ class Remake:
     """A way to call the user's input function again for some of a batch's records.
 
     An input function may pad each batch to its longest record. A batch of fewer records is then
-    padded less, and comparing the results for both shows whether padding changes them.
+    padded less, and comparing the model's results for both shows whether padding changes them.
 
     Attributes:
         records: The records of the batch.

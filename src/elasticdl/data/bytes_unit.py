@@ -151,14 +151,14 @@ class _PickedRecords:
 
 
 def _runs(which: Ints, most: int = sys.maxsize) -> Iterator[tuple[int, slice]]:
-    """Split a sorted array into runs of equal values: the records that one unit contains.
+    """Split records that are sorted by unit into runs from the same unit.
 
     Args:
         which: Number of the unit that contains each record, sorted.
         most: Maximum length of a run; longer ones are split.
 
     Yields:
-        The value of a run, and its position in the array as a slice.
+        The number of the unit, and the positions of the run's records as a slice.
     """
     borders = [*np.flatnonzero(np.diff(which, prepend=-1)).tolist(), len(which)]
     numbers = which[borders[:-1]].tolist()

@@ -61,7 +61,10 @@ def class_columns_of(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
 
 
 def _of_hugging_face(stored: bytes | None) -> dict[str, tuple[str, ...]]:
-    """Return column -> names of its classes, from the metadata that Hugging Face writes."""
+    """Return column -> names of its classes, from the JSON that Hugging Face stores as metadata.
+
+    The result is empty if the JSON is missing or has another form.
+    """
     features: Any = {}
     # The metadata of another version may look different; it only serves a check.
     with contextlib.suppress(ValueError, KeyError, TypeError):

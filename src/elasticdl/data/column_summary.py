@@ -222,7 +222,7 @@ class Summarizer:
 
 
 def is_whole(type_: str) -> bool:
-    """Return whether a type has only integers: `int64`, `list<item: int32>`.
+    """Return whether a type is an integer type or a list of integers: `list<item: int32>`.
 
     The type is the string form of an Arrow type, as in `ColumnSummary.type`.
     """

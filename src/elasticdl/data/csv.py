@@ -85,7 +85,8 @@ class CSVSource:
     Raises:
         SchemaError: A file is empty, its delimiter or its header cannot be determined, two columns
             have the same name, or a quote is not closed.
-        CorruptDataError: The index is invalid.
+        CorruptDataError: The index is invalid, a gzip file is damaged, or a row is longer than
+            `csv_index.MAX_ROW_BYTES`.
         DataError: A file cannot be read.
     """
 

@@ -229,6 +229,9 @@ def parse_blocks(
 ) -> pa.Table:
     """Parse the rows of consecutive blocks with pyarrow.
 
+    `csv_types.py` calls this function to infer types, `read_blocks` to read records. If pyarrow
+    rejects a cell, `read_blocks` tries other types, or explains the error to the user.
+
     Args:
         file: The file.
         index: Its index.

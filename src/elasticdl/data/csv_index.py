@@ -1,8 +1,8 @@
 """Index of a CSV file: the starts of its rows, found by scanning each byte once.
 
 A row ends at a line feed, a carriage return or both, outside of quotes; an empty line is not a
-row. A quote opens a field only at the field's start; the quote in `5" disk` is content. This is
-also pyarrow's rule, which parses the rows afterwards: both must count the same rows.
+row. A quote opens a field only at the field's start; the quote in `5" disk` is content. These are
+also the rules of pyarrow, which parses the rows afterwards and must find the same number of them.
 
 The content of the rows is not interpreted here, except for the file's format (`csv_format.py`).
 
@@ -106,7 +106,10 @@ def unpack(entry: FileEntry) -> tuple[CSVFile, CSVIndex]:
 
 
 def stored_of(file: CSVFile) -> StoredFile:
-    """Return the stored file from which CSV text is read: for gzip, the compressed file."""
+    """Return the file as it is stored, whose size and version an index keeps.
+
+    For gzip, this is the compressed file.
+    """
     return file.stored if isinstance(file, InflatedFile) else file
 
 

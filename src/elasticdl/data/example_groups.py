@@ -65,7 +65,10 @@ class ExampleColumn(NamedTuple):
 
 
 class ExampleGroup(Protocol):
-    """Records of a batch that have the same fields, of the same kinds, and are read as arrays."""
+    """Interface of a group of records whose fields can each be read as one array.
+
+    The records are part of a batch, and have the same fields, with values of the same kinds.
+    """
 
     @property
     def may_lack_fields(self) -> bool:

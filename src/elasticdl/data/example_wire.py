@@ -279,7 +279,7 @@ class ExpectedLayout:
         return cls(layout) if is_simple else None
 
     def payloads(self, record: bytes) -> dict[str, list[bytes]] | None:
-        """Return the payload of each field of a record; each list has one item.
+        """Return field name -> payload, as a list of one item, for a record.
 
         Returns None if the record does not have the expected fields in the expected order. The
         caller then has to try `layout_of`.

@@ -297,7 +297,7 @@ class ImageSource:
 
     @functools.cached_property
     def _numbers(self) -> list[int]:
-        """Class number (label) of each image, if all images have a class."""
+        """Class number (label) of each image; to be used only if all images have a class."""
         number = {name: i for i, name in enumerate(self._classes)}
         return [number[name] for name in self._class_of if name is not None]
 

@@ -236,7 +236,7 @@ def is_array(value: Any) -> bool:
 
 
 def pair(x: Any, y: Any) -> dict[str, Any]:
-    """Return x and y of an element as columns `x` and `y`; each entry of a dict is its own column.
+    """Return x and y of an element as columns `x` and `y`, or as one column per entry of a dict.
 
     Raises:
         DataError: Both have a column of the same name.
@@ -414,7 +414,8 @@ def _note_dropped(steps: Sequence[Any]) -> None:
 def _repeats_its_order(step: Any) -> bool:
     """Return whether a `shuffle` step gives the same order in every epoch and every process.
 
-    Other data would be stored each time a job starts, and the job could not be resumed.
+    If the order changed, each start of a job would store other data, and the job could not be
+    resumed.
 
     Raises:
         UsageError: The order is the same in every epoch, but has no seed: another process would get

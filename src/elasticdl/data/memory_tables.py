@@ -230,7 +230,7 @@ def _plain_value(value: Any) -> Any:
 
 
 def with_label(table: pa.Table, label: Any) -> pa.Table:
-    """Append labels to a table as its last column.
+    """Append labels to a table as its last column, for data that a user passes as (x, y).
 
     Args:
         table: The rows, without labels.

@@ -81,10 +81,11 @@ class Overview:
         num_records: Number of records in all files.
         is_estimate: Whether `num_records` is an estimate.
         layout: How records are laid out in the files, in words.
-        fields: Fields of the records; empty if the records are not `tf.Example`s.
+        fields: Fields of the records; empty if they cannot be decoded, because they are serialized
+            in another form than `tf.Example`.
         num_looked_at: Number of records, from the first, on which `fields` is based.
-        records: The first records, decoded; empty if they are not `tf.Example`s.
-        raw: The first records as they are stored, if they are not `tf.Example`s; else empty.
+        records: The first records, decoded; empty if they cannot be.
+        raw: The first records as they are stored, if they cannot be decoded; else empty.
         label: Name of the field with the number of a record's class; empty if there is none.
         classes: Names of the classes, in the order of their numbers.
     """

@@ -41,8 +41,8 @@ def padded_parts(batch: Batch, before: Batch | None = None) -> PaddedParts | Non
 
     Args:
         batch: The batch, whose `remake` makes the parts.
-        before: The previous batch. It is only used if `batch` has a single example and cannot be
-            split: the two batches are then the parts, and a batch of both is made.
+        before: The previous batch. It is only used if `batch` has a single record and cannot be
+            split. A larger batch is then made of the records of the two, which are its parts.
 
     Returns:
         The batch and its parts. None if there is nothing to compare: the parts are padded to the

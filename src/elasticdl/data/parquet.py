@@ -261,7 +261,7 @@ class ParquetSource:
 
 
 class _ThreadCache(threading.local):
-    """The row group that this thread read last, so that the next range need not read it again."""
+    """The row group that this thread read last, kept because the next range often starts in it."""
 
     def __init__(self) -> None:
         self.key: tuple[str, int, tuple[str, ...]] | None = None

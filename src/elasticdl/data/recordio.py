@@ -251,8 +251,8 @@ class RecordIOSource:
 class _ThreadCache(threading.local):
     """The chunk that this thread read last, and two chunk readers of this thread.
 
-    `reader` reads for ranges of records, `unit_reader` for units. Each reader reuses its memory, so
-    that reading a unit must not overwrite the chunk of a range.
+    `reader` reads for ranges of records, `unit_reader` for units. A chunk reader overwrites its
+    previous chunk: with only one, reading a unit would overwrite the chunk that is kept.
     """
 
     def __init__(self) -> None:

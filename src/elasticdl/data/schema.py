@@ -199,9 +199,9 @@ class Schema:
         where: Callable[[int], str],
         optional: frozenset[str] = frozenset(),
     ) -> list[dict[str, Array]]:
-        """Decode records that are already in groups which are decoded as arrays.
+        """Decode records that are already in groups, of which each is decoded as arrays.
 
-        `decode_batch` makes such groups of serialized examples. A table is a group by itself.
+        `decode_batch` divides serialized examples into such groups. A table is a group by itself.
 
         Args:
             groups: Groups of records; each record is in one of them.

@@ -205,7 +205,8 @@ def whole(source: RecordSource) -> RecordSource:
 def runs_in_whole(source: RecordSource, start: int, stop: int) -> list[tuple[int, int]]:
     """Convert a range of records of one side of a split to ranges of the source of all records.
 
-    A report names each record by its file and its number there, which the second ones determine.
+    Reports need these numbers: they name a record by its file and its number among all records of
+    the file.
 
     Args:
         source: One side of a split. For any other source, the result is the given range alone.

@@ -266,7 +266,7 @@ def _raw_lists(
 
 
 def _first_unlike(group: example.ExampleGroup, name: str, num_bytes: int) -> tuple[int, str]:
-    """Find the first record whose field is not a single byte string of the expected size.
+    """Find the first record whose field is not one byte string of the expected size, for an error.
 
     Args:
         group: The records, of which at least one is wrong.

@@ -423,7 +423,11 @@ class _TableGroup:
             )
 
     def _dtype(self, name: str) -> np.dtype[Any]:
-        """Return the dtype of a field's values: that of the schema, or of the kind of column."""
+        """Return the dtype of the values that `column` returns for a field.
+
+        Values that are read as bytes have the dtype `STRING`. Others have the dtype in the schema
+        or, without one, float64 if they are times, else float32 or int64.
+        """
         kind = self.kinds[name]
         if kind == "bytes":
             return STRING

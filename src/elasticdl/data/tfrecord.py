@@ -244,7 +244,11 @@ def _unpacked(entry: FileEntry) -> _Opened:
 
 
 def _is_compressed(stored: StoredFile) -> bool:
-    """Return whether a file is a gzip or zlib stream, not a TFRecord file that begins like one."""
+    """Return whether a file is a gzip or zlib stream, judging by its first bytes.
+
+    An uncompressed file may begin with the same bytes. It is recognised by the valid checksum of
+    its first record's length.
+    """
     data = stored.read(0, _HEADER.size)
     if len(data) == _HEADER.size and _length(data, 0) is not None:
         return False

@@ -153,7 +153,7 @@ def _is_on_cpu(args: Sequence[Any], named: Mapping[str, Any]) -> bool:
 
 
 def generator_from(seed: int) -> torch.Generator:
-    """Return a new generator with the given seed."""
+    """Return a new generator with the given seed, for a `UseGenerator` block."""
     generator = torch.Generator()
     generator.manual_seed(seed % 2**63)
     return generator
