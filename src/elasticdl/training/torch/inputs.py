@@ -56,13 +56,17 @@ def find_adapter(
     *,
     is_default: bool = False,
 ) -> Adapter:
-    """Return a function that turns features into the arguments of `model`.
+    """Find how to pass features to a model; return a function that turns them into arguments.
+
+    The signature of `forward` may permit several ways; the first that the model accepts is used.
 
     Args:
         model: The user's module.
-        features: An example batch; only names and structure matter.
+        features: An example batch.
         origin: Prefix of the error.
-        run: Function (adapter): calls the model on the example with it, without side effects.
+        run: Function that is given an adapter, and calls the model on the example with the
+            arguments that the adapter returns. It raises if the model does, and has no side
+            effects.
         is_default: Whether the model file has no input function, for the error.
 
     Raises:
