@@ -60,8 +60,9 @@ _LOSS = "loss"
 class Modes:
     """Switches a model between training and evaluation, but keeps the modes that callbacks set.
 
-    A callback may set a module's mode, such as `layer.eval()` for a frozen BatchNorm. Between
-    epochs, a plain loop calls `model.train()`, which resets these modes; Lightning never does.
+    A callback may set a module's mode, such as `layer.eval()` for a frozen BatchNorm. A plain loop
+    resets these modes by `model.train()` at the start of each epoch; Lightning's `Trainer` never
+    does.
 
     Args:
         model: The module.

@@ -154,7 +154,7 @@ class RememberedValue:
 def objects_of(places: Iterable[RememberedValue]) -> list[Any]:
     """Return the objects that hold remembered values: containers, tensors, objects and classes.
 
-    Other checks use it to skip objects whose contents checkpoints store already.
+    Checkpoints store their contents, so `engines/file_variables.py` need not warn if they change.
     """
     found = [value for place in places for value in (place.get(), place.owner)]
     return [value for value in found if not isinstance(value, NUMBERS)]
@@ -203,7 +203,7 @@ class FunctionMemory:
     def objects(self) -> list[Any]:
         """The objects that hold the functions' state, such as a list that a function appends to.
 
-        Other checks skip them, because checkpoints store their contents.
+        Checkpoints store their contents; see `objects_of`.
         """
         return objects_of(self._places())
 

@@ -136,7 +136,8 @@ class HookMemory:
     def objects(self) -> list[Any]:
         """The objects that hold the hooks' state, such as a list that a hook appends to.
 
-        Other checks skip them, because checkpoints store their contents.
+        Checkpoints store their contents, so `engines/file_variables.py` need not warn if they
+        change.
         """
         return objects_of(self._places())
 

@@ -307,7 +307,8 @@ class TorchLoss:
     ) -> None:
         """Check that a batch's loss is the mean of two parts' losses, weighted by their divisors.
 
-        Nothing is compared if the batch's loss is not finite, or both divisors are 0.
+        Nothing is compared if the batch's loss is not finite, its divisor is unknown, or both
+        divisors of the parts are 0.
 
         Args:
             first: Number of examples in the first part; the second part has the rest.
@@ -491,8 +492,8 @@ def _divides_oddly(call: _Call) -> bool:
 def _rows_averaged(call: _Call) -> torch.Tensor | float:
     """Return the divisor of a PyTorch loss with reduction="mean", for all but the cross-entropies.
 
-    It is the number of rows: of examples, if each has one row. It is the sum of the weights for a
-    loss that divides by them.
+    It is the number of rows: of examples, unless each has several. For a loss that divides by the
+    sum of weights, such as `mse_loss(..., weight=...)`, it is that sum.
     """
     given = call.arguments
     if (rows := _OF_ROWS.get(call.function)) is not None:
