@@ -126,7 +126,11 @@ class Hooks(Protocol):
 
     @property
     def stored(self) -> Sequence[Any]:
-        """Objects besides callbacks that checkpoints store, such as a loss that callbacks set."""
+        """Objects of the user's code, besides callbacks, whose contents checkpoints store.
+
+        Such as a loss whose attributes callbacks set. `engines/file_variables.py` warns of
+        variables of the file that change, but not of these objects.
+        """
         ...
 
     @property
@@ -393,8 +397,8 @@ class PerExampleResults:
     Attributes:
         states: Additive metric states, as `Trainer.evaluate` returns them.
         outputs: The model's outputs, as `Trainer.predict` returns them.
-        values: Name -> float64, one value per example: `loss`, and the metrics that are functions
-            of one value per example. An example's loss is that of a batch of that example alone.
+        values: Name -> float64, one value per example: `loss`, and those metrics whose function
+            returns one value per example. An example's loss is that of a batch of it alone.
             `loss` is missing where labels come with weights, as for a compiled Keras model, or
             where a model computes its loss itself.
     """

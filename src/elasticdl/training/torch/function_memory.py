@@ -60,8 +60,8 @@ _OF_MODULES = vars(nn.Module()).keys()
 class _Uses(NamedTuple):
     """Names that occur in the code of one or more functions.
 
-    An object has many attributes; only those whose names occur in a function's code can be changed
-    by it.
+    An object has many attributes. Only those whose names occur in a function's code are searched
+    for state that the function changes.
 
     Attributes:
         named: Names of all global variables and attributes.

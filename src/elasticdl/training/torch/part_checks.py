@@ -332,7 +332,7 @@ class PartCheck:
     def _check_uncut(
         self, batch: Tensors, whole: _Made, rows: range, error: Exception, *, training: bool
     ) -> None:
-        """Check a model that raises on a part of a batch, by keeping the batch's size.
+        """Check a model that raises on a part of a batch, by running it on whole batches only.
 
         The examples outside the part are replaced instead of left out.
 
@@ -444,7 +444,15 @@ def _first_part(size: int) -> int:
 
 
 def _matrices(features: Any, size: int) -> list[str]:
-    """Return the names of features of shape [examples, examples, ...], such as a graph's edges."""
+    """Return the names of features of shape [examples, examples, ...], such as a graph's edges.
+
+    They explain, in an error, why a model cannot compute a part of a batch: only their rows are
+    split, so a part has too many columns.
+
+    Args:
+        features: The features of a batch.
+        size: Number of its examples.
+    """
     if isinstance(features, Mapping):
         entries = {str(name): value for name, value in features.items()}
     elif isinstance(features, (list, tuple)):

@@ -667,9 +667,9 @@ class TorchTrainer:
         """Return the changes that the batch, and each of two parts of it, make to buffers.
 
         They show how the changes of several workers combine (`statistics.py`). For these runs,
-        dropout is turned off and BatchNorm is in evaluation mode. Otherwise it would normalize a
-        part by another mean than the batch, and the changes that later modules compute from that
-        would not add up.
+        dropout is turned off and BatchNorm is in evaluation mode. Otherwise BatchNorm would
+        normalize a part by another mean than the batch, and the changes that later modules compute
+        from that would not add up.
 
         Args:
             batch: The batch.
