@@ -99,7 +99,8 @@ class TorchHooks:
     def check_sharing(self) -> None:
         """Reject callbacks with methods for evaluation batches, such as `on_test_batch_end`.
 
-        Workers share the batches of an evaluation, so each would call the method for others.
+        Workers share the batches of an evaluation, so each worker would call the method for
+        different batches.
 
         Raises:
             DefinitionError: A callback has such a method.
