@@ -250,10 +250,10 @@ class ContainerRestorer:
         self._first = {key: value for key, value in values.items() if isinstance(value, kinds)}
 
     def mark(self, key: Hashable, value: Any, kept: Any) -> Any:
-        """Mark an attribute's JSON if a resumed training is to restore the value in place.
+        """Mark an attribute's JSON for `restored`, if the value is to be restored in place.
 
-        It is if the attribute still has the object from when training began, such as a list that
-        was appended to since. `restored` looks for the mark.
+        That is so if the attribute still has the object from when training began, such as a list
+        that was appended to since: other code may refer to the same list.
 
         Args:
             key: Key of the attribute.
@@ -261,7 +261,8 @@ class ContainerRestorer:
             kept: The JSON of the value.
 
         Returns:
-            `kept` in a marker dict; `kept` itself if the attribute has another object by now.
+            A dict with a marker key, whose value is `kept`; or `kept` itself if another object was
+            assigned to the attribute since.
         """
         return {_SHARED: kept} if self._first.get(key, self) is value else kept
 

@@ -28,7 +28,8 @@ class Changes:
         attributes: Names of the attributes, of any object, that they assign.
         methods: Name of a variable or an attribute -> the methods and attributes of it that they
             use: `seen.append(1)` gives "seen" -> {"append"}.
-        assigns_items: Whether they assign items (`x[0] = 1`) other than those of local variables.
+        assigns_items: Whether they assign an item (`x[0] = 1`) of an object that is not in a local
+            variable.
         advances: Whether they call `next`, which advances an iterator.
         names: All names of global variables and attributes in their code.
     """

@@ -1,8 +1,9 @@
-"""Finds which line or function of the user an error should name if a model, loss or metric raised.
+"""Finds the line of the user's code that an error names if a model, its loss or a metric raised.
 
 A loss or a metric of a framework, such as `loss = torch.nn.CrossEntropyLoss()`, raises in the
-framework's files, where no line is the user's. The file of this library that called it shows which
-of the user's functions it was.
+framework's files, so no line of the traceback is the user's. The traceback then shows which file of
+ElasticDL made the call: only `losses.py` calls the loss, for example. The error names the line of
+the user's file that defines this part.
 
 Callers: `keras/failures.py`, `torch/failures.py`.
 """
@@ -23,17 +24,22 @@ _PHASES = {"train": "training", "gradients": "training", "evaluate": "evaluation
 
 
 def phase(step: str) -> str:
-    """Return the phase of a step function, for messages: "training" for "train" or "gradients"."""
+    """Return a word for an error message: the phase of training in which an operation failed.
+
+    Args:
+        step: Name of the operation. "train" and "gradients" give "training", "evaluate" gives
+            "evaluation", and "predict" gives "prediction".
+    """
     return _PHASES.get(step, "prediction" if step == "predict" else repr(step))
 
 
 def where_raised(
     error: BaseException, definition: ModelDefinition, parts: Mapping[str, str]
 ) -> str:
-    """Return `file:line` of the user's line that raised.
+    """Return `file:line` of the user's code that raised.
 
-    If no line of the user's raised, return that of the user's loss, metrics or model instead,
-    whichever was being called.
+    If the traceback has no line of the user's code, return the line that defines the loss, the
+    metrics or the model: whichever was being called.
 
     Args:
         error: An exception of the model, its loss or its metrics.

@@ -1,10 +1,11 @@
 """Makes the random numbers that models draw from `numpy.random` and `random` reproducible.
 
-NumPy and Python each have one generator per process behind these modules' functions. Code that
-prepares batches draws from them in one thread, after they are reseeded for each batch, while a
-model may draw from them in another thread. A trainer therefore has its own generators, seeded for
-each step, so that a model's draws depend on the step only. The functions of both modules draw from
-these wherever the trainer runs user code, and from those of the process everywhere else:
+NumPy and Python each have one generator per process behind these modules' functions. One thread
+prepares batches: it reseeds these generators for each batch, and user code draws from them. At the
+same time, a model may draw in another thread. If both drew from the same generators, the numbers
+would depend on the timing of the threads. A trainer therefore has its own generators, which are
+seeded for each step. The functions of both modules draw from these wherever the trainer runs user
+code, and from those of the process everywhere else:
 
     a thread within `Generators.used()`     the generators of that trainer
     any other thread                        the generators of the process
@@ -80,7 +81,7 @@ class Generators:
             _thread.generators = before
 
     def check(self) -> None:
-        """Raise the `refusal` error if this trainer's user code must not draw random numbers."""
+        """Raise the `refusal` error, if there is one; called whenever user code draws a number."""
         if self._refusal is not None:
             raise self._refusal()
 
@@ -99,10 +100,10 @@ class Generators:
         return self._python
 
     def take(self, address: int) -> None:
-        """Save the state of the process' NumPy generator, after draws of this trainer.
+        """Save the state of the process' NumPy generator into this object.
 
-        Before the draws, `put` has set the state of this trainer. The caller must hold the
-        generator's lock.
+        `_Lock` calls it after user code of this trainer has drawn, so that the next draw of the
+        trainer continues from there. The caller must hold the generator's lock.
 
         Args:
             address: Address of the generator's state in memory.
@@ -112,8 +113,8 @@ class Generators:
     def put(self, address: int) -> None:
         """Set the process' NumPy generator to the state that `take` saved in this object.
 
-        The first call after `seed` seeds the process' generator instead. The caller must hold the
-        generator's lock.
+        `_Lock` calls it before user code of this trainer draws. The first call after `seed` seeds
+        the process' generator with that seed instead. The caller must hold the generator's lock.
 
         Args:
             address: Address of the generator's state in memory.
@@ -126,7 +127,11 @@ class Generators:
 
 
 class _KeptState:
-    """Saved state of NumPy's global random number generator: MT19937 bits, a cached normal draw."""
+    """Saved state of NumPy's global random number generator.
+
+    It consists of the 624 numbers of MT19937 and the second of two normal draws, which NumPy makes
+    in pairs.
+    """
 
     def __init__(self) -> None:
         self._bits = ctypes.create_string_buffer(_STATE_BYTES)
@@ -202,7 +207,10 @@ class _Lock:
 
 
 class MT19937(np.random.MT19937):
-    """NumPy's MT19937 with a `_Lock`; has the same name because saved states contain the name."""
+    """NumPy's MT19937 generator, but with a `_Lock` in place of NumPy's lock.
+
+    It has the name of NumPy's class, because `np.random.get_state()` contains the name.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -215,7 +223,11 @@ class MT19937(np.random.MT19937):
 
     @property
     def state(self) -> Any:
-        """The state dict of NumPy's MT19937; without the bits while `_Lock` copies them itself."""
+        """The state dict of NumPy's MT19937.
+
+        While `_Lock` swaps states, the dict lacks the 624 numbers: `_Lock` copies them directly in
+        memory, which is faster.
+        """
         with self._exchanging:
             return {**_NO_BITS} if self._exchanging.is_exchanging else super().state
 
@@ -286,7 +298,7 @@ def making_batch() -> Iterator[None]:
     """Context manager for preparing a batch: new NumPy generators without a seed get one.
 
     In the block, `np.random.default_rng()` in this thread draws its seed from the process'
-    generators, which the caller has seeded and locked for this thread.
+    generators. The caller has seeded these for the batch, and no other thread uses them meanwhile.
     """
     before = _thread.makes_batch
     _thread.makes_batch = True

@@ -1,7 +1,8 @@
-"""Checks that mean gradients can be averaged over batches, weighted by the number of examples.
+"""Checks that mean gradients can be averaged over parties, weighted by their numbers of examples.
 
-They cannot if the loss was divided by something other than the number of examples, such as the
-number of time steps that are not masked.
+A party of a federation may send gradients instead of weights. Their weighted average is wrong if
+the loss was divided by something other than the number of examples, such as the number of time
+steps that are not masked.
 
 Callers: the trainers' `by_name`.
 """
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
 def check_divides_by_examples(divisor: float, num_examples: int, origin: Origin) -> None:
     """Check that a mean loss was divided by its number of examples, or by a multiple of it.
 
+    A multiple is permitted because a mean over all values has the same number for each example.
+
     Args:
-        divisor: Number by which the sum of losses was divided to get a batch's mean loss, summed
-            over batches.
+        divisor: The sum of the divisors of some batches. The divisor of a batch is the number by
+            which its sum of losses was divided to get its mean loss.
         num_examples: Number of examples in these batches.
         origin: Origin of the model, for the error message.
 

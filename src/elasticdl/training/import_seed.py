@@ -1,13 +1,14 @@
 """Import seed: seeds the random numbers that a user's file draws at its top level.
 
-Keras' automatic layer names also restart for the import, so all processes get the same names.
-
     FEATURES = np.random.normal(size=(8, 16))       a matrix that the input function uses
 
 Each process imports the file for itself: each worker, a restart after a kill, an evaluation of
 the trained model. Without a seed, each would draw different values. Frameworks that the file
 imports are seeded as soon as they are loaded (`create.quiet_frameworks`). After the import, the
 state of Python's and NumPy's generators is restored.
+
+Keras counts layers to name them: "dense", "dense_1". The count restarts for the import, and a model
+that is created later continues it, so each process gives a layer the same name:
 
     hidden = keras.layers.Dense(8)              "dense" in each process
     def custom_model(): ... Dense(1)            "dense_1", as in a script
@@ -60,8 +61,8 @@ def seeded_import(seed: int) -> Iterator[None]:
 def kept_state() -> Iterator[None]:
     """Context manager that restores the random generators of Python and NumPy after its block.
 
-    Load a framework in the block: frameworks draw random numbers while they are loaded, but later
-    draws must not depend on when a process loads its framework.
+    Import a framework in the block. Frameworks draw random numbers while they are imported, which
+    would change all later draws of a process that imports one at another time.
     """
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - as above
     try:
@@ -89,7 +90,10 @@ def seed_loaded(framework: str) -> None:
 
 @contextlib.contextmanager
 def _seeding_keras() -> Iterator[None]:
-    """Context manager: Keras gets a new global random number generator, seeded from `random`."""
+    """Context manager in whose block Keras has a new global generator, seeded from `random`.
+
+    Afterwards it has its own generator again.
+    """
     attributes: Any = sys.modules.get(_KERAS_STATE)
     if attributes is None:
         yield

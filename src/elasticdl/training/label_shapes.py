@@ -4,11 +4,11 @@
     outputs [n], labels [n, 1]      the same
     outputs ([n], [n])              the same for an output in a tuple or dict
 
-Frameworks broadcast here without an error. Both shapes of labels are common: a loss of class
-indices needs [n], a difference needs the shape of the outputs. The loss is therefore tried with
-both shapes. If it creates a tensor of all pairs of examples, [n, n], with the given shape but not
-with the other, it needs the other. A loss that compares pairs on purpose creates one with both.
-Metrics are treated likewise.
+Frameworks broadcast the two to [n, n] without an error. Both shapes of labels are common: a loss of
+class indices needs [n], a difference needs the shape of the outputs. The loss is therefore called
+with both shapes, on an example batch. A tensor of shape [n, n], all pairs of examples, shows that
+the two were broadcast. If it appears with the given shape only, the loss needs the other shape. If
+it appears with both, the loss compares pairs on purpose. Metrics are treated likewise.
 
 Callers: `keras/label_shapes.py` and `torch/label_shapes.py`, which find these tensors.
 """
@@ -29,17 +29,22 @@ def needs_other_shape(
     what: str,
     may_reshape: bool,
 ) -> bool:
-    """Return whether to reshape labels, from [n] to [n, 1] or from [n, 1] to [n].
+    """Return whether to reshape labels for a loss or metric: [n] to [n, 1], or the reverse.
 
-    If the loss or metric needs this but labels may not be reshaped, log a warning; return False.
+    That is so if the function works with the other shape only. With the given shape, it raises or
+    compares each output with the labels of all examples, a silent error. If labels may not be
+    reshaped, the result is False, and the silent error is reported by a warning.
 
     Args:
-        is_per_example: Function (whether to reshape labels) -> whether the loss or metric then
-            compares examples one by one: creates no tensor of all pairs. None if it raises.
-        num_axes: Number of axes of the labels, 1 or 2.
-        where: `file:line` of the function, for the warning.
-        what: What the function is, such as "the loss".
-        may_reshape: Whether labels may be reshaped.
+        is_per_example: Function (flag), which calls the loss or metric on an example batch: with
+            reshaped labels if the flag is True, else with the given ones. It returns True if each
+            output was compared with the label of its own example only, False if a tensor of all
+            pairs [n, n] was created, and None if the loss or metric raised.
+        num_axes: Number of axes of the given labels, 1 or 2.
+        where: `file:line` of the loss or metric, for the warning.
+        what: Its description in the warning, such as "the loss".
+        may_reshape: Whether labels may be reshaped. Those that the user's input function returns
+            may not.
     """
     is_right = is_per_example(False)
     if is_right or not is_per_example(True):

@@ -44,16 +44,18 @@ _OWN_MEAN = (
 
 @dataclass(frozen=True)
 class MeasuredLoss:
-    """The loss of a batch, computed in inference mode.
+    """The loss of a batch, computed without training (no dropout), and the model's outputs.
 
     Attributes:
         value: The loss.
         divisor: The number by which the sum over examples was divided to give `value`.
-        lengths: Shape of each output of the model, without the number of examples.
-        precision: Relative difference that rounding alone can cause.
+        lengths: Shape of each output of the model, without the axis of the examples. If it differs
+            between padded lengths, the model has outputs for each time step.
+        precision: Relative difference between two losses that rounding alone can cause.
         is_random: Whether another seed gives another loss.
         outputs: Outputs with one row per example, as float64 or complex128.
-        output_precision: Difference of outputs, relative to the largest, that rounding can cause.
+        output_precision: Difference between two outputs that rounding alone can cause, as a
+            fraction of the largest output.
     """
 
     value: float
@@ -66,7 +68,9 @@ class MeasuredLoss:
 
 
 class PaddingCheck:
-    """Compares the loss of some batches with that of their parts, padded to other lengths.
+    """Compares the loss of some batches with that of their parts, and warns if padding changes it.
+
+    Each part is padded again by the user's input function, to its own longest record.
 
     Args:
         origin: Prefix of the warning.
@@ -84,11 +88,15 @@ class PaddingCheck:
     def check(
         self, batch: Batch, update_size: int, measure: Callable[[Batch], MeasuredLoss]
     ) -> None:
-        """Warn, once, if padding changes the loss of an update of several minibatches.
+        """Warn, once, if the loss of a minibatch depends on the length to which it is padded.
+
+        Only a few minibatches are compared, and none unless updates consist of several: then the
+        result of an update depends on how its examples are divided into minibatches.
 
         Args:
             batch: The next minibatch.
-            update_size: Number of examples of the largest update so far.
+            update_size: Number of examples of the largest update so far. If it is larger than all
+                minibatches, updates consist of several.
             measure: Function that computes the loss of some examples.
         """
         self._largest = max(self._largest, batch.num_examples)
@@ -168,9 +176,10 @@ class PaddingCheck:
 
 
 def _change_of_outputs(whole: MeasuredLoss, parts: Sequence[MeasuredLoss]) -> float:
-    """Return the largest difference between outputs for the whole batch and for its parts.
+    """Return the largest difference between an output for the whole batch and for its parts.
 
-    The result is 0 if rounding explains all differences.
+    It is an absolute difference, between outputs for the same example. The result is 0 if rounding
+    explains all differences.
     """
     largest = 0.0
     for output, *pieces in zip(whole.outputs, *(part.outputs for part in parts), strict=False):

@@ -35,7 +35,8 @@ def label_mistake(
         batches: The batches of the failed steps.
         num_outputs: Number of scores per example that the model returns.
         where: `file:line` of the loss.
-        binary_loss: The framework's loss for one output and two classes.
+        binary_loss: Name of the framework's loss for one output and two classes, for advice:
+            "BinaryCrossentropy(from_logits=True)".
         classes: Names of the classes, if they are known.
     """
     for batch in batches:
@@ -153,6 +154,12 @@ def _or_give(wrong: Sequence[int], stop: int, what: str, each: str) -> str:
     """Return advice that ends a sentence, such as ", or give the model at least 8 outputs (...)".
 
     The result is empty if all wrong numbers are negative: a larger model would not help.
+
+    Args:
+        wrong: The labels or ids that are out of range.
+        stop: Number of outputs or rows that there are now.
+        what: What should be larger: "the model" or "the embedding".
+        each: What it has too few of: "output" or "row".
     """
     if max(wrong) < stop:
         return ""

@@ -2,8 +2,9 @@
 
 Before the first update, a model is rejected if its result for an example depends on the other
 examples of the batch. A result may start to depend on them later: a callback raises a weight from
-zero, or the weight is learned. By then the job has been running, and rounding may be the cause (a
-maximum that flips). So a check that fails later only logs a warning, and training continues.
+zero, or the weight is learned. By then the job has been running. The cause may also be rounding, as
+when the larger of two nearly equal values changes. So a check that fails later only logs a warning,
+and training continues.
 
 Used by the trainers, where gradients are summed.
 """

@@ -71,9 +71,11 @@ def _fitting(
 
 
 def _categorical(num_classes: int) -> Iterator[list[_Trial]]:
-    """Yield lists of trials (outputs, labels, expected losses), one for each form of labels.
+    """Yield made-up outputs and labels of a classifier, with the loss that each formula gives.
 
-    The forms are class indices, as [n] or [n, 1], and one-hot rows.
+    Each yielded list is for one form of labels: class indices of shape [n] or [n, 1], or one-hot
+    rows. Its entries are (outputs, labels, expected losses); the last is a dict from the kind of
+    outputs, such as "logits", to the mean cross-entropy.
     """
     rng = np.random.default_rng(0)
     outputs = rng.dirichlet(np.full(num_classes, 5.0), _NUM_EXAMPLES).astype(np.float32)

@@ -126,7 +126,11 @@ class Hooks(Protocol):
 
     @property
     def stored(self) -> Sequence[Any]:
-        """Objects besides callbacks that checkpoints store, such as a loss that callbacks set."""
+        """Objects of the user's code, besides callbacks, whose contents checkpoints store.
+
+        Such as a loss whose attributes callbacks set. `engines/file_variables.py` warns of
+        variables of the file that change, but not of these objects.
+        """
         ...
 
     @property
@@ -169,7 +173,8 @@ class Hooks(Protocol):
             num_updates: Total number of updates if no callback stops training early; None if
                 unknown.
             num_full_epochs: Number of epochs that are trained to their end if no callback stops
-                training early; None if unknown.
+                training early; None if unknown. It is less than `num_epochs` if training ends
+                earlier, after a maximum number of steps.
 
         Raises:
             DefinitionError: A learning rate schedule ends before training does.
@@ -392,8 +397,8 @@ class PerExampleResults:
     Attributes:
         states: Additive metric states, as `Trainer.evaluate` returns them.
         outputs: The model's outputs, as `Trainer.predict` returns them.
-        values: Name -> float64, one value per example: `loss`, and the metrics that are functions
-            of one value per example. An example's loss is that of a batch of that example alone.
+        values: Name -> float64, one value per example: `loss`, and those metrics whose function
+            returns one value per example. An example's loss is that of a batch of it alone.
             `loss` is missing where labels come with weights, as for a compiled Keras model, or
             where a model computes its loss itself.
     """
@@ -444,7 +449,8 @@ class SupportsNamedGradients(Protocol):
     def by_name(self, contribution: Contribution) -> tuple[Weights, Weights]:
         """Return the mean gradient of each parameter and the mean change of each statistic.
 
-        Call it only after `gradients`. A parameter that no example reached has no gradient.
+        The contribution must be one that `gradients` of this trainer returned. A parameter that
+        received no gradient is missing from the result.
 
         Raises:
             DefinitionError: The divisor of the loss is not the number of examples, so means of
@@ -467,10 +473,10 @@ class SupportsWarmup(Protocol):
     """A trainer that can compile its update before a worker joins a job, without applying one."""
 
     def warm_up(self, contribution: Contribution) -> None:
-        """Compile `apply`, and restore the state from before the contribution was computed.
+        """Compile the function behind `apply`, so that the first update does not wait for it.
 
-        For a trainer without this method, a worker compiles the update by applying an example's
-        contribution before the worker joins a job, and then restores the previous state.
+        The trainer's state is afterwards as before the contribution was computed. With a trainer
+        that lacks this method, a worker calls `apply` and then restores the state by `load_state`.
 
         Args:
             contribution: The contribution of an example, as `gradients` returned it.
@@ -483,9 +489,8 @@ class SharesChecks(Protocol):
     """A trainer that can skip checks that another worker of the job has made.
 
     The checks run the model on parts of the first batches and of some later ones, to detect models
-    whose gradients must not be summed over workers.
-
-    A check takes several forward passes, and all other workers wait for the worker that makes it.
+    whose gradients must not be summed over workers. A check takes several forward passes. If a
+    worker that joins a job repeated the checks, all other workers would wait for it.
     """
 
     def checks_done(self) -> dict[str, Any]:
@@ -512,7 +517,11 @@ class ExportProbe(Protocol):
 
 @runtime_checkable
 class ScheduleProbe(Protocol):
-    """A trainer that can report a learning rate schedule that advances with each update."""
+    """A trainer that can report a learning rate schedule that advances with each update.
+
+    N workers make about 1/N as many updates as one process, so such a schedule does not reach its
+    end, and the user is warned.
+    """
 
     def schedule_of_updates(self) -> str:
         """Return `file:line` and class of a schedule that advances per update; empty if none does.

@@ -116,7 +116,7 @@ class Averages:
         return {name: to_array(tensor) for name, tensor in tensors.items()}
 
     def _non_persistent_buffers(self, averaged: AveragedModel) -> dict[str, torch.Tensor]:
-        """Return the average's buffers that its `state_dict()` leaves out, by name.
+        """Return the buffers of the average that its `state_dict()` leaves out, by name.
 
         They must be stored too, because updates of an average change them.
         """

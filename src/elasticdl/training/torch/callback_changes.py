@@ -60,15 +60,18 @@ _LOSS = "loss"
 class Modes:
     """Switches a model between training and evaluation, but keeps the modes that callbacks set.
 
+    A callback may set a module's mode, such as `layer.eval()` for a frozen BatchNorm. A plain loop
+    resets these modes by `model.train()` at the start of each epoch; Lightning's `Trainer` never
+    does.
+
     Args:
         model: The module.
-        keeps: Whether modules keep, in all epochs, the mode that they were created in or that a
-            callback has set, as under Lightning's `Trainer`, which never calls `train()`. A plain
-            loop calls it at the start of each epoch, which resets these modes.
+        keeps: Whether to behave as Lightning: modules keep, in all epochs, the mode that a callback
+            has set or in which they were created.
 
     Attributes:
-        differing: Name of a module -> its own mode (`module.training`). Contains only modules that
-            must not get the mode that `model.train()` sets, such as a frozen BatchNorm.
+        differing: Name of a module -> its mode in training (`module.training`). Contains only
+            modules for which this is not the mode that `model.train()` sets.
     """
 
     def __init__(self, model: nn.Module, *, keeps: bool = False) -> None:
@@ -79,7 +82,7 @@ class Modes:
             self.record()
 
     def train(self) -> None:
-        """Put the model into training mode, except modules whose mode a callback has changed."""
+        """Put the model into training mode; the modules in `differing` get their own mode."""
         if self._is_set and self._model.training is self.differing.get("", True):
             return
         self._model.train()
@@ -100,7 +103,10 @@ class Modes:
             self.differing, self._is_set = {}, False
 
     def record(self) -> None:
-        """Fill `differing` with the modules whose present mode `model.train()` would change."""
+        """Fill `differing` with the modules whose present mode `model.train()` would change.
+
+        Called after callbacks, so that `train` can restore the modes that they have set.
+        """
         now = {name: module.training for name, module in self._model.named_modules()}
         self.differing, self._is_set = {}, False
         self.train()
@@ -147,8 +153,8 @@ class CallbackChanges:
     def begin(self) -> None:
         """Record which hooks and containers exist; call it before `on_train_begin`.
 
-        Also removes parameter groups that callbacks have added to the optimizer, because
-        `on_train_begin` adds them again.
+        Also removes parameter groups that callbacks have added to the optimizer earlier: they add
+        them again in `on_train_begin`.
         """
         del self._optimizer.param_groups[self._num_groups :]
         self._first_hooks = {what: ids for what, ids in self._parts().items() if what in _HOOKS}
@@ -162,9 +168,10 @@ class CallbackChanges:
 
     @contextmanager
     def watched(self, moment: str, *, in_training: bool) -> Iterator[None]:
-        """Context manager that records what callbacks change in its block, during one event.
+        """Context manager that records what callbacks change in its block.
 
-        It first puts the model into the mode of the event.
+        The block calls the callbacks for one event. Before it, the model is put into the mode that
+        the event has.
 
         Args:
             moment: Name of the event, such as `on_epoch_end`.

@@ -55,14 +55,17 @@ class CallbackHooks:
         self._memory: FunctionMemory | None = None
 
     def begin(self) -> None:
-        """Record the hooks that exist before `on_train_begin`: they are those of the model file."""
+        """Record the hooks that exist before `on_train_begin`.
+
+        The model file has registered these, and `hook_memory.py` stores their state.
+        """
         self._of_file = {id(hook) for hook in self._hooks().values()}
 
     def begun(self) -> None:
         """Find the hooks that callbacks have registered in `on_train_begin`.
 
         Raises:
-            DefinitionError: A hook draws from an iterator, whose position cannot be stored.
+            DefinitionError: A hook uses an iterator, whose position cannot be stored.
         """
         new = {name: hook for name, hook in self._hooks().items() if id(hook) not in self._of_file}
         codec = Codec(dict(nn.Module.named_parameters(self._model)))

@@ -75,8 +75,9 @@ class TorchValues(CallbackValues):
         callbacks: All callbacks. If one refers to another, it does not store the other's state.
 
     Attributes:
-        made: Path of a stored value -> the object (or its type) that the user's code must have
-            created before `decode` can restore the value; filled by `encode`.
+        made: Path of a stored value -> the object, or its type, that must exist before `decode`
+            can restore the value. It contains values such as functions and objects of the user's
+            classes, which only the user's code can create; `encode` fills it.
     """
 
     def __init__(
@@ -344,11 +345,13 @@ class CallbackMemory:
         return kept
 
     def _check_made(self, below: str) -> None:
-        """Check that a resumed run has the objects that a stored value is restored into.
+        """Check that a stored value can be restored into objects that a resumed run has.
+
+        A resumed run has only those that exist after `on_train_begin`.
 
         Args:
-            below: Path of the stored value, such as that of a callback's attribute. All values
-                within it are checked.
+            below: Path of the value, such as that of a callback's attribute. All values within it
+                are checked as well.
 
         Raises:
             CannotKeepError: An object was created after `on_train_begin`.
@@ -386,7 +389,10 @@ def _is_code(value: Any) -> bool:
 
 
 def _is_metric(value: Any) -> bool:
-    """Return whether a value is a TorchMetrics metric: by default, state_dict() omits its state."""
+    """Return whether a value is a TorchMetrics metric.
+
+    Callbacks must not keep one: its `state_dict()` usually omits its state, which would be lost.
+    """
     return any(kind.__module__.startswith("torchmetrics.") for kind in type(value).__mro__)
 
 

@@ -142,7 +142,8 @@ class Callbacks:
     def give(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Pass the model and the optimizer to each callback: by `set_model`, or as attributes.
 
-        An attribute that the callback uses for something else is not set.
+        An attribute is not set if the callback uses its name for something else: `self.optimizer`
+        may be a string.
 
         Raises:
             UserCodeError: `set_model` raised.
@@ -190,10 +191,13 @@ class Callbacks:
         return any(getattr(each, "stop_training", False) is True for each in self.objects)
 
     def remembered(self, number: int) -> dict[str, Any]:
-        """Return the attributes that are the state of callback `number`: name -> value.
+        """Return the attributes of a callback that checkpoints store: name -> value.
 
         Class attributes are included if their values are data. The attributes that `give` has set
         (`model` and `optimizer`) are not.
+
+        Args:
+            number: Index of the callback in `objects`.
         """
         each = self.objects[number]
         found = {
@@ -307,7 +311,13 @@ def _moments_of(each: Any) -> list[str]:
 
 
 def _closure_state(kind: type[Any]) -> Iterator[tuple[str, str]]:
-    """Yield (method, variable) for each closure variable that a method of `kind` may change."""
+    """Yield (method, variable) for each closure variable that a callback's method may change.
+
+    Callbacks with such a variable are rejected, because checkpoints store attributes only.
+
+    Args:
+        kind: The class of the callback.
+    """
     methods = {
         name: value
         for ancestor in reversed(kind.__mro__)

@@ -36,7 +36,8 @@ def clipping_of(
 
     Args:
         definition: The model definition.
-        callbacks: The callbacks of the model file, whose attributes checkpoints contain.
+        callbacks: The callbacks of the model file. The user's function may keep state in their
+            attributes, which checkpoints contain.
 
     Raises:
         DefinitionError: Raised by the returned function if the user's function keeps state outside

@@ -78,7 +78,8 @@ class DrawLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def draws(self) -> Hashable:
         """Return a value that is equal for two runs if they had the same seed and the same draws.
 
-        Call it before the generators of the run are restored.
+        It contains the recorded operations and the present states of the random generators. Call it
+        at the end of the run, before the caller restores the generators.
         """
         generators = [torch.default_generator]
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

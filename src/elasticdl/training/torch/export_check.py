@@ -93,11 +93,11 @@ def _cause(names: Sequence[str]) -> str:
 
 
 def _with_padding(model: nn.Module, arguments: Arguments) -> Iterator[Arguments]:
-    """Yield the arguments with one position marked as padding, if that is needed and possible.
+    """Yield, at most once, the arguments with one position marked as padding.
 
-    It is needed only if a TransformerEncoder receives a padding mask and no mask marks anything
-    yet. Which features mark padding, and by which value, is unknown. So usual values are tried at
-    the last position of the first example, until a mask marks it.
+    Nothing is yielded unless a TransformerEncoder receives a padding mask, and no mask marks a
+    position yet. Which features mark padding, and by which value, is unknown. So usual values are
+    tried at the last position of the first example, until a mask marks it.
     """
     masks = _masks(model, arguments)
     if not masks or any(map(_has_padding, masks.values())):

@@ -150,7 +150,11 @@ def out_of_range(
 
 
 def place_of(error: Exception, definition: ModelDefinition) -> str:
-    """Return `file:line` of the user's code that raised in a step: a line, else its function."""
+    """Return `file:line` of the user's code that raised in a step, for an error message.
+
+    If the traceback has no line of the user's code, this is the line that defines the loss, the
+    metrics or the model; see `failed_part.where_raised`.
+    """
     return where_raised(error, definition, _PARTS)
 
 
@@ -288,6 +292,10 @@ def _column_advice(
 
 def _row_missing(model: nn.Module, run: Callable[[], object]) -> _FoundError | None:
     """Run the model again to find the first embedding that receives an id out of range.
+
+    Args:
+        model: The model, to whose embeddings hooks are added for this.
+        run: Function () that runs the model on the failed batch.
 
     Returns:
         The error that names the embedding; None if there is no such embedding.

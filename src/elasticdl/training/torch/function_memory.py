@@ -58,7 +58,10 @@ _OF_MODULES = vars(nn.Module()).keys()
 
 
 class _Uses(NamedTuple):
-    """Names that occur in a function's code.
+    """Names that occur in the code of one or more functions.
+
+    An object has many attributes. Only those whose names occur in a function's code are searched
+    for state that the function changes.
 
     Attributes:
         named: Names of all global variables and attributes.
@@ -79,13 +82,17 @@ _NOTHING = _Uses()
 
 @dataclass(frozen=True)
 class RememberedValue:
-    """A variable or attribute that a user's function can change, with its getter and setter.
+    """A variable or attribute that a user's function uses, and whose value may have to be stored.
 
     Attributes:
-        is_read_only: Whether the function that uses the variable only reads it; another function
-            may assign it.
-        may_be_setting: Whether it may be a setting: then a value that cannot be stored is permitted
-            as long as it does not change.
+        name: Its name in checkpoints and errors, such as "hook 0, seen".
+        get: Function () -> its present value.
+        put: Function (value) that assigns it.
+        is_read_only: Whether the function does not assign it. Its value may still change: another
+            function may assign it, and a list may be appended to.
+        may_be_setting: Whether its value may be a setting, which never changes. Such a value is
+            stored only once it has changed, and until then it may be of a type that cannot be
+            stored.
         owner: The object or class whose attribute it is; None for a variable.
     """
 
@@ -145,7 +152,10 @@ class RememberedValue:
 
 
 def objects_of(places: Iterable[RememberedValue]) -> list[Any]:
-    """Return the objects that hold remembered values: containers, tensors, objects and classes."""
+    """Return the objects that hold remembered values: containers, tensors, objects and classes.
+
+    Checkpoints store their contents, so `engines/file_variables.py` need not warn if they change.
+    """
     found = [value for place in places for value in (place.get(), place.owner)]
     return [value for value in found if not isinstance(value, NUMBERS)]
 
@@ -154,7 +164,8 @@ class FunctionMemory:
     """Saves and restores what functions remember from call to call, such as a counter.
 
     Args:
-        functions: Name -> function, method, partial or other callable; names are for errors.
+        functions: Name -> function, method, partial or other callable. The name is the prefix of
+            the names of what it remembers.
         codec: Converts the state to arrays.
         known: Objects whose state is stored elsewhere, such as the optimizer.
     """
@@ -167,11 +178,12 @@ class FunctionMemory:
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
         """Return the functions' state as arrays; empty if there is none.
 
-        Probable settings are left out: numbers that are only read, and values that cannot be
-        stored.
+        Values that are probably settings are left out: numbers that the functions only read, and
+        values of types that cannot be stored.
 
         Raises:
-            UnkeepableValueError: A function draws from an iterator, which changes.
+            UnkeepableValueError: A function uses an iterator. It is no setting: each use advances
+                it, and its position cannot be stored.
         """
         values = {}
         for place in self._places():
@@ -189,7 +201,10 @@ class FunctionMemory:
 
     @property
     def objects(self) -> list[Any]:
-        """The objects that hold the functions' state, such as a list that a function appends to."""
+        """The objects that hold the functions' state, such as a list that a function appends to.
+
+        Checkpoints store their contents; see `objects_of`.
+        """
         return objects_of(self._places())
 
     def load(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
@@ -211,13 +226,19 @@ class FunctionMemory:
 def remembered_by_function(
     function: Any, name: str, seen: set[int], uses: _Uses = _NOTHING
 ) -> Iterator[RememberedValue]:
-    """Yield the variables and attributes that a function can change and that outlive a call.
+    """Yield the variables and attributes in which a function may keep state between calls.
+
+    These are variables of the enclosing function, global variables, attributes of the function and
+    of objects that it uses, and those of functions that it calls. Checkpoints store their values.
 
     Args:
         function: A function, method, partial or other callable.
-        name: Its name, for errors; the prefix of the yielded names.
-        seen: Ids of the objects that were searched already; receives those searched now.
-        uses: Names in the code of the functions that refer to this one.
+        name: Its name, such as "hook 0": the prefix of the names of the yielded values.
+        seen: Ids of objects that are not searched, because they were searched earlier. The ids of
+            those that are searched now are added to it.
+        uses: Names in the code of the callers, if the search has reached this function through
+            others. An attribute of an object counts as used if its name occurs there or in the
+            code of this function.
     """
     callables = (types.FunctionType, types.MethodType, functools.partial)
     uses |= _uses_of(function)
@@ -320,6 +341,12 @@ def _of_module(
     """Yield the attributes of a module and its submodules that a function's code may change.
 
     Attributes that only `forward` changes are left to `untracked_state.py`.
+
+    Args:
+        module: The module, which the function refers to.
+        name: Its name: the prefix of the names of the yielded values.
+        seen: Ids and hashes of what was searched already; receives those searched now.
+        uses: Names in the code of the function and its callers.
     """
     if (searched := hash((id(module), uses))) in seen:
         return
@@ -350,7 +377,10 @@ def _of_module(
 
 
 def _of_class(kind: type[Any], name: str, seen: set[int], uses: _Uses) -> Iterator[RememberedValue]:
-    """Yield the attributes of a user's class that a function's code assigns or may mutate."""
+    """Yield the attributes of a user's class that a function's code assigns or may mutate.
+
+    `_of_module` describes the arguments.
+    """
     of_class = (uses.assigned & vars(kind).keys()) | _mutable(kind, uses.named)
     for attribute in sorted(of_class):
         known = hash((id(kind), attribute))
@@ -377,13 +407,16 @@ def _is_users_class(value: Any) -> bool:
 
 
 def _with_methods(uses: _Uses, owner: Any) -> _Uses:
-    """Return `uses` and the names in the code of the object's methods that `uses` names.
+    """Add to `uses` the names in the code of those methods of an object that may be called.
 
-    Methods that these methods call are included too.
+    A method may be called if its name is in `uses`, or in the code of another such method.
 
     Args:
         uses: The names in the code of some functions; not changed.
-        owner: The object whose methods the functions may call.
+        owner: The object.
+
+    Returns:
+        `uses` together with the added names.
     """
     new = set(uses.named)
     while new:
@@ -420,15 +453,16 @@ def _uses_of_code(code: types.CodeType) -> _Uses:
 def remembered_by_object(
     value: Any, name: str, attributes: list[str], seen: set[int], uses: _Uses = _NOTHING
 ) -> Iterator[RememberedValue]:
-    """Yield what a call of an object may change: its attributes and variables of its `__call__`.
+    """Yield the variables and attributes in which an object may keep state between calls.
 
     Args:
-        value: The object.
-        name: Its name, for errors; the prefix of the yielded names.
-        attributes: Names of the attributes to search; class attributes that its code uses are
-            searched as well.
-        seen: Ids of the objects that were searched already; receives those searched now.
-        uses: Names in the code of the functions that refer to the object.
+        value: The object, callable or not.
+        name: Its name: the prefix of the names of the yielded values.
+        attributes: Names of those of its attributes that are searched. Attributes that its code
+            may set later, and mutable class attributes that it uses, are searched as well.
+        seen: Ids of objects that are not searched, because they were searched earlier. The ids of
+            those that are searched now are added to it.
+        uses: Names in the code of the functions through which the search has reached the object.
     """
     uses |= _uses_of(value)
     for attribute in attributes:
@@ -447,7 +481,10 @@ def remembered_by_object(
 
 
 def _constant(name: str, value: Any) -> RememberedValue:
-    """Return a `RememberedValue` for an object that user code changes in place only."""
+    """Return a `RememberedValue` for an object that user code can change only in place.
+
+    Such as an argument of a partial: no variable refers to it that could be assigned.
+    """
     return RememberedValue(name, lambda: value, lambda _: None)
 
 

@@ -58,14 +58,15 @@ class HookMemory:
     """Reads the state of an optimizer's hooks for a checkpoint, and restores it.
 
     Args:
-        optimizer: The optimizer that has the hooks; attributes that the user's code sets are state
-            too.
+        optimizer: The optimizer that has the hooks. Attributes that the user's code sets on it are
+            stored too.
         parameters: The model's parameters, by name.
         model: The model. Hooks that callbacks register on it later are left to
             `callback_hooks.py`.
         origin: Prefix of errors.
-        may_be_scheduled: Whether the optimizer may have learning rate schedulers that no hook
-            refers to, because the trainer steps them.
+        may_be_scheduled: Whether the function that creates the optimizer may also create its
+            learning rate schedulers, as `configure_optimizers` does; the trainer steps them. If
+            False, a scheduler that no hook refers to is rejected.
 
     Raises:
         DefinitionError: A hook has state that cannot be stored, a hook is registered for all
@@ -133,7 +134,11 @@ class HookMemory:
 
     @property
     def objects(self) -> list[Any]:
-        """The objects that hold the hooks' state, such as a list that a hook appends to."""
+        """The objects that hold the hooks' state, such as a list that a hook appends to.
+
+        Checkpoints store their contents, so `engines/file_variables.py` need not warn if they
+        change.
+        """
         return objects_of(self._places())
 
     def problems(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
@@ -160,7 +165,10 @@ class HookMemory:
         self._load_attributes_and_defaults(saved)
 
     def _may_be_left_out(self, place: RememberedValue) -> bool:
-        """Return whether a value looks like a setting, which is stored only once it changes."""
+        """Return whether a value looks like a setting: it need not be stored until it changes.
+
+        That is a number that the hook only reads, or a value of a type that cannot be stored.
+        """
         if not place.may_be_setting:
             return False
         if place.is_read_only and isinstance(place.get(), NUMBERS):
@@ -172,7 +180,11 @@ class HookMemory:
         return False
 
     def _attributes_and_defaults(self) -> dict[str, Any]:
-        """Return attributes set by user code on parameters, and the optimizer's changed defaults.
+        """Return what user code has set on parameters and in `optimizer.defaults`, for `state`.
+
+        Returns:
+            Up to two entries: the attributes of all parameters; and the optimizer's `defaults`, if
+            they have changed since the optimizer was created.
 
         Raises:
             DefinitionError: A value cannot be stored.
@@ -271,7 +283,11 @@ def _is_scheduler(value: Any) -> bool:
 
 @functools.cache
 def _set_by_library(kind: type[Any]) -> frozenset[str]:
-    """Return the attributes that an optimizer's own methods set; empty for a user's class."""
+    """Return the attributes that the methods of a library's optimizer class set.
+
+    All other attributes of an optimizer were set by the user's code, and are stored. For a user's
+    class the result is empty, so all its attributes are stored.
+    """
     if not is_of_library(kind):
         return frozenset()
     methods = (

@@ -41,10 +41,13 @@ class TorchHooks:
         optimizer: The optimizer of the model.
         modes: Sets the model's mode, training or evaluation.
         schedulers: The schedulers, which step at the end of an epoch, after the callbacks.
-        drawing: Function (hash of the event's name, epoch or batch number) -> context manager that
-            seeds the random numbers drawn in its block.
-        changed: Called after callbacks may have changed the set of trainable parameters.
-        stored: Objects of the user's code, besides callbacks, whose contents checkpoints hold.
+        drawing: Function (event, number) -> context manager that seeds the random numbers drawn in
+            its block. The event is given as a hash of its name, with the number of the epoch or
+            batch.
+        changed: Function () that is called after callbacks, which may have frozen or unfrozen
+            parameters.
+        stored: Objects of the user's code, besides callbacks, whose contents checkpoints store,
+            such as a list that a hook of the optimizer appends to.
 
     Attributes:
         epoch: The current epoch, from 0.
@@ -94,7 +97,14 @@ class TorchHooks:
         return self._schedulers.monitored
 
     def check_sharing(self) -> None:
-        """Reject callbacks with methods for evaluation batches, because workers divide those."""
+        """Reject callbacks with methods for evaluation batches, such as `on_test_batch_end`.
+
+        Workers share the batches of an evaluation, so each worker would call the method for
+        different batches.
+
+        Raises:
+            DefinitionError: A callback has such a method.
+        """
         found = self._callbacks.with_one_of(TEST_BATCH_MOMENTS)
         if found is not None:
             callback, moment = found
@@ -223,15 +233,16 @@ class TorchHooks:
 
     @contextmanager
     def _moment(self, moment: str, number: int = 0, *, in_training: bool) -> Iterator[None]:
-        """Context manager for running callbacks: seeds random numbers, records their changes.
+        """Context manager in whose block callbacks are called for one event.
 
-        The seed depends on the event only, so callbacks act identically on every worker and after a
-        resume.
+        It puts the model into the mode of the event, seeds the random numbers that callbacks draw,
+        and records what they change, for checkpoints. The seed is the same on every worker and
+        after a resume, so the callbacks act identically.
 
         Args:
             moment: Name of the event, such as `on_epoch_end`.
-            number: Number of the epoch or batch.
-            in_training: Whether the model is in training mode.
+            number: Number of the epoch or batch; 0 for an event without one.
+            in_training: Whether the event's mode is training mode; otherwise evaluation mode.
 
         Raises:
             DefinitionError: A callback has changed state that checkpoints do not contain.

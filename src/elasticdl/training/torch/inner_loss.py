@@ -147,7 +147,10 @@ class InnerLossSteps:
         check_parts(self, self._loss, self._without_effects, model, batch)
 
     def found_rows(self, has_rows: Sequence[bool]) -> None:
-        """Do nothing: this class splits no outputs; it runs the model on the parts of a batch."""
+        """Do nothing: to compare parts of a batch, the model is run on each part here.
+
+        Only `ForwardSteps` splits the outputs for the whole batch instead, and needs `has_rows`.
+        """
 
     def _loss_in(self, outputs: Any, name: str) -> torch.Tensor:
         if isinstance(outputs, Mapping):

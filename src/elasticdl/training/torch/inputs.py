@@ -56,13 +56,17 @@ def find_adapter(
     *,
     is_default: bool = False,
 ) -> Adapter:
-    """Return a function that turns features into the arguments of `model`.
+    """Find how to pass features to a model; return a function that turns them into arguments.
+
+    The signature of `forward` may permit several ways; the first that the model accepts is used.
 
     Args:
         model: The user's module.
-        features: An example batch; only names and structure matter.
+        features: An example batch.
         origin: Prefix of the error.
-        run: Function (adapter): calls the model on the example with it, without side effects.
+        run: Function that is given an adapter, and calls the model on the example with the
+            arguments that the adapter returns. It raises if the model does, and has no side
+            effects.
         is_default: Whether the model file has no input function, for the error.
 
     Raises:
@@ -117,7 +121,16 @@ def find_adapter(
 def _dtype_it_takes(
     model: nn.Module, adapter: Adapter, run: Callable[[Adapter], object]
 ) -> torch.dtype | None:
-    """Return the parameters' dtype if the model accepts features converted to it; else None."""
+    """Return the dtype of the parameters if the model accepts features converted to it.
+
+    For advice, after the model has rejected the features. None: it does not accept them either, or
+    its parameters have the default dtype or several.
+
+    Args:
+        model: The module.
+        adapter: Turns features into the arguments of the model.
+        run: Function that calls the model with an adapter, as for `find_adapter`.
+    """
     dtypes = {each.dtype for each in model.parameters() if each.is_floating_point()}
     if len(dtypes) != 1 or dtypes == {torch.get_default_dtype()}:
         return None
@@ -134,7 +147,13 @@ def _dtype_it_takes(
 
 
 def _takes_floats(features: Arrays, adapter: Adapter, run: Callable[[Adapter], object]) -> bool:
-    """Return whether a model that rejects integer features accepts them as floats."""
+    """Return whether a model that has rejected integer features accepts them as floats.
+
+    Args:
+        features: The features; False if none are integers.
+        adapter: Turns features into the arguments of the model.
+        run: Function that calls the model with an adapter, as for `find_adapter`.
+    """
     if not any(array.dtype.kind in "iub" for array in leaves(features)):
         return False
     try:

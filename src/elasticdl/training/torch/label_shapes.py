@@ -122,7 +122,13 @@ class TorchLabelShape:
     def _warn_if_spread(
         self, function: Callable[[Any, Any], Any], outputs: Any, labels: torch.Tensor
     ) -> None:
-        """Warn if each of the float labels [n, 1] is compared with several outputs."""
+        """Warn if a loss or metric compares each float label of shape [n, 1] with several outputs.
+
+        Args:
+            function: Function (outputs, labels) -> loss or metric.
+            outputs: The model's outputs for the example batch.
+            labels: Its labels.
+        """
         is_table = isinstance(outputs, torch.Tensor) and outputs.ndim == labels.ndim == _PAIR
         if not is_table or outputs.shape[1] == 1 or not labels.is_floating_point():
             return
@@ -186,7 +192,10 @@ def _makes_pairs(
 
 
 class _Shapes(TorchDispatchMode):
-    """Context manager that records whether an operation makes a tensor [n, n] of pairs of examples.
+    """Context manager that records whether an operation in its block makes a tensor [n, n].
+
+    Such a tensor has a value for each pair of examples, as when labels [n] are broadcast with
+    outputs [n, 1].
 
     Args:
         num_rows: Number of examples, n.
@@ -225,7 +234,8 @@ class _Shapes(TorchDispatchMode):
 class _Spread(HiddenMode):
     """Context manager that records whether labels [n, 1] are broadcast to the outputs' columns.
 
-    An explicit `labels.expand_as(outputs)` is intended, and so is a mask such as `labels > 0`.
+    Not recorded is what the user has intended: an explicit `labels.expand_as(outputs)`, or a mask
+    such as `labels > 0`.
 
     Args:
         labels: The labels.

@@ -101,7 +101,8 @@ class TrainerProgress:
         """Reject the use of other attributes of a Lightning Trainer.
 
         Raises:
-            AttributeError: Python itself looks up the name.
+            AttributeError: The name begins with two underscores, as those that Python looks up to
+                copy an object.
             DefinitionError: The user's module uses the attribute.
         """
         if name.startswith("__"):
@@ -197,7 +198,11 @@ class LightningSteps:
     def evaluation(
         self, model: nn.Module, batch: Tensors, so_far: MetricStates | None = None
     ) -> Stepped:
-        """Run `validation_step` or `test_step`; the loss is its result, else its logged `loss`."""
+        """Run `validation_step`, or `test_step` if there is none.
+
+        The loss is what the step returns. If it returns none, a value that it logs as `loss` is
+        reported as the loss.
+        """
         step = "validation_step" if _has(model, "validation_step") else "test_step"
         if not _has(model, step):
             raise DefinitionError(
@@ -226,7 +231,7 @@ class LightningSteps:
     def check_evaluation(self, model: nn.Module, batch: Tensors) -> None:
         """Run `validation_step`, so that the caller can observe what it changes.
 
-        Without labels, `predict_step` is run instead.
+        For the features of a prediction, whose batch has `num_examples` 0, `predict_step` is run.
         """
         if batch.num_examples:
             self.evaluation(model, batch)
@@ -262,7 +267,10 @@ class LightningSteps:
         """Do nothing: the shape of the labels is the user's choice."""
 
     def found_rows(self, has_rows: Sequence[bool]) -> None:
-        """Do nothing: this class splits no outputs; it runs the model on the parts of a batch."""
+        """Do nothing: to compare parts of a batch, the model is run on each part here.
+
+        Only `ForwardSteps` splits the outputs for the whole batch instead, and needs `has_rows`.
+        """
 
     def _loss_in(self, returned: Any, step: str) -> torch.Tensor:
         loss = _loss_of(returned)

@@ -82,8 +82,8 @@ class LoggedMetric:
         """Load the metric's states before a step, or reset the metric if there are none.
 
         Args:
-            step: Name of the step, such as `validation_step`; each may log the metric under another
-                name.
+            step: Name of the step, such as `validation_step`. Steps may log the same metric under
+                different names.
             so_far: States before the step, by logged name. None: reset the metric.
         """
         self._states.begin((so_far or {}).get(self._names.get(step, "")))

@@ -89,16 +89,19 @@ _ALONE = (
 
 @dataclass(frozen=True, eq=False)
 class BatchLoss:
-    """The loss of a batch, with its divisor.
+    """The loss of a batch and its divisor, with which losses of several batches are combined.
 
     Attributes:
-        value: The loss, a float32 scalar with its graph.
-        divisor: The number by which the sum over examples was divided to give `value`; a scalar
-            tensor if it depends on the targets.
-        is_known: Whether `value` is certain to be a mean: of a PyTorch loss, or of one value per
-            example.
-        precision: Relative difference that rounding alone can cause.
-        unsplittable: Why the divisor is unknown for this batch; empty if it is known.
+        value: The loss, a float32 scalar tensor, on which `backward` can be called.
+        divisor: The number by which the sum over examples was divided to give `value`. It is a
+            scalar tensor if it was computed from the targets, such as their number without the
+            ignored ones.
+        is_known: Whether `value` is certain to be a mean with this divisor: a PyTorch loss with
+            reduction="mean" has returned it, or the user's loss has returned one value per example.
+            If False, the divisor is an assumption, the number of examples, to be checked.
+        precision: Relative difference between two losses that rounding alone can cause.
+        unsplittable: A phrase for the error, such as "cross_entropy() in it", if the divisor is
+            unknown because the loss adds other terms to a loss that ignores targets; else empty.
     """
 
     value: torch.Tensor
@@ -116,7 +119,10 @@ class _Call:
 
 
 class _Watch(HiddenMode):
-    """Context manager that records calls of PyTorch's loss functions with reduction="mean"."""
+    """Context manager that records calls of PyTorch's loss functions with reduction="mean".
+
+    If one of these calls returned the user's loss, its arguments show the divisor.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -301,10 +307,11 @@ class TorchLoss:
     ) -> None:
         """Check that a batch's loss is the mean of two parts' losses, weighted by their divisors.
 
-        Losses that are not finite are not compared.
+        Nothing is compared if the batch's loss is not finite, its divisor is unknown, or both
+        divisors of the parts are 0.
 
         Args:
-            first: Number of examples in the first part.
+            first: Number of examples in the first part; the second part has the rest.
             num_examples: Number of examples in the batch.
             whole: The loss of the batch.
             of_parts: The losses of the two parts.
@@ -339,7 +346,10 @@ class TorchLoss:
         )
 
     def compare_replaced(self, num_examples: int, losses: Sequence[BatchLoss]) -> None:
-        """Check that the effect of replacing some examples does not depend on the other examples.
+        """Check that the loss is a mean over examples, without splitting the batch.
+
+        In such a mean, replacing some examples has the same effect whatever the others are. Used
+        for a model that draws random numbers: they would differ for a part of the batch.
 
         Args:
             num_examples: Number of examples in the batch.
@@ -433,14 +443,18 @@ def rows_of(
     num_examples: int,
     has_rows: Sequence[bool] | None = None,
 ) -> Any:
-    """Return nested tensors reduced to some of a batch's examples.
+    """Return the rows of some examples, from nested tensors of a batch such as its features.
+
+    A tensor counts as having one row per example if its length is `num_examples`. Other tensors,
+    such as one value for the whole batch, are returned unchanged.
 
     Args:
-        tree: Nested tensors of the batch. Tensors without a row per example are returned unchanged.
-        rows: The examples to return: a slice, or their positions.
+        tree: Nested tensors of the batch.
+        rows: The examples whose rows are returned: a slice, or their positions.
         num_examples: Number of examples in the batch.
-        has_rows: For each tensor, whether it may have a row per example; in any case its length
-            must be `num_examples`. None means that all may.
+        has_rows: One flag for each tensor, in the order in which `map_tensors` visits them. False:
+            it has no row per example, even if its length is `num_examples` by chance. None: decide
+            by the length of each tensor alone.
     """
     at = rows if isinstance(rows, slice) else list(rows)
     known = iter(has_rows) if has_rows is not None else itertools.repeat(True)
@@ -476,7 +490,11 @@ def _divides_oddly(call: _Call) -> bool:
 
 
 def _rows_averaged(call: _Call) -> torch.Tensor | float:
-    """Return the number of rows that a PyTorch loss averaged, or the sum of their weights."""
+    """Return the divisor of a PyTorch loss with reduction="mean", for all but the cross-entropies.
+
+    It is the number of rows: of examples, unless each has several. For a loss that divides by the
+    sum of weights, such as `mse_loss(..., weight=...)`, it is that sum.
+    """
     given = call.arguments
     if (rows := _OF_ROWS.get(call.function)) is not None:
         return float(math.prod(given[rows].shape[:-1]))

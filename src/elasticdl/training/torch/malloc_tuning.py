@@ -43,9 +43,10 @@ def keep_freed_memory() -> None:
 
 
 class ReusedArray:
-    """Provides a large float32 array for each step, in the same memory where that is possible.
+    """Provides a large float32 array for each step, in the memory of the last step's array.
 
-    If the last array is still referenced elsewhere, a new one is allocated.
+    This saves the time to allocate memory for each step. If the last array is still referenced
+    elsewhere, or has another size, a new one is allocated.
     """
 
     def __init__(self) -> None:

@@ -162,7 +162,14 @@ class StatefulMetric:
         self._check_adds()
 
     def share(self, outputs: Any, labels: Any) -> States:
-        """Return the states of one batch alone, to be added to those of other batches."""
+        """Return the states of one batch alone, to be added to those of other batches.
+
+        Used where workers share the batches; in one process, `carried` is used.
+
+        Raises:
+            DefinitionError: A user's own metric keeps data outside its states, or its states do not
+                add up.
+        """
         self._try_on(outputs, labels)
         self._check_adds()
         self.begin(None)
@@ -187,9 +194,10 @@ class StatefulMetric:
             self._load(states)
 
     def carried(self, so_far: States | None, outputs: Any, labels: Any) -> States:
-        """Update the states so far with a batch, and return them.
+        """Return the states after a batch that continues from the states before it.
 
-        If `so_far` is None, start from empty states.
+        Used in one process, which passes the states of all earlier batches as `so_far`. None: the
+        batch is the first, so start from empty states.
         """
         self._try_on(outputs, labels)
         self.begin(so_far)
@@ -210,8 +218,8 @@ class StatefulMetric:
         """Return the metric's states after a batch.
 
         Args:
-            carried: Whether the next batch starts from these states. If so, they are kept in memory
-                as well.
+            carried: Whether the next batch starts from these states. If so, the metric also
+                remembers them, so that `begin` need not load them again.
         """
         states = self._read()
         self._held = states if carried else None
@@ -245,7 +253,7 @@ class StatefulMetric:
         return {name: self._in_numbers(each) for name, each in named.items()}
 
     def check_update(self, outputs: Any, labels: Any, *, sums: bool) -> None:
-        """Update the metric with a batch as a test, compute its value, and reset it.
+        """Test the metric before training: update it with a batch, compute its value, reset it.
 
         Args:
             outputs: Outputs of the model.
@@ -423,7 +431,10 @@ class StatefulMetric:
 
 
 def _attributes_of_all(metric: Any) -> set[str]:
-    """Return the attributes that all TorchMetrics metrics have, private ones too, by name."""
+    """Return the names of the attributes that every TorchMetrics metric has, private ones too.
+
+    They change with an update, but are no data that a user's own metric keeps outside its states.
+    """
     base = next(kind for kind in type(metric).__mro__ if kind.__name__ == "Metric")
     methods = {"update": lambda _: None, "compute": lambda _: None}
     return {*vars(type("Empty", (base,), methods)()), "training"}

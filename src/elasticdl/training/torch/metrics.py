@@ -99,7 +99,13 @@ class TorchMetrics:
         return frozenset([*self._with_states, *self._logged])
 
     def require_sums(self, why: str) -> None:
-        """Reject metrics whose states cannot be summed over batches; from now on, sum all states.
+        """Reject metrics whose states cannot be summed over batches.
+
+        Called before the first step if workers share the batches. From then on, `states` returns
+        the states of each batch alone, which the workers add up.
+
+        Args:
+            why: What adds them up, for the error message, such as "several workers".
 
         Raises:
             DefinitionError: The states of a metric cannot be added up.
@@ -114,14 +120,18 @@ class TorchMetrics:
         self, outputs: Any, labels: Any, weights: torch.Tensor | None, num_examples: int,
         so_far: MetricStates | None,
     ) -> MetricStates:  # fmt: skip
-        """Return the states of a batch alone; for metrics in `ordered`, `so_far` updated with it.
+        """Return the metric states of a batch, by name.
+
+        For the metrics in `ordered`, these are the states of all batches so far, this one included;
+        for all others, they are those of this batch alone.
 
         Args:
             outputs: The model's outputs, detached.
             labels: Labels of the batch, as tensors.
             weights: Sample weights.
             num_examples: Examples in the batch.
-            so_far: The states before the batch.
+            so_far: The states of all earlier batches, of which only the metrics in `ordered` are
+                used. None: there are no earlier batches.
 
         Raises:
             DefinitionError: The metrics function did not return a dict, a metric has an invalid
@@ -173,7 +183,10 @@ class TorchMetrics:
             shape.find(_tried(named.metric), _select(outputs, named), labels)
 
     def problem(self, outputs: Any, labels: Any) -> DefinitionError | None:
-        """Test the TorchMetrics metrics on a representative batch; return the error found, if any.
+        """Test the TorchMetrics metrics on a representative batch, before training.
+
+        The error is returned, not raised, so that the caller can report more important ones first.
+        None: no error was found.
 
         Args:
             outputs: The model's outputs, detached.
@@ -309,7 +322,11 @@ def added(steps: Sequence[MetricStates]) -> MetricStates:
 
 
 def _tried(metric: Any) -> Callable[[Any, Any], Any]:
-    """Return a function (outputs, labels) that updates a copy of a metric, or calls a function."""
+    """Return a function (outputs, labels) that tries a metric without changing it.
+
+    It updates a copy of a TorchMetrics metric, or calls a metric function. The caller watches which
+    tensors this creates, to find the shape of labels that the metric needs.
+    """
     if is_metric(metric):
         return lambda outputs, labels: copy.deepcopy(metric).update(outputs, labels)
     return lambda outputs, labels: metric(labels, outputs)

@@ -22,7 +22,7 @@ def one_cycles(scheduler: Any, num_steps: int) -> Iterator[tuple[OneCycleLR, int
 
     Args:
         scheduler: A OneCycleLR, or a scheduler that may combine some with others.
-        num_steps: Number of steps that `scheduler` makes.
+        num_steps: Number of steps that `scheduler` makes; a OneCycleLR in it may make fewer.
     """
     if isinstance(scheduler, OneCycleLR):
         yield scheduler, num_steps

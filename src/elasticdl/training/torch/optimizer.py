@@ -57,7 +57,8 @@ class OptimizerState:
     Args:
         definition: Definition of the model, which creates the optimizer.
         parameters: All parameters of the model, by name.
-        given: The parameters passed to the optimizer, in the order of the model's `parameters()`.
+        given: The parameters that the user's function receives: what the model's `parameters()`
+            yields, in this order. A model may override that method, to train only some of them.
         model: The model that the parameters belong to.
 
     Raises:
@@ -166,7 +167,11 @@ class OptimizerState:
 
     @property
     def remembered(self) -> list[Any]:
-        """Objects of the user's code that hold state of hooks, such as a list they append to."""
+        """Objects of the user's code that hold state of hooks, such as a list they append to.
+
+        Checkpoints store their contents, so `engines/file_variables.py` need not warn if they
+        change.
+        """
         return self._memory.objects
 
     def load(self, state: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
@@ -254,9 +259,9 @@ class OptimizerState:
             }
 
     def _is_of_the_code(self, number: int, key: str, value: Any) -> bool:
-        """Return whether a value of a param group is a function that the user's code recreates.
+        """Return whether a value of a param group is a function, which checkpoints do not store.
 
-        Such a value is not stored in a checkpoint.
+        The user's code creates it again when training resumes.
 
         Args:
             number: Index of the group.
@@ -264,8 +269,8 @@ class OptimizerState:
             value: The present value.
 
         Raises:
-            DefinitionError: The value is a function, but not the one that the code created, so it
-                would have to be stored.
+            DefinitionError: The value is another function than when the optimizer was created. A
+                resumed training would have the first one again.
         """
         if not callable(value):
             return False

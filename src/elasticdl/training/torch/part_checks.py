@@ -119,6 +119,9 @@ class PartCheck:
     def is_done(self, num_examples: int, update_size: int) -> bool:
         """Return whether enough batches were checked, so that the next one need not be checked.
 
+        After an update that is larger than all before, another batch is checked: a limit over the
+        batch may be reached by that many examples only.
+
         Args:
             num_examples: Number of examples of the next batch.
             update_size: Number of examples of the largest update so far.
@@ -329,7 +332,7 @@ class PartCheck:
     def _check_uncut(
         self, batch: Tensors, whole: _Made, rows: range, error: Exception, *, training: bool
     ) -> None:
-        """Check a model that raises on a part of a batch, by keeping the batch's size.
+        """Check a model that raises on a part of a batch, by running it on whole batches only.
 
         The examples outside the part are replaced instead of left out.
 
@@ -441,7 +444,15 @@ def _first_part(size: int) -> int:
 
 
 def _matrices(features: Any, size: int) -> list[str]:
-    """Return the names of features of shape [examples, examples, ...], such as a graph's edges."""
+    """Return the names of features of shape [examples, examples, ...], such as a graph's edges.
+
+    They explain, in an error, why a model cannot compute a part of a batch: only their rows are
+    split, so a part has too many columns.
+
+    Args:
+        features: The features of a batch.
+        size: Number of its examples.
+    """
     if isinstance(features, Mapping):
         entries = {str(name): value for name, value in features.items()}
     elif isinstance(features, (list, tuple)):
@@ -456,14 +467,15 @@ def _matrices(features: Any, size: int) -> list[str]:
 
 
 def _stayed(runs: Sequence[torch.Tensor], first: int, num_examples: int) -> torch.Tensor:
-    """Compute the output that a batch must have if no example affects another.
+    """Return the output that a batch must have if no example affects another.
 
-    The caller compares it with the actual output. It is computed from runs with replaced examples.
+    The caller compares it with the actual output. It is computed from runs in which some examples
+    were replaced by others: each row is taken from a run in which its example stayed.
 
     Args:
-        runs: Four outputs: for the batch, and for the batch with its last examples replaced, with
-            its first examples replaced, and with all of them replaced.
-        first: Number of examples in the first part.
+        runs: The same output of four runs: of the batch, and of the batch with its last examples
+            replaced, with its first examples replaced, and with all of them replaced.
+        first: Number of examples in the first part, which count as the first examples.
         num_examples: Number of examples in the batch.
     """
     whole, one, other, neither = runs
@@ -476,15 +488,16 @@ def _stayed(runs: Sequence[torch.Tensor], first: int, num_examples: int) -> torc
 def _joined(
     whole: torch.Tensor, one: torch.Tensor, other: torch.Tensor, first: int, num_examples: int
 ) -> torch.Tensor | None:
-    """Compute the output that a batch must have if no example affects another.
+    """Return the output that a batch must have if no example affects another.
 
-    The caller compares it with the actual output. It is computed from the outputs for two parts.
+    The caller compares it with the actual output. It is computed from the outputs for two parts of
+    the batch: their rows are joined, or, without a row per example, their mean is taken.
 
     Args:
-        whole: The output for the batch. It only shows whether there is one row per example;
-            otherwise the output counts as a mean over the batch.
-        one: The output for the first part.
-        other: The output for the rest.
+        whole: The output for the batch. Only its length is used, which shows whether it has one row
+            per example.
+        one: The same output for the first part.
+        other: The same output for the rest.
         first: Number of examples in the first part.
         num_examples: Number of examples in the batch.
 

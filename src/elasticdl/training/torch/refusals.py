@@ -176,10 +176,14 @@ class Refusals:
         self._shapes = shapes_of(kept)
 
     def check_sums(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        """Check that no hook or embedding prevents gradients of batches from adding up.
+        """Check that nothing uses the gradients of one minibatch before they are summed.
+
+        Args:
+            parameters: The parameters, by name.
 
         Raises:
-            DefinitionError: A hook, or an embedding, changes gradients before they are summed.
+            DefinitionError: A hook would see gradients of one minibatch instead of the whole
+                update's, or an embedding scales gradients by the frequency of ids in a minibatch.
         """
         for name, parameter in parameters.items():
             if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # noqa: SLF001

@@ -58,7 +58,11 @@ def loses_state(scheduler: Any, optimizer: Optimizer) -> bool:
 
 
 def _copied(scheduler: Any, optimizer: Optimizer) -> tuple[Any, list[dict[str, Any]]]:
-    """Copy a scheduler onto a stand-in optimizer; return the copy and that optimizer's groups."""
+    """Copy a scheduler for a trial; the copy sets the rates of a stand-in for the optimizer.
+
+    Returns:
+        The copy, and the param groups of the stand-in, which show the learning rates that it sets.
+    """
     groups = [
         {
             **{key: copy.deepcopy(value) for key, value in group.items() if key != "params"},

@@ -124,17 +124,19 @@ class Schedulers:
         *,
         may_end_earlier: bool = False,
     ) -> None:
-        """Reject a OneCycleLR that has fewer steps than the training makes of it.
+        """Reject a OneCycleLR that has fewer steps than the training needs.
 
-        If the number of updates is unknown, a OneCycleLR that steps per update is not rejected, but
-        keeps its last learning rate: the number depends on how many workers live, and a job must
-        not end because one was lost. The same is true of epochs.
+        On workers, the number of updates may be unknown, because it depends on how many workers
+        live. A job must not fail because one was lost. A OneCycleLR that steps per update is then
+        not rejected, but keeps its last learning rate once it has ended. The same holds for one
+        that steps per epoch, if the number of epochs is unknown.
 
         Args:
             num_updates: Total number of updates in the run; None if unknown.
             num_epochs: Total number of complete epochs in the run; None if unknown.
-            may_end_earlier: Whether a callback may stop the training early. If so, the schedule is
-                not rejected now; a training that outlasts it ends with an error then.
+            may_end_earlier: Whether a callback may stop the training before the schedule has ended.
+                If so, a schedule that is too short is not rejected now: the training fails only
+                when it needs a further step.
 
         Raises:
             DefinitionError: A OneCycleLR has fewer steps than the run, so PyTorch would raise an
@@ -155,11 +157,11 @@ class Schedulers:
                 self._outlasted[id(one)] = str(error)
 
     def note_unfinished(self, num_updates: int | None, num_epochs: int | None) -> None:
-        """Warn of a OneCycleLR that does not reach its end, where the learning rate is low.
+        """Warn of a OneCycleLR that has more steps than the training makes.
 
-        Call it when a training begins, not when one is resumed, because the number of epochs may
-        have been raised since. There is no warning for a OneCycleLR that a milestone of a
-        SequentialLR ends.
+        It does not reach its end, where the learning rate is low. Call this when a training begins,
+        not when one is resumed, because the number of epochs may have been raised since. There is
+        no warning for a OneCycleLR in a SequentialLR that switches to the next scheduler anyway.
 
         Args:
             num_updates: Total number of updates in the run; None if unknown.
@@ -296,7 +298,11 @@ class Schedulers:
 
     @property
     def remembered(self) -> list[Any]:
-        """Objects of user code with state of functions that schedulers call, such as a list."""
+        """Objects of the user's code that hold state of functions that schedulers call.
+
+        Such as a list that a lambda appends to. Checkpoints store their contents, so
+        `engines/file_variables.py` need not warn if they change.
+        """
         return [each for memory in self._memories for each in memory.objects]
 
     def load(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
@@ -373,7 +379,15 @@ class Schedulers:
         *,
         has_begun: bool = False,
     ) -> ElasticDLError:
-        """Return the error for a training that needs more steps than a OneCycleLR has."""
+        """Return the error for a training that needs more steps than a OneCycleLR has.
+
+        Args:
+            one: The OneCycleLR.
+            schedule: The schedule of the model file that contains it.
+            needed: Number of steps that the training needs of it.
+            count: Number of updates or epochs of the training, as the interval says.
+            has_begun: Whether the error will be raised in the middle of the training.
+        """
         is_each_epoch = schedule.interval == "epoch" and schedule.frequency == 1
         when = " and steps after each epoch" if is_each_epoch else ""
         length = _length(schedule, needed, count)
@@ -396,7 +410,10 @@ class Schedulers:
         )
 
     def _too_short(self, scheduler: Any) -> str:
-        """Return advice if a scheduler of fixed length has made all its steps; else ""."""
+        """Return advice for the error of a `step()` that failed because a OneCycleLR has ended.
+
+        The result is "" if `scheduler` contains no OneCycleLR that has made all its steps.
+        """
         ended = [one for one, _ in one_cycles(scheduler, 0) if one.last_epoch >= one.total_steps]
         if not ended:
             return ""
@@ -489,7 +506,14 @@ class Schedulers:
 
 
 def _length(schedule: _Schedule, num_steps: int, count: int) -> str:
-    """Return a phrase for an error message, such as "makes 500 updates", after "the training"."""
+    """Return a phrase that follows "the training" in a message, such as "makes 500 updates".
+
+    Args:
+        schedule: The schedule, whose interval says whether updates or epochs are counted.
+        num_steps: Number of steps that the training makes of a OneCycleLR.
+        count: Number of updates or epochs of the training. If it is another number, the phrase
+            mentions both.
+    """
     in_part = "" if num_steps == count else f", which take {num_steps:,} of its steps"
     if schedule.interval == "epoch":
         return f"has {count:,} epoch{'s' if count > 1 else ''}{in_part}"

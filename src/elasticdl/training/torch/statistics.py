@@ -125,9 +125,9 @@ class BatchParts:
         first: Buffer name -> change that the first part makes.
         last: Buffer name -> change that the rest makes.
         sizes: Number of examples in the two parts.
-        again: Function (number) -> changes that the batch makes, by buffer name, if the initial
-            values of the buffers are first increased by the number. This shows whether the change
-            of a buffer depends on its initial value.
+        again: Function (number) -> changes that the batch makes, by buffer name, if the number is
+            added to all values of the buffers before. This shows whether the change of a buffer
+            depends on its value, as a count with a limit does.
     """
 
     whole: Tensors
@@ -137,7 +137,7 @@ class BatchParts:
     again: Callable[[int], Tensors]
 
     def of(self, name: str) -> _Changes:
-        """Return the changes that the batch, its first part and the rest make to a buffer.
+        """Return three changes of a buffer: by the batch, by its first part and by the rest.
 
         None stands for no change.
         """
@@ -186,10 +186,10 @@ class TorchStatistics:
 
     @property
     def size(self) -> int:
-        """Number of float32 values in a contribution.
+        """Number of float32 values that `pack` returns for a batch.
 
-        They are the encoded changes, and for each buffer the flags and fingerprints that state its
-        `Reduction`.
+        They are the encoded changes and, for each buffer, flags that state its `Reduction` and
+        fingerprints of its change.
         """
         tensors = self._buffers.tensors()
         payload = sum(tensors[name].numel() * width for name, width in self._widths.items())
@@ -210,14 +210,14 @@ class TorchStatistics:
         Args:
             before: Copies of the buffers from before the batch.
             num_examples: Number of examples in the batch.
-            compare: Function () -> changes that parts of the batch make; called if the `Reduction`
-                of a changed buffer is unknown or is to be compared again.
-            draws: Function that repeats the change with given random numbers; called if a buffer
-                may be drawn at random.
-            is_finite: Whether the loss is finite. If not, the changes are encoded as zeros: the
-                error to report is then that of the loss, not one of the buffers.
-            again_at: Number of the step, if buffers whose `Reduction` is known are to be compared
-                again; else None.
+            compare: Function () -> changes that parts of the batch make, to find the `Reduction` of
+                a buffer. As it runs the model, it is called only if that is needed.
+            draws: Function that runs the model with random numbers that are equal on all workers.
+                Called for a buffer whose change may consist of random numbers.
+            is_finite: Whether the loss is finite. If not, the changes are encoded as zeros, so that
+                the user sees the error about the loss, and none about a buffer.
+            again_at: If the `Reduction`s that are known already are to be checked on this batch:
+                the number of the step, for the warning. Else None.
 
         Raises:
             DefinitionError: A change cannot be added up.
@@ -385,9 +385,9 @@ class TorchStatistics:
     def _check_is_mean(self, name: str, draws: Draws) -> None:
         """Check that a change of a buffer is a mean over the examples.
 
-        Called if both parts of a batch change the buffer by the same amount, and two examples,
-        each alone, by different amounts. The sign of a mean behaves like this, for example. Two
-        examples are run in both orders, because random numbers may differ by row.
+        Called if both parts of a batch change the buffer by the same amount, but single examples
+        change it by different amounts. It may be a mean then, or something else, such as the sign
+        of a mean. Two examples are run in both orders, because random numbers may differ by row.
 
         Raises:
             DefinitionError: The change that two examples make together is not the mean of the
@@ -478,7 +478,10 @@ class TorchStatistics:
 
 
 def has_room(dtype: torch.dtype, shift: int) -> bool:
-    """Return whether `shift` can be added to values of a dtype without overflow or rounding."""
+    """Return whether `shift` can be added to values of a dtype without overflow or rounding.
+
+    For the test of whether a buffer's change depends on its value; see `BatchParts.again`.
+    """
     if dtype.is_floating_point:
         return shift * torch.finfo(dtype).eps < _ROUNDED
     return dtype is not torch.bool and shift < torch.iinfo(dtype).max // 2
@@ -513,9 +516,10 @@ def _find_reduction(
     Args:
         changes: The changes that the batch, its first part and the rest make.
         sizes: Number of examples in the two parts.
-        values: The values of the buffer.
-        known: The `Reduction` that earlier comparisons have found, which decides if several fit up
-            to rounding; None if there were no comparisons.
+        values: The values of the buffer. If they are large beside the change, its rounding error is
+            large, and several `Reduction`s may fit.
+        known: The `Reduction` that earlier comparisons have found; it is preferred if several fit.
+            None if there were no comparisons.
     """
     whole, first, last = changes
     if whole is None or first is None or last is None:
@@ -563,7 +567,13 @@ def _fingerprint(change: torch.Tensor) -> float:
 
 
 def _are_same(sums: Sequence[float], num_contributions: int) -> bool:
-    """Return whether all workers' fingerprints are equal, from their sum and sum of squares."""
+    """Return whether all workers have sent the same change, by their fingerprints.
+
+    Args:
+        sums: The sum of all fingerprints, and the sum of their squares. If the fingerprints are
+            equal, their variance is 0.
+        num_contributions: Number of fingerprints.
+    """
     total, squares = sums
     mean = total / num_contributions
     return squares / num_contributions - mean * mean <= _SAME_VARIANCE

@@ -68,9 +68,9 @@ class Stepped:
         outputs: The model's outputs, detached; None if a model does not return them.
         metrics: Totals and counts that the batch adds to metrics other than the loss.
         logged: Metrics that the model has updated with the batch, by name.
-        given: If the loss changes outputs or labels in place: the outputs and labels from before,
-            detached; else None. `outputs` and the batch's labels are as the loss left them, and
-            metrics receive these, as in a plain script.
+        given: Copies of the outputs and labels that the loss received, if it changes them in place,
+            as `outputs.sigmoid_()` does; else None. Metrics receive the changed outputs and labels,
+            as in a plain script; further calls of the loss need the copies.
     """
 
     loss: BatchLoss | None
@@ -128,7 +128,7 @@ class Steps(Protocol):
     def check_evaluation(self, model: nn.Module, batch: Tensors) -> Any:
         """Call the model once as evaluation does, so that the caller can check what it changes.
 
-        Without labels, the model is called as prediction does.
+        Without labels, the model is called as for a prediction.
 
         Returns:
             The outputs, detached; None for a LightningModule, whose steps do not return them.
@@ -158,36 +158,50 @@ class Steps(Protocol):
     def found_rows(self, has_rows: Sequence[bool]) -> None:
         """Store, for each of the model's output tensors, whether it has a row per example.
 
-        `PartCheck` finds this out; only outputs with such rows are split into parts of a batch.
+        To compute the loss of a part of a batch, only the tensors with such rows are split.
+        `PartCheck` finds out which these are.
+
+        Args:
+            has_rows: One flag for each output tensor, in the order of `leaves`.
         """
         ...
 
 
 class Pairs:
-    """Joins each batch of one example with the previous one, because two can be split into parts.
+    """Joins a batch of one example with the previous batch of one example, for checks.
 
-    The checks that compare a batch with its parts need at least two examples.
+    The checks compare a batch with parts of it, so they need at least two examples. With
+    `--minibatch_size=1`, no batch has two.
     """
 
     def __init__(self) -> None:
         self._before: tuple[Tensors, Any] | None = None
 
     def with_the_one_before(self, batch: Tensors) -> Tensors | None:
-        """Join a batch of one example with the previous such batch, and store it for the next call.
+        """Return a batch of two examples: the one of the last call's batch, and this batch's.
+
+        The batch is stored for the next call.
 
         Returns:
-            A batch of two examples. None if there is no previous batch, or the features of both
-            are equal, or their shapes differ.
+            A batch of two examples. None if this is the first call, or if the features of the two
+            are equal or differ in shape, as sequences of different lengths do.
         """
         found = self.joined(batch, None)
         return None if found is None else found[0]
 
     def joined(self, batch: Tensors, outputs: Any) -> tuple[Tensors, Any] | None:
-        """Join a batch of one example, and its outputs, with the previous ones; store both.
+        """Join a batch of one example, and the model's outputs for it, with those of the last call.
+
+        For a check that compares the loss of two examples with the losses of each. The batch and
+        its outputs are stored for the next call.
+
+        Args:
+            batch: A batch of one example.
+            outputs: The model's outputs for it; None if they are not needed.
 
         Returns:
-            The batch of two examples and its outputs. None if there is no previous batch, or the
-            features of both are equal, or their shapes differ.
+            A batch of two examples, and the outputs for both. None if this is the first call, or if
+            the features of the two are equal or differ in shape.
         """
         before, self._before = self._before, (batch, outputs)
         if before is None:
@@ -372,9 +386,10 @@ class ForwardSteps:
         return Stepped(self._loss_of(outputs, batch), detached(outputs), given=given)
 
     def _separate(self, outputs: Any, batch: Tensors) -> tuple[Any, Tensors]:
-        """Return arguments for another call of the loss: copies if it changes them in place.
+        """Return outputs and a batch that the loss may change: copies if it changes them in place.
 
-        Rows of a batch are a view of it, so changing them in place would change the batch.
+        They may be rows of a larger batch. These are views, so a loss that changes them in place
+        would change the larger batch.
         """
         if not self._loss.changes_arguments:
             return outputs, batch

@@ -439,7 +439,10 @@ class TorchTrainer:
         self._is_evaluation_checked = is_checked
 
     def _carried(self, so_far: MetricStates | None) -> MetricStates | None:
-        """Return `so_far` if any metric is carried from batch to batch; None if all are summed."""
+        """Return `so_far`, or None if no evaluation metric is carried from batch to batch.
+
+        A step that gets None computes the states of its batch alone, which are then added up.
+        """
         return so_far if self.evaluation_metrics.ordered else None
 
     def _states(
@@ -663,9 +666,10 @@ class TorchTrainer:
     def _compare(self, batch: Batch, before: Mapping[str, torch.Tensor]) -> BatchParts:
         """Return the changes that the batch, and each of two parts of it, make to buffers.
 
-        They show how the changes of several workers combine (`statistics.py`). The runs are without
-        dropout and with BatchNorm in evaluation mode: BatchNorm's changes for the parts of a batch
-        do not add up, and would hide the changes that other modules make.
+        They show how the changes of several workers combine (`statistics.py`). For these runs,
+        dropout is turned off and BatchNorm is in evaluation mode. Otherwise BatchNorm would
+        normalize a part by another mean than the batch, and the changes that later modules compute
+        from that would not add up.
 
         Args:
             batch: The batch.
@@ -700,7 +704,8 @@ class TorchTrainer:
     ) -> dict[str, torch.Tensor]:
         """Return the changes that two examples make to buffers, with the same draws on all workers.
 
-        A call's random numbers may depend on its number of examples, so there are always two.
+        The random numbers that a model draws may depend on the number of examples. It is therefore
+        always two, even on a worker whose batch is larger.
 
         Args:
             batch: The batch that contains the examples.
@@ -719,8 +724,8 @@ class TorchTrainer:
         Args:
             start: Values of the buffers before the batch.
             batch: The batch.
-            rank: Rank that seeds the random numbers.
-            moment: Further numbers that seed them.
+            rank: This worker's rank, or `_EVERY_RANK` for draws that are equal on all workers.
+            moment: Further numbers of the seed, which distinguish several runs in one step.
         """
         quiet = [m for m in self.model.modules() if isinstance(m, QUIET) and m.training]
         now = {name: tensor.clone() for name, tensor in self._buffers.tensors().items()}
@@ -1042,12 +1047,22 @@ class TorchTrainer:
 
 
 def _two(arrays: Arrays, examples: tuple[int, int] = (0, 0)) -> Arrays:
-    """Return the arrays reduced to the examples at two positions, which may be equal."""
+    """Return nested arrays of two examples, from those of a batch.
+
+    Args:
+        arrays: Features, labels or sample weights of the batch.
+        examples: Positions of the two examples; they may be equal.
+    """
     return map_arrays(lambda a: a[list(examples)], arrays)
 
 
 def _pair(batch: Batch, examples: tuple[int, int] = (0, 0)) -> Batch:
-    """Return a batch of the examples at two positions of a batch, which may be equal."""
+    """Return a batch of two examples of a batch, for trial runs of the model.
+
+    Args:
+        batch: The batch.
+        examples: Positions of the two examples; they may be equal.
+    """
     features, labels, weights = (
         _two(arrays, examples) for arrays in (batch.features, batch.labels, batch.weights)
     )
@@ -1067,11 +1082,12 @@ def _dense(parameter: nn.Parameter) -> torch.Tensor:
 def _loss_state(
     values: Sequence[float], divisors: Sequence[float]
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return the metric state of the loss: the sum over some batches, and the sum of divisors.
+    """Return the metric state of the loss of some batches: a sum of losses, and its divisor.
 
     Args:
         values: Mean loss of each batch.
-        divisors: The divisor of each mean; a loss with divisor 0 counts as 0.
+        divisors: The number by which each batch's sum of losses was divided to get its mean. A
+            batch with divisor 0 adds nothing.
     """
     # If no target counts, the mean is NaN and the sum is 0.
     total = sum(value * by for value, by in zip(values, divisors, strict=True) if by)

@@ -131,15 +131,21 @@ def check_no_untracked_state(
 def _outcome(
     tried: nn.Module, run: Callable[[nn.Module], object]
 ) -> tuple[tuple[str, str], dict[str, str]]:
-    """Run a copy of the model, and compute gradients if the user's code registers hooks on tensors.
+    """Run a copy of the model, and return digests of what the run computes.
 
-    Other hooks of gradients are removed from the copy: it shares their functions with the model, so
-    running them would change state of the model.
+    If the code of the model registers hooks on tensors, gradients are computed as well, which calls
+    these hooks. Other hooks of gradients are removed from the copy first: it shares their functions
+    with the model, so calling them would change state of the model.
+
+    Args:
+        tried: The copy.
+        run: Function (module) -> its outputs.
 
     Returns:
-        Digests of the outputs and of the gradients; and, for each value outside the state dict,
-        description -> digest from before gradients were computed. If no gradients were computed,
-        the digest of the gradients is "" and the dict is empty.
+        A pair: the digests of the outputs and of the gradients; and the digests of all values
+        outside the state dict after the forward pass, by description. With them, the caller can
+        tell what the backward pass has changed. Without gradients, their digest is "" and the dict
+        is empty.
     """
     if not _registers_hooks(tried):
         return (digest(run(tried)), ""), {}
@@ -157,7 +163,10 @@ def _outcome(
 
 
 def _is_log(value: Any) -> bool:
-    """Return whether a value looks like a log of numbers: a list, or a dict of lists."""
+    """Return whether a value looks like a log of numbers: a list, or a dict of lists.
+
+    A log that hooks append to is permitted, although checkpoints do not store it.
+    """
     if isinstance(value, Mapping):
         return all(isinstance(each, (list, deque)) for each in value.values())
     return isinstance(value, (list, deque))
@@ -253,7 +262,9 @@ def _copied(model: nn.Module) -> nn.Module:
 
 
 def _find_stand_ins(value: Any, depth: int, found: dict[int, Any]) -> None:
-    """Find the objects within a value that `deepcopy` fails on, and what to use in their place.
+    """Find the objects within a value that `deepcopy` fails on, and replacements for them.
+
+    For example, an iterator that cannot be copied is replaced by a `CountingIterator` around it.
 
     Args:
         value: The value to be copied.
@@ -391,11 +402,14 @@ def _attributes_of(module: nn.Module) -> list[tuple[str, Any]]:
 
 
 def attribute_digests(model: nn.Module, without: Iterable[Any]) -> dict[str, str]:
-    """Return name -> digest of each attribute of a module and its submodules, without weights.
+    """Return name -> digest of each attribute of a module and its submodules.
+
+    Equal digests at two times show that an attribute has not changed. Parameters, buffers and
+    submodules are left out.
 
     Args:
         model: The module.
-        without: Objects within attributes whose contents are left out.
+        without: Objects to which attributes may refer, and whose changes do not count.
     """
     without = [*without, *model.modules()]
     return {
@@ -406,7 +420,11 @@ def attribute_digests(model: nn.Module, without: Iterable[Any]) -> dict[str, str
 
 
 def _remembered_by_code(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield (description, value) of user classes' attributes and of variables their methods use."""
+    """Yield (description, value) for each value outside the model that its classes' code may keep.
+
+    These are the class attributes of the model's own classes, and the global variables that their
+    methods use.
+    """
     for kind in dict.fromkeys(kind for module in model.modules() for kind in type(module).__mro__):
         if _is_of_torch(kind):
             continue
@@ -424,12 +442,15 @@ def _remembered_by_code(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def digest(value: Any, depth: int = _DEPTH, without: Iterable[Any] = ()) -> str:
-    """Return a digest of a value's contents: numbers, strings, tensors, containers, attributes.
+    """Return a digest of a value's contents, to find out later whether they have changed.
+
+    The contents are numbers, strings and tensors, those in containers, attributes and closures, and
+    the positions of iterators and random generators.
 
     Args:
         value: Anything.
         depth: Maximum depth of nested values.
-        without: Objects whose contents are left out.
+        without: Objects within the value whose contents are left out.
     """
     hasher = hashlib.blake2b(digest_size=16)
     _feed(hasher, value, depth, {id(each): (max(depth, _DEPTH), each) for each in without})
@@ -443,8 +464,8 @@ def _feed(hasher: Any, value: Any, depth: int, seen: dict[int, tuple[int, Any]])
         hasher: The hash.
         value: The value to add.
         depth: Maximum depth of the nested values to add.
-        seen: Id of an object -> the depth with which it was added, and the object, which keeps the
-            id from being reused. Receives the objects that are added.
+        seen: Id of an object -> (depth with which it was added, the object). The object is kept so
+            that its id is not reused. Receives the objects that are added now.
     """
     if isinstance(value, (bool, int, float, str, type(None), itertools.count, range)):
         hasher.update(repr(value).encode())
@@ -470,7 +491,8 @@ def _held_by(value: Any, hasher: Any) -> Iterator[Any]:
 
     Args:
         value: Any object; Python modules and classes count as referring to nothing.
-        hasher: A hash, to which the keys of a mapping are added.
+        hasher: If the value is a mapping, its keys are added to this hash; they are not yielded. A
+            caller that needs no hash passes a new one.
     """
     if isinstance(value, (ModuleType, type)):
         return
@@ -515,7 +537,10 @@ def _reached(value: Any, depth: int = _DEPTH) -> Iterator[Any]:
 
 
 def _has_own_state(value: Any) -> bool:
-    """Return whether a value has `state_dict()` and `load_state_dict()`, and is not a module."""
+    """Return whether a value is stateful as an optimizer or a scheduler is, but not a module.
+
+    That is, its class has `state_dict()` and `load_state_dict()`.
+    """
     methods = (getattr(type(value), name, None) for name in ("state_dict", "load_state_dict"))
     return all(map(callable, methods)) and not isinstance(value, nn.Module)
 

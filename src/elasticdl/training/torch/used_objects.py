@@ -92,11 +92,12 @@ class UsedObjects:
             self._reach(each, depth - 1)
 
     def _within(self, value: Any, *, is_new: bool) -> Iterable[Any]:
-        """Return the values that `value` refers to.
+        """Return the values that `value` refers to, to be searched next.
 
         Args:
             value: A function, a module or another object.
-            is_new: Whether `value` was not searched before; it is then recorded as found.
+            is_new: Whether `value` is reached for the first time; it is then recorded as found. It
+                may be reached again by a shorter path, from which the search goes further.
         """
         if isinstance(value, FunctionType):
             if not is_of_the_user(value.__code__.co_filename):
@@ -131,9 +132,13 @@ class UsedObjects:
         return [*vars(value).values(), *self._within_classes(type(value).__mro__)]
 
     def _within_classes(self, kinds: Iterable[type[Any]]) -> Iterable[Any]:
-        """Return the methods that the user's own classes among `kinds` define.
+        """Return the methods of the user's classes among some classes, to be searched next.
 
-        These classes are recorded, so that `variables` yields their variables too.
+        The user's classes are recorded as found, so that `variables` yields their variables too.
+
+        Args:
+            kinds: A class that is used, or all base classes of an object. Those of libraries are
+                skipped.
         """
         users = [kind for kind in kinds if not is_of_library(kind)]
         self._classes += [kind for kind in users if kind not in self._classes]
@@ -151,7 +156,10 @@ def attributes_of(value: Any) -> dict[str, Any]:
 
 
 def put_attribute(owner: Any, name: str, value: Any) -> None:
-    """Set an attribute that `attributes_of` returns, bypassing properties."""
+    """Set an attribute that `attributes_of` has returned to a value from a checkpoint.
+
+    No code of the user's class runs for this: neither a property nor `__setattr__`.
+    """
     if isinstance(owner, nn.Module):
         if name in owner._parameters:  # noqa: SLF001 - as in `attributes_of`
             owner._parameters[name] = nn.Parameter(value)  # noqa: SLF001
