@@ -439,10 +439,11 @@ def _input_name(model_code: ModelCode, reading: DialectReader) -> str | None:
 
 
 def _is_first_generation(model_input: Input) -> bool:
-    """Return whether the user's functions may treat labels as NumPy arrays.
+    """Return whether the user's functions may call NumPy methods of labels, such as `flatten`.
 
-    That is so in model files in the style of 2019, with `input_fn(records)`, and in those without
-    an input function; not in those with a `tf.data` pipeline or a `DataLoader`.
+    That is so in model files in the style of 2019, with `input_fn(records)`, whose labels always
+    were NumPy arrays, and in those without an input function. It is not so in those with a
+    `tf.data` pipeline or a `DataLoader`.
     """
     return isinstance(model_input, RecordInput)
 

@@ -42,12 +42,13 @@ _CLIPPINGS = (
 def as_function_of(
     what: Literal["optimizer", "model"], symbol: Symbol | None, reading: DialectReader
 ) -> Callable[[Any], Any] | None:
-    """Return a user's function such as `lr_scheduler(optimizer)`; None if there is none.
+    """Return a user's function such as `lr_scheduler(optimizer)`, with its params bound.
 
-    The returned function takes only the optimizer or the model; the params are bound.
+    The result takes only the optimizer or the model. It is None if the user has no such function,
+    or if the model is a Keras model.
 
     Args:
-        what: The argument, for errors.
+        what: What the function takes, for errors.
         symbol: The user's function; None if there is none.
         reading: Reader of the user's code, which provides the params and builds error messages.
 
