@@ -106,7 +106,7 @@ class Split:
 
 
 class Components:
-    """The components of a session: objects of the user's classes, created with the session's config.
+    """A session's components: objects of the user's classes, created with the session's config.
 
     Calls them to provide the parts of a `ModelDefinition`, such as the model and the batches.
 
@@ -215,8 +215,8 @@ class Components:
             mode: TRAINING takes the training generator, other modes the validation generator.
 
         Raises:
-            DefinitionError: A method of a component did not return a pair: a generator, and the number
-                of its examples or batches.
+            DefinitionError: A method of a component did not return a pair: a generator, and the
+                number of its examples or batches.
             UserCodeError: A component raised.
         """
         training = mode is Mode.TRAINING
@@ -286,7 +286,7 @@ class Components:
         return Split(called, num_examples, raw, preprocessed, notes)
 
     def _ways(self, *, has_ids: bool) -> list[SplitMethod]:
-        """Return the ways to preprocess and batch the examples of a split, in the order to try them.
+        """Return the ways to preprocess and batch a split's examples, in the order to try them.
 
         The first way is the one that training uses. Others follow only for examples with ids, which
         the user's code may reject: if it raises, the next way is tried.
@@ -326,7 +326,7 @@ class Components:
         return ways
 
     def eval_functions(self) -> Any:
-        """Return the user's functions for reports, as `get_eval_funcs()` of the evaluator returns them.
+        """Return the user's functions for reports, the result of the evaluator's `get_eval_funcs()`.
 
         They compute values for each example; see `EvalFunctions`. None without an evaluator.
         """
@@ -335,7 +335,7 @@ class Components:
         return _call(self.evaluator, "get_eval_funcs")
 
     def validation_ids(self, data: str) -> Sequence[Any] | None:
-        """Return the ids of the validation examples, in their order, to name the examples in a report.
+        """Return the ids of the validation examples, in the examples' order, for a report.
 
         They come from the loader's `get_validation_index()`; None if it has no such method.
         """

@@ -86,7 +86,7 @@ def define(model_code: ModelCode) -> ModelDefinition:
 
 def _rate_symbol(model_code: ModelCode) -> Symbol:
     def optimizer(learning_rate: float | None = None) -> None:
-        """Stand in for a user's function whose signature declares the param; never called."""
+        """Stand in for a user's function whose signature declares `learning_rate`; never called."""
 
     return Symbol("optimizer", optimizer, model_code.symbol.file, model_code.symbol.line)
 
@@ -143,7 +143,10 @@ class _Saved(ABC):
             shape: Sequence[int] | None = None,
             one_hot: bool | None = None,
         ) -> Any:
-            """Stand in for a user's function whose signature declares the params; never called."""
+            """Stand in for a user's function whose signature declares the params of `SavedInput`.
+
+            It is never called.
+            """
 
         where = reading.model_code.symbol
         symbol = Symbol("input_fn", input_fn, where.file, where.line)

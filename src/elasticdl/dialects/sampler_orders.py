@@ -60,8 +60,8 @@ class SamplerOrders:
     def find_state(self) -> bool:
         """Find out whether samplers have state, and whether their orders can be repeated.
 
-        Draws the first epoch several times. Call this once, before `of`: if the samplers have state,
-        `of` also draws all earlier epochs.
+        Draws the first epoch several times. Call this once, before `of`: if the samplers have
+        state, `of` also draws all earlier epochs.
 
         Returns:
             Whether orders can be repeated. False if a second draw, from new copies of the samplers

@@ -65,11 +65,14 @@ class Example:
 
 
 class ExportError(Exception):
-    """A model cannot be written in a format; the message gives the reason in one line."""
+    """Raised if a model cannot be written in a format; the message gives the reason in one line."""
 
 
 class _OtherError(ExportError):
-    """A model cannot be loaded, for a reason other than the arguments of one of its classes."""
+    """Raised if loading a model fails for another reason than the arguments of one of its classes.
+
+    Such failures are ignored where user code may only be missing, as a custom activation may.
+    """
 
 
 def export(model: keras.Model, folder: Path, example: Example) -> list[str]:
@@ -314,7 +317,8 @@ def _one_line(other: type[ExportError] = ExportError) -> Any:
     """Context manager that turns an exception into an ExportError with a one-line message.
 
     Args:
-        other: Class of the error if Python's message is not about the arguments of a user's class.
+        other: Class of the error to raise instead, unless the exception is about the arguments of
+            a user's class.
     """
     try:
         yield

@@ -153,7 +153,10 @@ class KerasHooks:
 
     @property
     def stored(self) -> Sequence[Any]:
-        """Losses and metrics whose attributes are stored; empty unless a callback is user code."""
+        """Losses and metrics whose changed attributes are stored in checkpoints.
+
+        Empty unless a callback is user code, because only user code changes them.
+        """
         return self.attributes.of_step if self.attributes and self.are_of_users else ()
 
     @property
@@ -635,6 +638,6 @@ def _overrides(callback: keras.callbacks.Callback, moment: str) -> bool:
 
 
 def _is_own(callback: keras.callbacks.Callback, moment: str) -> bool:
-    """Whether a callback's method, such as `on_epoch_end`, is user code and not Keras' own."""
+    """Return whether a callback's method, such as `on_epoch_end`, is user code, not Keras' own."""
     method = vars(callback).get(moment, getattr(type(callback), moment))
     return not str(method.__module__).startswith("keras.")

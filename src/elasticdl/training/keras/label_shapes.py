@@ -84,8 +84,15 @@ class KerasLabelShape:
     ) -> bool | None:
         """Return whether a function matches each example's outputs with its own labels only.
 
-        False if it broadcasts outputs and labels to all pairs of examples. But True if it also
-        compares labels with each other, because pairs are intended then. None if it raises.
+        Labels [n] against outputs [n, 1] broadcast to [n, n], a silent error: the result is False.
+        But it is True if the function also compares labels with each other, because pairs are
+        intended then. It is None if the function raises.
+
+        Args:
+            function: Function (outputs, labels) -> loss or metric.
+            outputs: The model's outputs, as nested tensors.
+            labels: Labels [n] or [n, 1].
+            reshaped: Whether to call the function with the labels in the other of these shapes.
         """
 
         def traced(outputs: Any, labels: Any) -> Any:

@@ -328,7 +328,9 @@ def _call_in_inference(call: Callable[..., Any], *args: Any, **options: Any) -> 
 
 
 def joined(one: ExampleBatch, other: ExampleBatch) -> ExampleBatch | None:
-    """Concatenate two batches of one example each; a single example cannot be cut into parts.
+    """Concatenate two batches of one example each, for a check that needs at least two examples.
+
+    The check compares the outputs of a batch with those of its parts.
 
     Returns:
         The joined batch; None if the shapes do not match, or if the batches are equal, which would
