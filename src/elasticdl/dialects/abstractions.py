@@ -326,7 +326,7 @@ class Components:
         return ways
 
     def eval_functions(self) -> Any:
-        """Return the user's functions for reports, the result of the evaluator's `get_eval_funcs()`.
+        """Return the user's functions for reports, as `get_eval_funcs()` of the evaluator has them.
 
         They compute values for each example; see `EvalFunctions`. None without an evaluator.
         """

@@ -45,11 +45,10 @@ _METHODS = {
 
 
 def lines_in(file: str) -> Mapping[str, int]:
-    """Return the line of each key of a session's config.
+    """Return the config of a session, with line numbers if it comes from a file.
 
-    Args:
-        file: The config file of a session; or the config file of a party in federated training,
-            which has the keys of a session in its section `model`.
+    A number of epochs that was given otherwise, to train a finished session further, replaces that
+    of the config.
     """
     lines = lines_of(file)
     if f"{_SECTION}.model_builder_class" not in lines:

@@ -164,7 +164,12 @@ class _Saved(ABC):
 
     @abstractmethod
     def definition(self, reading: DialectReader, batches: Input) -> ModelDefinition:
-        """Return the definition of the saved model."""
+        """Return the definition of the saved model.
+
+        Args:
+            reading: Reader of the user's code, which builds error messages.
+            batches: The `input` of the definition, from the method `input`.
+        """
 
     def _identify(self, key: str, path: Any) -> ModelFile:
         try:

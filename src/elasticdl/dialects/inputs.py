@@ -34,7 +34,7 @@ class _Role:
 
     Attributes:
         parameter: The argument.
-        given: Which value ElasticDL passes for it: the data, the mode or the column metadata.
+        given: What ElasticDL passes for it: the data, the mode or the column metadata.
         place: Position of the argument in the signature, from 0.
     """
 

@@ -97,7 +97,7 @@ def as_gradient_clipping(
 
 
 def as_precision(symbol: Symbol | None, reading: DialectReader) -> Precision:
-    """Return the format that a model file's `precision` selects for a step: "bf16", "fp16" or "".
+    """Return the number format in which a model file lets steps compute: "bf16", "fp16" or "".
 
     "" means the format of the weights. The result is also "" if `precision` is neither a string, a
     `torch.dtype` nor 16 or 32, because the file then uses the name for something else.

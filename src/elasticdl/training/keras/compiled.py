@@ -144,7 +144,10 @@ class CompiledMetrics:
 
     @property
     def needs_outputs(self) -> bool:
-        """Whether an example batch is needed to test if the states of all metrics can be summed."""
+        """Whether the metrics must be tested on an example batch before the first step.
+
+        This shows if the states of all metrics can be summed.
+        """
         return bool(self.variables.unproved)
 
     def _update(self, outputs: Any, labels: Arrays) -> None:

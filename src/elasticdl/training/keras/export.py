@@ -208,7 +208,7 @@ def _signature(model: keras.Model, example: Example) -> list[Any]:
 
 
 def is_of_keras_only(model: keras.Model) -> bool:
-    """Whether a model contains no user code, so that it can certainly be exported."""
+    """Return whether a model contains no user code, so that it can certainly be exported."""
     return _is_described_by_layers(model) and all(
         type(layer).__module__.startswith("keras.") and type(layer).__name__ not in _RUNS_CODE
         for layer in _layers_of(model)

@@ -57,9 +57,10 @@ class MetricProbe:
         self._generators, self._predict = generators, predict
 
     def on_example(self, example: Batch, metrics: Metrics) -> None:
-        """Probe the user's metrics with an example batch before the first step.
+        """Test the user's metrics on an example batch, before the first step.
 
-        Does nothing if the example has no labels.
+        Does nothing if the example has no labels, or if no metric needs a test. Errors that concern
+        the batch are ignored, because they are raised again for the first real batch.
 
         Raises:
             DefinitionError: A metric's name is reserved, or a metric has state outside its

@@ -371,7 +371,10 @@ def rounding_of(model: keras.Model) -> float:
 
 
 def rows_of(batch: ExampleBatch) -> list[np.ndarray[Any, Any]]:
-    """Return the outputs of a batch with one row per example, as float64 or complex128."""
+    """Return those outputs of a batch that have one row per example, as float64 or complex128.
+
+    Discrete outputs are left out.
+    """
     rows = _numbers(batch.outputs)
     return [each for each in rows if each.ndim and len(each) == batch.num_examples]
 

@@ -422,13 +422,14 @@ class KerasStatistics:
         return are_counters
 
     def check_finite(self, block: np.ndarray[Any, Any]) -> None:
-        """Reject changes of variables that held infinity or NaN, which cannot be summed.
+        """Check that the changes of a batch are finite, so that they can be summed.
 
         Args:
             block: The changes of a batch, from `take_changes`.
 
         Raises:
-            DefinitionError: There is such a change.
+            DefinitionError: A change is infinity or NaN, because its variable already held such a
+                value.
         """
         if np.isfinite(block).all():
             return
