@@ -47,7 +47,7 @@ _METHODS = {
 def lines_in(file: str) -> Mapping[str, int]:
     """Return the config of a session, with line numbers if it comes from a file.
 
-    A number of epochs that was given otherwise, to train a finished session further, replaces that
+    A number of epochs given outside the config, to train a finished session further, replaces that
     of the config.
     """
     lines = lines_of(file)

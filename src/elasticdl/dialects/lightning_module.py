@@ -384,8 +384,8 @@ def _modules(model_code: ModelCode) -> list[Symbol]:
 def _classes(model_code: ModelCode, kind: str) -> list[Symbol]:
     """Return a model file's classes that descend from a Lightning class.
 
-    If the file defines no such class, returns those that it imports. It returns none if the file
-    has a function `loss` or `optimizer`, because then functions describe the model.
+    If the file defines no such class, returns those that it imports. Imported ones do not count if
+    the file has a function `loss` or `optimizer`, because then functions describe the model.
 
     Args:
         model_code: The code of the model.

@@ -244,7 +244,12 @@ def _rests(value: Arrays) -> list[str]:
 
 
 def _as_asked(inputs: Arrays, asked: Any) -> Any:
-    """Return inputs with the types and the nesting that a functional model requires."""
+    """Return inputs with the types and the nesting that a functional model requires.
+
+    Args:
+        inputs: Arrays, as `Example.inputs`.
+        asked: The model's input signature: a spec, or a dict or list of specs.
+    """
     if isinstance(asked, (list, tuple)) and not isinstance(inputs, (list, tuple)):
         inputs = [inputs[spec.name] for spec in asked] if isinstance(inputs, Mapping) else [inputs]
     return keras.tree.map_structure(_as_spec, asked, inputs)

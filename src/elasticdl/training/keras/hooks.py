@@ -155,7 +155,7 @@ class KerasHooks:
     def stored(self) -> Sequence[Any]:
         """Losses and metrics whose changed attributes are stored in checkpoints.
 
-        Empty unless a callback is user code, because only user code changes them.
+        Empty unless a callback is user code.
         """
         return self.attributes.of_step if self.attributes and self.are_of_users else ()
 
@@ -163,8 +163,8 @@ class KerasHooks:
     def monitored(self) -> Mapping[str, str]:
         """Name of a metric -> the callback that monitors it, as named in messages.
 
-        The result is empty if a user's callback has `on_epoch_end`, which may add metrics that are
-        unknown here.
+        A check before training uses it to reject metrics that will not be measured. It is empty if a
+        user's callback has `on_epoch_end`, which may add metrics that are unknown here.
         """
         if any(_is_own(each, "on_epoch_end") for each in self._callbacks):
             return {}

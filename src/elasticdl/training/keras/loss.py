@@ -321,7 +321,7 @@ class TrainingLoss:
         return [] if loss is None else [loss]
 
     def _members(self) -> Sequence[Any]:
-        """Return the losses that Keras calls, for the checks of their settings; may contain names.
+        """Return the losses that Keras calls: objects, functions or, for a compiled model, names.
 
         These are all that were passed to `compile`, or the model file's loss if it is a Keras loss.
         """

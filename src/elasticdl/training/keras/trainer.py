@@ -725,9 +725,9 @@ class KerasTrainer:
     def _forward_without_trace(
         self, features: Any, at: tf.Tensor, *, training: bool = False
     ) -> Any:
-        """Run the model without lasting changes of its statistics.
+        """Return the model's outputs, and restore the statistics that the call changes.
 
-        They are restored, because a layer may run as in training even in inference.
+        A layer may run as in training even in inference, and then change its statistics.
 
         Args:
             features: Features of some examples.
@@ -1118,10 +1118,11 @@ def _as_addend(state: tf.Tensor) -> tf.Tensor:
 
 
 def _after(output: tf.Tensor) -> tf.Tensor:
-    """Copy an output; in a block of `tf.control_dependencies`, the copy waits for its operations.
+    """Copy an output; within `tf.control_dependencies`, the copy waits for the given operations.
 
-    Only tensors that are created in the block wait, so an output from before it does not. The copy
-    has the mask and the logits that Keras attaches to the output.
+    Only tensors created within that block wait. Here the operations restore statistics, so that they
+    are restored before the output is used. The copy has the mask and the logits that Keras attaches
+    to the output.
     """
     waited = tf.identity(output)
     reduction.attach_mask(waited, reduction.mask_of(output))
