@@ -107,9 +107,9 @@ def matches(model_code: ModelCode) -> bool:
 
 
 def _trains_itself(model_code: ModelCode, value: Any) -> bool:
-    """Return whether a class is a LightningModule in a file without `loss` and `optimizer`.
+    """Return whether a class is a LightningModule whose file has no `loss` and no `optimizer`.
 
-    The LightningModule dialect reads such a class.
+    Such a class describes its own training: the LightningModule dialect reads it, not this one.
     """
     return is_lightning(value, "LightningModule") and not any(map(model_code.find, _REQUIRED))
 

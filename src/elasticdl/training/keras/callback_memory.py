@@ -140,8 +140,13 @@ class UnstoredMemory:
     ) -> dict[Key, tuple[str, str, Any]]:
         """Return digests of the values that a callback and its functions use, to detect changes.
 
+        Args:
+            callback: The callback.
+            functions: Its functions, as pairs (name, function).
+
         Returns:
-            Key of a variable or attribute -> (name of the function, name of the value, digest).
+            Key of a variable or attribute -> (name of the function that uses it, name of the value,
+            digest). The name of the function is empty for the callback itself.
         """
         self._known = {id(handle(each)) for each in self._known_variables()}
         digest = Digest(self._is_left_out)

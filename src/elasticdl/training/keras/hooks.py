@@ -163,7 +163,7 @@ class KerasHooks:
     def monitored(self) -> Mapping[str, str]:
         """Name of a metric -> the callback that monitors it, as named in messages.
 
-        A check before training uses it to reject metrics that will not be measured. It is empty if a
+        A check before training uses it to reject metrics that will not be measured. Empty if a
         user's callback has `on_epoch_end`, which may add metrics that are unknown here.
         """
         if any(_is_own(each, "on_epoch_end") for each in self._callbacks):

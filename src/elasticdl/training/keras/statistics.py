@@ -422,14 +422,13 @@ class KerasStatistics:
         return are_counters
 
     def check_finite(self, block: np.ndarray[Any, Any]) -> None:
-        """Check that the changes of a batch are finite, so that they can be summed.
+        """Reject changes of a variable that already held infinity or NaN: they cannot be summed.
 
         Args:
             block: The changes of a batch, from `take_changes`.
 
         Raises:
-            DefinitionError: A change is infinity or NaN, because its variable already held such a
-                value.
+            DefinitionError: There is such a change.
         """
         if np.isfinite(block).all():
             return

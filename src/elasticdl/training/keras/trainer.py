@@ -916,10 +916,10 @@ class KerasTrainer:
         self.model(self._adapt(features), training=True)
 
     def _is_due(self, checks: RepeatedChecks) -> bool:
-        """Return whether one of the repeated checks is due before the next batch.
+        """Return whether one of some repeated checks is due before the next batch.
 
-        All workers make the check at the same step. Should it have a side effect on the model, in
-        spite of all precautions, their models would still be equal.
+        All workers make a check at the same step. If it changed the model in spite of all
+        precautions, their models would still be equal.
         """
         has_callbacks = self.hooks.are_of_users
         return checks.is_due(self.step, self.hooks.epoch, has_callbacks=has_callbacks)
@@ -1120,7 +1120,7 @@ def _as_addend(state: tf.Tensor) -> tf.Tensor:
 def _after(output: tf.Tensor) -> tf.Tensor:
     """Copy an output; within `tf.control_dependencies`, the copy waits for the given operations.
 
-    Only tensors created within that block wait. Here the operations restore statistics, so that they
+    Only tensors created within that block wait. Here the operations restore statistics, so these
     are restored before the output is used. The copy has the mask and the logits that Keras attaches
     to the output.
     """
