@@ -45,10 +45,11 @@ _METHODS = {
 
 
 def lines_in(file: str) -> Mapping[str, int]:
-    """Return the config of a session, with line numbers if it comes from a file.
+    """Return the line of each key of a session's config.
 
-    A number of epochs given outside the config, to train a finished session further, replaces that
-    of the config.
+    Args:
+        file: The config file of a session; or the config file of a party in federated training,
+            which has the keys of a session in its section `model`.
     """
     lines = lines_of(file)
     if f"{_SECTION}.model_builder_class" not in lines:
@@ -58,7 +59,11 @@ def lines_in(file: str) -> Mapping[str, int]:
 
 
 def config_of(model_code: ModelCode) -> ConfigStruct:
-    """Return the config of a session, with line numbers if it comes from a file."""
+    """Return the config of a session, with line numbers if it comes from a file.
+
+    A number of epochs given outside the config, to train a finished session further, replaces that
+    of the config.
+    """
     file = model_code.config_file
     config = ConfigStruct(
         model_code.params,

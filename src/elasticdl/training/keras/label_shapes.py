@@ -116,9 +116,13 @@ class KerasLabelShape:
 
 
 def _pairs_by_broadcasting(graph: Any, labels: Any) -> bool:
-    """Return whether a graph combines all pairs of examples, apparently by mistake.
+    """Return whether a traced function combines all pairs of examples, apparently by mistake.
 
-    It is no mistake if an operation pairs labels with labels.
+    It is no mistake if an operation pairs labels with labels, as a ranking loss does.
+
+    Args:
+        graph: Graph of the function, traced for `_ROWS` examples.
+        labels: Its input for the labels.
     """
     has_pairs, of_labels = False, {labels.ref()}
     for operation in graph.get_operations():
@@ -135,7 +139,10 @@ def _pairs_by_broadcasting(graph: Any, labels: Any) -> bool:
 
 
 def _num_row_axes(tensor: Any) -> int:
-    """Return the number of a tensor's axes along which it has one entry per example."""
+    """Return the number of a tensor's axes along which it has one entry per example.
+
+    An axis is recognised by its size, `_ROWS`: functions are traced for that number of examples.
+    """
     return 0 if tensor.shape.rank is None else int(tensor.shape.as_list().count(_ROWS))
 
 

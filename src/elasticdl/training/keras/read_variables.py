@@ -205,7 +205,11 @@ def _functions_of(owner: Any, depth: int, seen: set[int]) -> Iterator[types.Func
 
 
 def _called_by(owner: Any) -> list[Any]:
-    """Return functions and objects that a function may call, or the methods of an object."""
+    """Return what a value may call: functions, and objects whose methods are searched next.
+
+    For a function, these are the functions that it refers to. For an object, they are its methods
+    and the functions in its attributes.
+    """
     match owner:
         case types.FunctionType() if is_of_library(owner.__module__):
             # A function of ElasticDL or Keras around one of the user's.
