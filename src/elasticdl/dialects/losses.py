@@ -142,7 +142,7 @@ def _reject_more_arguments(symbol: Symbol, reading: DialectReader) -> None:
 def _without_options(loss: Any) -> Any:
     """Return the function in a `functools.partial` that only sets options of a loss.
 
-    An example is `partial(cross_entropy, label_smoothing=0.1)`. Anything else is returned unchanged.
+    An example is `partial(cross_entropy, label_smoothing=0.1)`. Returns anything else unchanged.
     """
     sets_options = (
         isinstance(loss, functools.partial)
