@@ -109,13 +109,13 @@ def resolve(model_code: ModelCode, dialect: str | None = None) -> ModelDefinitio
 
 
 def _completed(definition: ModelDefinition, model_code: ModelCode) -> ModelDefinition:
-    """Complete a definition of any dialect with class names and with notes on ignored settings.
+    """Add to a definition what is read in the same way for every dialect.
 
-    The names are those in `classes` of the model file. The notes are about settings of another
-    library's trainer in a PyTorch file.
+    These are the class names in `classes` of the model file, and notes on settings in a PyTorch
+    file that are meant for another library's trainer and have no effect here.
 
     Raises:
-        DefinitionError: A trainer in the file has a setting that would not be applied.
+        DefinitionError: Such a setting would change the trained weights or the validation results.
     """
     if definition.framework == "torch" and (more := notes_on_other_trainers(model_code)):
         own = definition.notes

@@ -106,12 +106,15 @@ class Split:
 
 
 class Components:
-    """A session's components, created with its config.
+    """A session's components: objects of the user's classes, created with the session's config.
+
+    Calls them to provide the parts of a `ModelDefinition`, such as the model and the batches.
 
     Args:
-        model_code: The code of the session: `symbol` is the class of the model builder,
-            `overrides` are those of the other components, and `params` are the config.
-        config: Config to pass to the components. None: the params of `model_code`.
+        model_code: The code of the session: `symbol` is the class of the model builder, `overrides`
+            has the classes of the other components by config key, such as `data_loader_class`, and
+            `params` is the config.
+        config: Config to pass to the components. None: the config in `model_code`.
 
     Raises:
         DefinitionError: A class or a method is missing, or the config lacks a key.
@@ -173,7 +176,10 @@ class Components:
         return self.newest_model
 
     def create_callbacks(self) -> Sequence[Any]:
-        """Return the user's callbacks, without those that ElasticDL replaces."""
+        """Return the callbacks of the user's model builder, without those that ElasticDL replaces.
+
+        For example, ElasticDL writes checkpoints itself, so a `ModelCheckpoint` is left out.
+        """
         return own_callbacks(self.model_builder)
 
     def class_weight(self) -> Mapping[int, float] | None:
@@ -183,10 +189,10 @@ class Components:
     # --- the data -------------------------------------------------------------------------
 
     def loader(self, data: str) -> Any:
-        """Create an object of the user's data loader class.
+        """Create an object of the user's data loader class, which will read a data folder.
 
-        The data folder is in its config (`data_dir`), and is passed separately if the constructor
-        takes it.
+        The config that it gets names the folder as `data_dir`. If the constructor has a second
+        parameter, or one named `data_dir`, the folder is passed there as well.
 
         Args:
             data: The data folder.
@@ -209,7 +215,8 @@ class Components:
             mode: TRAINING takes the training generator, other modes the validation generator.
 
         Raises:
-            DefinitionError: A component did not return a generator and a number.
+            DefinitionError: A method of a component did not return a pair: a generator, and the
+                number of its examples or batches.
             UserCodeError: A component raised.
         """
         training = mode is Mode.TRAINING
@@ -279,12 +286,14 @@ class Components:
         return Split(called, num_examples, raw, preprocessed, notes)
 
     def _ways(self, *, has_ids: bool) -> list[SplitMethod]:
-        """Return the methods to try, in order, to preprocess and batch the examples of a split.
+        """Return the ways to preprocess and batch a split's examples, in the order to try them.
 
-        The first is the one that training uses; the others are fallbacks for when it raises.
+        The first way is the one that training uses. Others follow only for examples with ids, which
+        the user's code may reject: if it raises, the next way is tried.
 
         Args:
-            has_ids: Whether examples have ids in place of sample weights, as in the test split.
+            has_ids: Whether examples are `(x, y, id)`, as in the test split, and not
+                `(x, y, sample weight)`.
         """
         preprocessor = self._made("preprocessor_class")
         methods = ["add_image_preprocess", "add_label_preprocess"]
@@ -317,13 +326,19 @@ class Components:
         return ways
 
     def eval_functions(self) -> Any:
-        """Return the evaluation functions of the user's evaluator; None without an evaluator."""
+        """Return the user's functions for reports, as `get_eval_funcs()` of the evaluator has them.
+
+        They compute values for each example; see `EvalFunctions`. None without an evaluator.
+        """
         if self.evaluator is None:
             return None
         return _call(self.evaluator, "get_eval_funcs")
 
     def validation_ids(self, data: str) -> Sequence[Any] | None:
-        """Return the ids of the validation split in its order; None if the loader has none."""
+        """Return the ids of the validation examples, in the examples' order, for a report.
+
+        They come from the loader's `get_validation_index()`; None if it has no such method.
+        """
         loader = self.loader(data)
         if not hasattr(loader, "get_validation_index"):
             return None
@@ -423,7 +438,10 @@ def _check_length(generator: Any, length: int | None, epoch: int, name: str) -> 
 
 
 def own_callbacks(model_builder: Any) -> Sequence[Any]:
-    """Return a model builder's callbacks, without those that ElasticDL replaces."""
+    """Return a model builder's callbacks, without those that ElasticDL replaces.
+
+    They come from its `get_callbacks()`. `is_replaced` decides which are left out.
+    """
     if not hasattr(model_builder, "get_callbacks"):
         return []
     callbacks = _call(model_builder, "get_callbacks") or []

@@ -117,10 +117,10 @@ class BatchState:
 
     @contextlib.contextmanager
     def preserved(self) -> Iterator[None]:
-        """Context manager: on exit, restores counters that changed because the block read batches.
+        """Context manager: on exit, restores the counters of the dataset and `collate_fn`.
 
-        So an example batch can be read before training. Counters are the values that, according to
-        `check`, change without affecting the batches.
+        Read an example batch in the block; training then begins with the original counters.
+        Counters are the values that, according to `check`, change without affecting the batches.
         """
         before = self._snapshot()
         try:
@@ -231,7 +231,8 @@ class _Snapshot:
     """Snapshot of all values that a loader can reach, to find and undo later changes.
 
     Args:
-        values: The values. They are kept alive, so that Python does not reuse their ids.
+        values: The values, as `_reachable` yields them. They are kept alive, so that Python does
+            not reuse their ids.
     """
 
     def __init__(self, values: Iterator[_Value]) -> None:
@@ -270,9 +271,9 @@ class _Snapshot:
 
 
 def _all_begin(readings: Sequence[Sequence[str]], results: Sequence[str]) -> bool:
-    """Return whether repeated readings gave the same batches.
+    """Return whether all readings of the first batches of an epoch gave the same batches.
 
-    Each reading is compared with the beginning of the longest one.
+    Readings have different lengths, so each is compared with the beginning of the longest one.
 
     Args:
         readings: For each reading, the digests of its batches, from the first batch on.
@@ -282,10 +283,10 @@ def _all_begin(readings: Sequence[Sequence[str]], results: Sequence[str]) -> boo
 
 
 def _token(value: Any) -> Any:
-    """Return a token that shows whether a value has changed, such as the hash of an array.
+    """Return what is compared to find out whether a value has changed, such as an array's hash.
 
-    The token of a list is its length, because the items have tokens of their own. None for values
-    of other types.
+    For a list, a dict or a set this is only the length, because the items are compared separately.
+    None for values of other types.
     """
     if isinstance(value, _PLAIN):
         return repr(value)
@@ -329,7 +330,10 @@ def _array(value: Any) -> np.ndarray[Any, Any] | None:
 
 
 def _is_iterator(value: Any) -> bool:
-    """Return whether a value is an iterator, which each use advances."""
+    """Return whether a value is an iterator, whose position changes when a batch reads from it.
+
+    Open files are not counted.
+    """
     return isinstance(value, Iterator) and not isinstance(value, io.IOBase)
 
 

@@ -27,7 +27,8 @@ def callbacks_beside(owner: Symbol | None, reading: DialectReader) -> Symbol | N
         reading: Reader of the user's code, which builds error messages.
 
     Raises:
-        DefinitionError: There are both, and nothing uses those of the file.
+        DefinitionError: The file has other callbacks than the class. They would be ignored, and no
+            code of the file uses them either.
     """
     in_file = reading.model_code.find("callbacks")
     if owner is None or in_file is None:

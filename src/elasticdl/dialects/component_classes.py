@@ -59,7 +59,11 @@ def lines_in(file: str) -> Mapping[str, int]:
 
 
 def config_of(model_code: ModelCode) -> ConfigStruct:
-    """Return the config of a session, with line numbers if it comes from a file."""
+    """Return the config of a session, with line numbers if it comes from a file.
+
+    A number of epochs given outside the config, to train a finished session further, replaces that
+    of the config.
+    """
     file = model_code.config_file
     config = ConfigStruct(
         model_code.params,
@@ -93,7 +97,10 @@ def missing_methods(key: str, symbol: Symbol) -> list[str]:
 
 
 def has_parts(preprocessor: type) -> bool:
-    """Return whether a preprocessor has all methods for single steps, such as `batchify`."""
+    """Return whether a preprocessor has the methods for single steps, such as `batchify`.
+
+    If so, these can be called one by one where its `add_preprocess` as a whole fails.
+    """
     return all(
         callable(method := getattr(preprocessor, name, None))
         and not getattr(method, "__isabstractmethod__", False)
@@ -102,6 +109,10 @@ def has_parts(preprocessor: type) -> bool:
 
 
 def replaces_the_whole(preprocessor: type) -> bool:
-    """Return whether a preprocessor overrides `add_preprocess`, which chains the single steps."""
+    """Return whether a preprocessor has its own `add_preprocess`, not that of the base class.
+
+    The base class's method calls the methods for single steps in turn. A preprocessor with its own
+    `add_preprocess` does not need them.
+    """
     own = getattr(preprocessor, "add_preprocess", None)
     return own is not None and own is not PreprocessorBase.add_preprocess

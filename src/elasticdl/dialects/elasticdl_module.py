@@ -107,9 +107,9 @@ def matches(model_code: ModelCode) -> bool:
 
 
 def _trains_itself(model_code: ModelCode, value: Any) -> bool:
-    """Return whether a class is a LightningModule in a file without `loss` and `optimizer`.
+    """Return whether a class is a LightningModule whose file has no `loss` and no `optimizer`.
 
-    The LightningModule dialect reads such a class.
+    Such a class describes its own training: the LightningModule dialect reads it, not this one.
     """
     return is_lightning(value, "LightningModule") and not any(map(model_code.find, _REQUIRED))
 
@@ -439,10 +439,11 @@ def _input_name(model_code: ModelCode, reading: DialectReader) -> str | None:
 
 
 def _is_first_generation(model_input: Input) -> bool:
-    """Return whether the user's functions may treat labels as NumPy arrays.
+    """Return whether the user's functions may call NumPy methods of labels, such as `flatten`.
 
-    That is so in model files in the style of 2019, with `input_fn(records)`, and in those without
-    an input function; not in those with a `tf.data` pipeline or a `DataLoader`.
+    That is so in model files in the style of 2019, with `input_fn(records)`, whose labels always
+    were NumPy arrays, and in those without an input function. It is not so in those with a
+    `tf.data` pipeline or a `DataLoader`.
     """
     return isinstance(model_input, RecordInput)
 

@@ -86,7 +86,7 @@ def define(model_code: ModelCode) -> ModelDefinition:
 
 def _rate_symbol(model_code: ModelCode) -> Symbol:
     def optimizer(learning_rate: float | None = None) -> None:
-        """Placeholder: this signature declares the param `learning_rate`; never called."""
+        """Stand in for a user's function whose signature declares `learning_rate`; never called."""
 
     return Symbol("optimizer", optimizer, model_code.symbol.file, model_code.symbol.line)
 
@@ -143,7 +143,10 @@ class _Saved(ABC):
             shape: Sequence[int] | None = None,
             one_hot: bool | None = None,
         ) -> Any:
-            """Placeholder: this signature declares the params of `SavedInput`; never called."""
+            """Stand in for a user's function whose signature declares the params of `SavedInput`.
+
+            It is never called.
+            """
 
         where = reading.model_code.symbol
         symbol = Symbol("input_fn", input_fn, where.file, where.line)
@@ -161,7 +164,12 @@ class _Saved(ABC):
 
     @abstractmethod
     def definition(self, reading: DialectReader, batches: Input) -> ModelDefinition:
-        """Return the definition of the saved model."""
+        """Return the definition of the saved model.
+
+        Args:
+            reading: Reader of the user's code, which builds error messages.
+            batches: The `input` of the definition, from the method `input`.
+        """
 
     def _identify(self, key: str, path: Any) -> ModelFile:
         try:

@@ -34,7 +34,7 @@ class _Role:
 
     Attributes:
         parameter: The argument.
-        given: Which value ElasticDL passes for it: the data, the mode or the column metadata.
+        given: What ElasticDL passes for it: the data, the mode or the column metadata.
         place: Position of the argument in the signature, from 0.
     """
 
@@ -89,12 +89,12 @@ def schema_of(
 ) -> Callable[[], Schema | None]:
     """Return a function that reads the schema from a user's `data_schema` function or list.
 
-    Call the result only after the params were checked.
+    Call the result only after the params were checked: it calls the user's function with them.
 
     Args:
-        symbol: The user's function or list.
+        symbol: The user's function or list. None: the result returns None.
         reading: Reader of the user's code, which provides the params and builds error messages.
-        may_be_none: Whether the function may return None, for records without a schema.
+        may_be_none: Whether the user's function may return None, for records without a schema.
     """
     if symbol is None:
         return lambda: None

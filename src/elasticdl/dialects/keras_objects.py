@@ -37,7 +37,10 @@ def is_loss_function(value: Any) -> bool:
 
 
 def as_loss_object(value: Any) -> Any:
-    """Wrap a loss function of Keras in a loss object, as `compile` does."""
+    """Wrap a loss function of Keras in a loss object, as `compile` does.
+
+    The object averages over examples and applies sample weights.
+    """
     import keras  # noqa: PLC0415 - only where a name is looked up
     from keras.src.losses.losses import LossFunctionWrapper  # noqa: PLC0415 - no public name
 

@@ -250,8 +250,8 @@ class _Models:
     def newest(self, data: str, mode: Mode) -> Any:
         """Return the model created last, so that its dataloader methods can be called.
 
-        Creates a model if there is none yet. The arguments are ignored, because a module's
-        `train_dataloader` takes none.
+        Creates a model if there is none yet. The arguments are ignored: `_Loaders` passes them to
+        any `owner`, but only a LightningDataModule needs them.
         """
         del data, mode
         return self._newest if self._newest is not None else self.create()
@@ -384,8 +384,8 @@ def _modules(model_code: ModelCode) -> list[Symbol]:
 def _classes(model_code: ModelCode, kind: str) -> list[Symbol]:
     """Return a model file's classes that descend from a Lightning class.
 
-    If the file defines no such class, returns those that it imports, unless it has a `loss` or an
-    `optimizer` function.
+    If the file defines no such class, returns those that it imports. Imported ones do not count if
+    the file has a function `loss` or `optimizer`, because then functions describe the model.
 
     Args:
         model_code: The code of the model.
@@ -416,7 +416,10 @@ def _check_methods(module: Symbol, reading: DialectReader) -> None:
 
 
 def overridden_of_lightning(module: type) -> list[str]:
-    """Return the Lightning methods that a user class overrides."""
+    """Return the names of the LightningModule methods that a user's class overrides.
+
+    A class that overrides a method which is not called here is rejected.
+    """
     theirs = next(kind for kind in module.__mro__ if kind.__name__ == "LightningModule")
     public = [name for name in dir(theirs) if not name.startswith("_")]
     return [

@@ -140,7 +140,10 @@ def _reject_more_arguments(symbol: Symbol, reading: DialectReader) -> None:
 
 
 def _without_options(loss: Any) -> Any:
-    """Unwrap a `functools.partial` that only sets options of a loss; return others unchanged."""
+    """Return the function in a `functools.partial` that only sets options of a loss.
+
+    An example is `partial(cross_entropy, label_smoothing=0.1)`. Returns anything else unchanged.
+    """
     sets_options = (
         isinstance(loss, functools.partial)
         and not loss.args

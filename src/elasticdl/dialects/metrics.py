@@ -83,11 +83,14 @@ def with_weighted(
 ) -> Callable[[Mode], MetricFunctions]:
     """Return a function `mode -> MetricFunctions` that creates unweighted and weighted metrics.
 
+    A weighted metric that has the name of an unweighted one is reported as `weighted_NAME`.
+
     Args:
         plain: Function (mode) -> metrics that ignore sample weights.
         weighted: Function (mode) -> metrics to which sample weights are applied.
-        symbol: The user's source of the weighted metrics; None if there is none.
-        reading: Reader of the user's code, which builds the error message.
+        symbol: The user's source of the weighted metrics. None: return `plain`.
+        reading: Reader of the user's code, which builds the error message for values of a whole
+            batch, to which weights cannot be applied.
     """
     if symbol is None:
         return plain
@@ -126,7 +129,8 @@ def _named(
         symbol: The user's source of the metrics.
         value: A metric, or a list, dict or collection of metrics.
         reading: Reader of the user's code, which provides the params and builds error messages.
-        shared: Whether later calls get the same `value`; its metrics are then copied.
+        shared: Whether the user's code creates the metrics only once, as for a list at the top
+            level of a file. They are then copied, so that evaluations do not share their state.
 
     Raises:
         DefinitionError: There is something that is not a metric of the model's framework.

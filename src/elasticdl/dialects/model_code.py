@@ -136,7 +136,7 @@ class ModelCode:
         ]
 
     def with_symbol(self, symbol: Symbol) -> ModelCode:
-        """Return a copy for another object of the same files, such as the model class in them."""
+        """Return a copy with another `symbol`, such as the model class found in the named file."""
         return dataclasses.replace(self, symbol=symbol)
 
 

@@ -142,7 +142,17 @@ def as_torch_optimizer_factory(
 
 
 def _reject_class(made: Any, symbol: Symbol, reading: DialectReader, arguments: str) -> None:
-    """Raise a `DefinitionError` if a user's function returned a class instead of an optimizer."""
+    """Reject a class that a user's function returned instead of an optimizer.
+
+    Args:
+        made: What the function returned.
+        symbol: The user's function.
+        reading: Reader of the user's code, which builds the error message.
+        arguments: Arguments to call the class with, for the advice: `parameters`.
+
+    Raises:
+        DefinitionError: `made` is a class.
+    """
     if isinstance(made, type):
         raise reading.error(
             symbol,
@@ -154,10 +164,10 @@ def _reject_class(made: Any, symbol: Symbol, reading: DialectReader, arguments: 
 def with_parameters(
     model: Any, parameters: Sequence[Any], symbol: Symbol, reading: DialectReader
 ) -> Any:
-    """Return the model to pass to a user's optimizer function.
+    """Return the model to pass to a user's optimizer function, with the given parameters in it.
 
-    It is a copy with the given parameters, unless these are the model's own. A copy is used to test
-    the function before training.
+    Before training, the function is tested with copies of the parameters, so it also gets a copy of
+    the model. If the parameters are the model's own, the model itself is returned.
 
     Args:
         model: A module of PyTorch.

@@ -248,7 +248,15 @@ def _value_of(node: ast.expr) -> Any:
 
 
 def _with_effect(given: Mapping[str, Any], settings: Sequence[_Setting]) -> dict[_Setting, str]:
-    """Return the settings that are given and have an effect, with their values as text."""
+    """Return the settings that a trainer is given and that have an effect.
+
+    Args:
+        given: Name of a setting -> its value in the model file.
+        settings: Settings of this trainer to look for.
+
+    Returns:
+        Setting -> its value, as text.
+    """
     found = {}
     for setting in settings:
         value = given.get(setting.name)
@@ -261,11 +269,11 @@ def _with_effect(given: Mapping[str, Any], settings: Sequence[_Setting]) -> dict
 
 
 def _callbacks(value: Any) -> Any:
-    """Return the names of those callbacks that change how a model is trained.
+    """Return the names of those callbacks of Lightning that change how a model is trained.
 
     Args:
-        value: A callback, a list of callbacks or of their names, None, or source text, which is
-            returned unchanged.
+        value: The trainer's argument `callbacks`: one, a list of callbacks or of their class names,
+            or None. Source text of an unknown value is returned unchanged.
     """
     if isinstance(value, _Source):
         return value

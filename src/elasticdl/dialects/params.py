@@ -172,7 +172,9 @@ class Params:
         check_params(self._values, self._declared)
 
     def check_declared(self) -> None:
-        """Check only the values of params that were declared so far; others may follow.
+        """Check the values of the params that were declared so far, before user code gets them.
+
+        Unlike `check`, it accepts other names, because later functions may declare them.
 
         Raises:
             UsageError: A value has the wrong type.

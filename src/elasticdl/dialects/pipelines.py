@@ -66,7 +66,8 @@ def elements(generator: Any, name: str, first: int = 0) -> Iterator[Any]:
     Args:
         generator: A generator of any kind.
         name: The user's name for it, for errors.
-        first: Index to start at; ignored unless the generator is `indexed`.
+        first: Index of the first element, for a generator that `kind_of` calls `indexed`; ignored
+            for others.
 
     Raises:
         UserCodeError: The generator raised; the message has the user's part of the traceback.

@@ -1,8 +1,9 @@
 """Adapts a model file's own data reader, its `custom_data_reader`, to a `RecordSource`.
 
 A user's reader is an object with `create_shards()`, which lists the data as (name, start, count),
-and `read_records(task)`, which yields the records of one range of one shard. Here, shards are
-presented as files and their records are numbered consecutively, so that callers need no tasks.
+and `read_records(task)`, which yields the records of the range of a shard that a task names. Here,
+shards are presented as files and their records are numbered consecutively. Callers read records by
+number, and the tasks are made here.
 """
 
 from __future__ import annotations

@@ -88,14 +88,15 @@ class SamplerChanges:
 
 
 def _names(name: str, now: Any, before: Any, depth: int, seen: set[int]) -> Iterator[str]:
-    """Yield the names of values that differ from their copies: `now`, or values within it.
+    """Yield the name of a value that differs from its copy, or of each value in it that differs.
 
     Args:
         name: Name of the value.
         now: The value.
         before: Its copy.
-        depth: Maximum depth of nested values.
-        seen: Ids of the objects that were compared, which their owners keep alive.
+        depth: How many levels of values within values to compare.
+        seen: Ids of the objects compared so far, so that each is compared once; added to. Their
+            owners keep the objects alive, so no id is used again.
     """
     if now is before or not depth:
         return
@@ -110,12 +111,12 @@ def _names(name: str, now: Any, before: Any, depth: int, seen: set[int]) -> Iter
 
 
 def _within(name: str, now: Any, before: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (name, value, earlier value) for each item or attribute of a value.
+    """Yield (name, value, its copy) for each item or attribute of a value.
 
     Args:
-        name: Name of the value, which its items share.
+        name: Name of the value. Its items are yielded under this name, attributes under their own.
         now: The value.
-        before: Its copy, of the same type and with equal plain content.
+        before: Its copy, of the same type and with equal numbers and strings.
     """
     if isinstance(now, dict):
         yield from ((name, now[key], before[key]) for key in _plain_in(now))

@@ -58,12 +58,13 @@ class SamplerOrders:
         self._has_state = bool(self.generators)
 
     def find_state(self) -> bool:
-        """Detect state of the samplers, by drawing the first epoch several times.
+        """Find out whether samplers have state, and whether their orders can be repeated.
 
-        Call this once, before `of`: if the samplers have state, `of` also draws all earlier epochs.
+        Draws the first epoch several times. Call this once, before `of`: if the samplers have
+        state, `of` also draws all earlier epochs.
 
         Returns:
-            Whether orders can be reproduced. False if a repeated draw, from copies of the samplers
+            Whether orders can be repeated. False if a second draw, from new copies of the samplers
             and with the same seeds, gives another order.
         """
         sampler, batch_sampler, _ = self._parts
@@ -209,7 +210,10 @@ def state_of(generator: Any) -> Any:
 
 
 def _datasets(dataset: Any) -> Iterator[Any]:
-    """Yield the datasets that copied samplers share: this one and those within it (`Subset`)."""
+    """Yield a dataset and the datasets within it, such as that of a `Subset`.
+
+    Copies of samplers refer to these same datasets, which may be too large to copy.
+    """
     yield dataset
     inner = getattr(dataset, "dataset", None)
     more = getattr(dataset, "datasets", None)

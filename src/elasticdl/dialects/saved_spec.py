@@ -134,10 +134,12 @@ class SavedSpec:
         return options.to_dict() if isinstance(options, ConfigStruct) else None
 
     def values_with(self, files: Mapping[str, str]) -> dict[str, Any]:
-        """Return the spec as a dict `{"model": ...}`, with the paths of its files replaced.
+        """Return the spec as a dict `{"model": ...}`, with other paths for its files.
+
+        A caller that copies the files writes this dict beside the copies.
 
         Args:
-            files: Key, as in the attribute `files` -> path that replaces the original one.
+            files: Key in the attribute `files` -> new path of that file.
         """
         values = self.section.to_dict()
         return {"model": {**values, "spec": {**values["spec"], **files}}}

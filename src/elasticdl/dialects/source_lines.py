@@ -132,8 +132,8 @@ _WRITERS = frozenset(
 def _written(tree: ast.AST) -> set[ast.AST]:
     """Return syntax nodes in which strings name only files that the code writes, never reads.
 
-    These are the nodes of calls that write a file, and of values of variables that are used only
-    in such calls.
+    These are the nodes of calls that write a file, and of values that are assigned to variables
+    which only such calls use.
     """
     inside = {
         node

@@ -44,9 +44,8 @@ class SplitMethod:
             batches.
         drops: Whether `batchify` may drop the last examples if they do not fill a batch; those are
             then passed to it again.
-        carries_ids: Whether the user's code gets `(x, y, 1.0)` in place of `(x, y, id)`, because it
-            takes a sample weight as the third part and not an id; the ids are put back, in order,
-            after batching.
+        carries_ids: Whether to replace `(x, y, id)` by `(x, y, 1.0)` for user code that expects a
+            sample weight as the third part. The ids are put back, in order, after batching.
         note: Note to the user if this method is used; empty for the usual one.
     """
 
@@ -135,7 +134,10 @@ def _dataset_rows(dataset: Any, way: SplitMethod, name: str, num_examples: int) 
 
 
 def _fixed_size(batches: Any) -> int | None:
-    """Return the fixed batch size of a dataset; None if the size may vary."""
+    """Return the batch size that all batches of a `tf.data.Dataset` have; None if it may vary.
+
+    With a fixed size, examples at the end that do not fill a batch are dropped.
+    """
     spec = getattr(batches, "element_spec", None)
     shapes = [each.shape for each in leaves(spec) if hasattr(each, "shape")] if spec else []
     return shapes[0][0] if shapes and shapes[0].rank else None

@@ -231,8 +231,8 @@ def _whole(loader: Any, num_batches: int | None, name: str) -> Iterator[Any]:
         name: Name of the loader, for the error.
 
     Raises:
-        DefinitionError: There are more than `num_batches`. Raised in place of yielding batch number
-            `num_batches`.
+        DefinitionError: There are more than `num_batches`. Raised in place of yielding the last one
+            within that number.
     """
     batches = iter(loader)
     for number, made in enumerate(batches, 1):

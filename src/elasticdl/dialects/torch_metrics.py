@@ -42,7 +42,8 @@ def as_metric(
         name: Name to report it under.
         value: The metric, or its class.
         reading: Reader of the user's code, which builds error messages.
-        shared: Whether later calls get the same `value`; the result is then a copy of it.
+        shared: Whether the user's code creates the metric only once; a copy of it is returned, so
+            that evaluations do not share its state.
 
     Raises:
         DefinitionError: The model is a Keras model, or `update` does not take (preds, target).

@@ -42,12 +42,13 @@ _CLIPPINGS = (
 def as_function_of(
     what: Literal["optimizer", "model"], symbol: Symbol | None, reading: DialectReader
 ) -> Callable[[Any], Any] | None:
-    """Return a user's function such as `lr_scheduler(optimizer)`; None if there is none.
+    """Return a user's function such as `lr_scheduler(optimizer)`, with its params bound.
 
-    The returned function takes only the optimizer or the model; the params are bound.
+    The result takes only the optimizer or the model. It is None if the user has no such function,
+    or if the model is a Keras model.
 
     Args:
-        what: The argument, for errors.
+        what: What the function takes, for errors.
         symbol: The user's function; None if there is none.
         reading: Reader of the user's code, which provides the params and builds error messages.
 
@@ -96,7 +97,7 @@ def as_gradient_clipping(
 
 
 def as_precision(symbol: Symbol | None, reading: DialectReader) -> Precision:
-    """Return the format that a model file's `precision` selects for a step: "bf16", "fp16" or "".
+    """Return the number format in which a model file lets steps compute: "bf16", "fp16" or "".
 
     "" means the format of the weights. The result is also "" if `precision` is neither a string, a
     `torch.dtype` nor 16 or 32, because the file then uses the name for something else.

@@ -86,7 +86,7 @@ _CALLERS = (*_FUNCTIONS, functools.partial, keras.losses.Loss, keras.metrics.Met
 
 @dataclass(frozen=True, eq=False)
 class _Identity:
-    """Wraps a function or object that is the value of an attribute, to compare it by identity."""
+    """Wraps a function or object in the recorded attributes, so that it is compared by identity."""
 
     value: Any
 
@@ -126,9 +126,12 @@ class _Tracked:
 
 
 class Attributes:
-    """Tracks the plain Python attributes that a compiled step reads only once.
+    """Tracks plain Python attributes, which a compiled step reads only once.
 
-    These are the attributes of a model, its layers, weights and optimizer, of the loss and the
+    Records the values that the user's file set, so that steps can be compiled with these whenever
+    that happens. Finds values that user code sets later, so that checkpoints can store them.
+
+    Tracked are the attributes of a model, its layers, weights and optimizer, of the loss and the
     metrics, and of the objects stored in them. Functions and objects are compared by identity.
 
     Args:
@@ -146,7 +149,10 @@ class Attributes:
         self._of_steps: set[str] = set()
 
     def track_model(self, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
-        """Track a model, its layers, its weights and its optimizer.
+        """Watch the attributes of a model, its layers, its weights and its optimizer.
+
+        The present values count as those of the user's file, so call this before user code changes
+        any. Values that it sets later are then found by `changed` and saved in checkpoints.
 
         Args:
             model: The model, as the user's file created it.
@@ -168,7 +174,14 @@ class Attributes:
         self._track_variables(owner for owner, _ in found.values())
 
     def track_of_step(self, owners: Iterable[Any]) -> None:
-        """Track losses or metrics, which are objects or functions, and the objects in them."""
+        """Watch the attributes of losses or metrics, and of the objects in them.
+
+        As in `track_model`, the present values count as those of the user's file. The code of a
+        loss may also read a callback: of that, only the attributes that the code names are watched.
+
+        Args:
+            owners: The losses or metrics, which are objects or functions.
+        """
         readers = []
         for owner in owners:
             name = _name(owner)
@@ -187,7 +200,11 @@ class Attributes:
         self._track_variables(readers)
 
     def _track_variables(self, owners: Iterable[Any]) -> None:
-        """Track the module, class and closure variables that the code of a step reads."""
+        """Watch the module, class and closure variables that code of a step reads.
+
+        Args:
+            owners: The functions of a step, or the objects whose methods it calls.
+        """
         for variables in variables_of(owners):
             known = self._tracked.get(variables.identity)
             if known is not None:
@@ -199,14 +216,14 @@ class Attributes:
 
     @property
     def of_step(self) -> list[Any]:
-        """The losses, the metrics and the objects in them; `changed` covers their attributes."""
+        """The tracked losses and metrics, objects in them, and variables that a step reads."""
         return [each.owner for each in self._tracked.values() if each.is_of_step]
 
     def stored(self) -> set[tuple[int, str]]:
-        """Return the keys of all tracked attributes and variables; a change of one is stored.
+        """Return the keys of all attributes and variables whose changes are saved in checkpoints.
 
-        A key is the id of the object, module, class or closure cell that holds the value, and the
-        name of the value.
+        Other checks use this to warn only of values that no checkpoint stores. A key is a pair: the
+        id of the object, module, class or closure cell that holds the value, and the value's name.
         """
         return {
             each.owner.key(name) if isinstance(each.owner, Variables) else (id(each.owner), name)
@@ -224,8 +241,8 @@ class Attributes:
         Args:
             in_evaluation: Whether an evaluation is compiled, which sees what callbacks changed
                 before the first one.
-            runs: Whether the step runs uncompiled in the block; then attributes of the loss and the
-                metrics are not reset.
+            runs: Whether the step runs in the block, instead of only being compiled. Attributes of
+                the loss and the metrics are then left alone, because each run may change them.
         """
         seen = (self._in_evaluation or {}) if in_evaluation else {}
         moved = []
@@ -360,7 +377,12 @@ def _kind(owner: Any) -> str:
 
 
 def _of(key: str, changed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of `changed` for the object with this key: attribute name -> value."""
+    """Return the changed attributes of one object, by name.
+
+    Args:
+        key: Key of the object, such as "3" for the entries "3/rate" and "3/units".
+        changed: The changed attributes of all objects, as `Attributes.changed` returns them.
+    """
     split = ((name.partition("/"), value) for name, value in changed.items())
     return {name: value for (owner, _, name), value in split if owner == key}
 
@@ -384,9 +406,14 @@ def _copies(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _copied(value: Any, depth: int) -> Any:
-    """Copy a plain value, a small array, or a list or dict of these; `_MISSING` for others.
+    """Return a copy of an attribute's value, to compare later values with it.
 
     Functions, and objects that a step may call or read, are not copied but wrapped in `_Identity`.
+    Values that are not compared, such as large arrays, become `_MISSING`.
+
+    Args:
+        value: A number, a string, a small array, or a list or dict of these, or anything else.
+        depth: How many levels of lists and dicts to copy.
     """
     value = _number(value)
     if type(value) in _PLAIN:
@@ -407,7 +434,7 @@ def _copied(value: Any, depth: int) -> Any:
 
 
 def _is_compared(value: Any) -> bool:
-    """Return whether to compare a value by identity: a function, or an object a step may use."""
+    """Return whether a value is compared by identity: a function, or an object a step may use."""
     return not isinstance(value, _NOT_COMPARED) and (callable(value) or is_of_user(value))
 
 
@@ -499,11 +526,18 @@ def _number(value: Any) -> Any:
 def _changes(
     owner: Any, before: dict[str, Any], now: dict[str, Any], *, with_new: bool = False
 ) -> dict[str, Any]:
-    """Return name -> new value for the attributes in `now` that differ from those in `before`.
+    """Return name -> new value for the attributes of an object that have changed.
 
     An attribute missing from `before` is compared with the default in the class of `owner`. If the
-    class has none, the attribute is new: it is left out unless `with_new`, and always if it is a
-    function or an object, which belongs to the callback that added it.
+    class has none either, the attribute is new, and is left out unless `with_new` is True. A new
+    attribute that is a function or an object is always left out: it belongs to the callback that
+    added it.
+
+    Args:
+        owner: The object.
+        before: Name -> earlier value.
+        now: Name -> present value.
+        with_new: Whether to return new attributes.
     """
     return {
         name: value

@@ -255,10 +255,13 @@ class LoggedRows:
         return {"before": len(self._before), "rows": self._rows.decode()}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Restore the rows from a checkpoint.
+        """Restore the rows that had been logged when a checkpoint was written; drop later ones.
 
-        The file itself is rewritten at the next `flush` at which this process is the one that
-        writes it (`leads`).
+        This changes rows in memory only. The file is rewritten at the next `flush` at which this
+        process is the one that writes it (`leads`).
+
+        Args:
+            state: The result of `state` in the checkpoint.
         """
         self._before = (self._before or _read(self._path))[: state["before"]]
         self._rows, self._num_written = state["rows"].encode(), None
@@ -284,8 +287,8 @@ class TensorBoardFiles:
     def aside(self) -> Iterator[None]:
         """Context manager that sets the callback's `log_dir` to a new temporary folder.
 
-        `TensorBoard` reads `log_dir` when its model is set. If the block sets the model, events go
-        to the temporary folder until `committed`, although `log_dir` is restored on exit.
+        Set the callback's model in the block: `TensorBoard` reads `log_dir` only then. Its events
+        go to the temporary folder until `committed`, although `log_dir` is restored on exit.
         """
         log_dir = self._callback.log_dir
         self._folder = self._private()

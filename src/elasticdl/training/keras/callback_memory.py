@@ -57,8 +57,9 @@ class UnstoredMemory:
 
     Args:
         callbacks: The callbacks, after `on_train_begin`.
-        known: Function () -> the variables that checkpoints contain.
-        stored: Function () -> keys of attributes and Python variables that checkpoints contain.
+        known: Function () -> the TensorFlow and Keras variables that checkpoints contain.
+        stored: Function () -> keys of the Python attributes and variables that checkpoints
+            contain; see `Attributes.stored`.
     """
 
     def __init__(
@@ -81,12 +82,19 @@ class UnstoredMemory:
         self._before = [self._digests(each, functions) for each, functions in self._functions]
 
     def watches(self, callback: keras.callbacks.Callback, name: str) -> bool:
-        """Return whether an attribute is not stored, but `changed` warns of its changes."""
+        """Return whether `changed` will warn if a callback's attribute changes.
+
+        The caller then need not warn beforehand that checkpoints cannot store the attribute. False
+        for attributes that they store, and for values whose changes cannot be detected.
+        """
         unstored = self._unstored[id(callback)]
         return name in unstored and is_compared(unstored[name])
 
     def suspected(self) -> Iterator[str]:
-        """Yield a warning for each function whose code seems to change unstored values."""
+        """Yield a warning for each function whose code seems to change unstored values.
+
+        The functions are those of the callbacks.
+        """
         for callback, functions in self._functions:
             found = []
             for name, function in functions:
@@ -100,9 +108,10 @@ class UnstoredMemory:
             yield from _sentences(callback, found, has_changed=False)
 
     def changed(self) -> Iterator[str]:
-        """Yield a warning for each function that uses values which have changed and are not stored.
+        """Yield a warning for each function that uses values which have changed.
 
-        Each value is reported once.
+        The functions are those of the callbacks. Only values that no checkpoint stores count, and
+        each is reported once.
         """
         for (callback, functions), before in zip(self._functions, self._before, strict=True):
             now = self._digests(callback, functions)
@@ -131,8 +140,13 @@ class UnstoredMemory:
     ) -> dict[Key, tuple[str, str, Any]]:
         """Return digests of the values that a callback and its functions use, to detect changes.
 
+        Args:
+            callback: The callback.
+            functions: Its functions, as pairs (name, function).
+
         Returns:
-            Key of a variable or attribute -> (name of the function, name of the value, digest).
+            Key of a variable or attribute -> (name of the function that uses it, name of the value,
+            digest). The name of the function is empty for the callback itself.
         """
         self._known = {id(handle(each)) for each in self._known_variables()}
         digest = Digest(self._is_left_out)
@@ -224,7 +238,12 @@ def _changed(changes: Changes, held: Collection[Held]) -> Iterator[Held]:
 
 
 def _methods_called(kind: type, names: Collection[str]) -> list[types.FunctionType]:
-    """Return the methods of a class that have one of these names, and the methods they call."""
+    """Return the methods of a user's class that some code calls, and the methods that these call.
+
+    Args:
+        kind: The class.
+        names: Names of methods in the code; `__call__` is always added.
+    """
     methods = {
         name: method
         for each in reversed(kind.__mro__)
@@ -257,7 +276,15 @@ def _called(function: Any, attribute: str) -> str:
 def _sentences(
     callback: keras.callbacks.Callback, found: Sequence[tuple[str, str]], *, has_changed: bool
 ) -> Iterator[str]:
-    """Yield a warning for each function in `found`, a list of (function, variable)."""
+    """Yield a warning for each function that depends on values which no checkpoint stores.
+
+    Args:
+        callback: The callback that has the functions.
+        found: Pairs (name of the function, name of a value that it uses). The first is empty for
+            the callback's own code.
+        has_changed: Whether the values are known to have changed. If False, the warning says that
+            the function changes them.
+    """
     who, verb = type(callback).__name__, "uses" if has_changed else "changes"
     for function in dict.fromkeys(function for function, _ in found):
         names = list(dict.fromkeys(name for of, name in found if of == function))

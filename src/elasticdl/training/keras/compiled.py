@@ -44,14 +44,15 @@ def loss(
 ) -> Any:
     """Compute the loss that a model was compiled with, including losses added by layers.
 
-    Resets the metrics that track the loss of each output first.
+    The metrics that track the loss of each output are reset first, so that they then show the
+    losses of this batch.
 
     Args:
         model: A compiled model.
         features: Features of the batch.
         outputs: The model's outputs for them.
         labels: A pair (labels, sample weights).
-        training: Whether it is for a training step.
+        training: Whether the loss is computed for a training step, not for an evaluation.
     """
     targets, weights = labels
     for tracker in _trackers(model):
@@ -72,6 +73,8 @@ def own_loss(
 def give_loss(model: keras.Model, loss: Callable[[Any, Any, Any], Any]) -> None:
     """Set the loss that a model's own `compute_loss` uses, as if `compile` had been called with it.
 
+    For a model that overrides `compute_loss`, and whose file defines the loss separately.
+
     Args:
         model: A model compiled with an optimizer.
         loss: Function (outputs, labels, sample weights) -> loss. It is called once for all outputs
@@ -85,7 +88,7 @@ def give_loss(model: keras.Model, loss: Callable[[Any, Any, Any], Any]) -> None:
 
 
 class _GivenLoss(keras.losses.Loss):
-    """Wraps the loss function of a model definition in the class that `compute_loss` calls."""
+    """A model file's loss function, in the form in which a compiled Keras model stores its loss."""
 
     def __init__(self, loss: Callable[[Any, Any, Any], Any]) -> None:
         super().__init__(name="loss")
@@ -141,7 +144,10 @@ class CompiledMetrics:
 
     @property
     def needs_outputs(self) -> bool:
-        """Whether an example batch is needed to test if the states of all metrics can be summed."""
+        """Whether the metrics must be tested on an example batch before the first step.
+
+        This shows if the states of all metrics can be summed.
+        """
         return bool(self.variables.unproved)
 
     def _update(self, outputs: Any, labels: Arrays) -> None:

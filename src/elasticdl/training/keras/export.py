@@ -65,11 +65,14 @@ class Example:
 
 
 class ExportError(Exception):
-    """A model cannot be written in a format; the message gives the reason in one line."""
+    """Raised if a model cannot be written in a format; the message gives the reason in one line."""
 
 
 class _OtherError(ExportError):
-    """A model cannot be loaded, for a reason other than the arguments of one of its classes."""
+    """Raised if loading a model fails for another reason than the arguments of one of its classes.
+
+    Such failures are ignored where user code may only be missing, as a custom activation may.
+    """
 
 
 def export(model: keras.Model, folder: Path, example: Example) -> list[str]:
@@ -205,7 +208,7 @@ def _signature(model: keras.Model, example: Example) -> list[Any]:
 
 
 def is_of_keras_only(model: keras.Model) -> bool:
-    """Whether a model contains no user code, so that it can certainly be exported."""
+    """Return whether a model contains no user code, so that it can certainly be exported."""
     return _is_described_by_layers(model) and all(
         type(layer).__module__.startswith("keras.") and type(layer).__name__ not in _RUNS_CODE
         for layer in _layers_of(model)
@@ -241,7 +244,12 @@ def _rests(value: Arrays) -> list[str]:
 
 
 def _as_asked(inputs: Arrays, asked: Any) -> Any:
-    """Return inputs with the types and the nesting that a functional model requires."""
+    """Return inputs with the types and the nesting that a functional model requires.
+
+    Args:
+        inputs: Arrays, as `Example.inputs`.
+        asked: The model's input signature: a spec, or a dict or list of specs.
+    """
     if isinstance(asked, (list, tuple)) and not isinstance(inputs, (list, tuple)):
         inputs = [inputs[spec.name] for spec in asked] if isinstance(inputs, Mapping) else [inputs]
     return keras.tree.map_structure(_as_spec, asked, inputs)
@@ -314,7 +322,8 @@ def _one_line(other: type[ExportError] = ExportError) -> Any:
     """Context manager that turns an exception into an ExportError with a one-line message.
 
     Args:
-        other: Class of the error if Python's message is not about the arguments of a user's class.
+        other: Class of the error to raise instead, unless the exception is about the arguments of
+            a user's class.
     """
     try:
         yield

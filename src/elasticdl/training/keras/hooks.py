@@ -153,15 +153,18 @@ class KerasHooks:
 
     @property
     def stored(self) -> Sequence[Any]:
-        """Losses and metrics whose attributes are stored; empty unless a callback is user code."""
+        """Losses and metrics whose changed attributes are stored in checkpoints.
+
+        Empty unless a callback is user code.
+        """
         return self.attributes.of_step if self.attributes and self.are_of_users else ()
 
     @property
     def monitored(self) -> Mapping[str, str]:
         """Name of a metric -> the callback that monitors it, as named in messages.
 
-        The result is empty if a user's callback has `on_epoch_end`, which may add metrics that are
-        unknown here.
+        A check before training uses it to reject metrics that will not be measured. Empty if a
+        user's callback has `on_epoch_end`, which may add metrics that are unknown here.
         """
         if any(_is_own(each, "on_epoch_end") for each in self._callbacks):
             return {}
@@ -635,6 +638,6 @@ def _overrides(callback: keras.callbacks.Callback, moment: str) -> bool:
 
 
 def _is_own(callback: keras.callbacks.Callback, moment: str) -> bool:
-    """Whether a callback's method, such as `on_epoch_end`, is user code and not Keras' own."""
+    """Return whether a callback's method, such as `on_epoch_end`, is user code, not Keras' own."""
     method = vars(callback).get(moment, getattr(type(callback), moment))
     return not str(method.__module__).startswith("keras.")

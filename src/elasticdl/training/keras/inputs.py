@@ -145,9 +145,10 @@ def _expected(model: keras.Model) -> list[Any]:
 
 
 def _check_last_axis(model: keras.Model, given: Any) -> None:
-    """Check that the layers accept inputs such as [n, 5] where the model's input is [n, 1].
+    """Check that the layers accept inputs such as [n, 5] where the model declares [n, 1].
 
-    Keras itself reports such a mismatch only when it computes.
+    Keras reports such a mismatch for arrays, but not for the symbolic inputs that are used here.
+    Layers that work along the last axis reject it; others accept it.
 
     Raises:
         ValueError: A layer does not take them.

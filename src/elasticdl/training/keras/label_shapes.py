@@ -84,8 +84,15 @@ class KerasLabelShape:
     ) -> bool | None:
         """Return whether a function matches each example's outputs with its own labels only.
 
-        False if it broadcasts outputs and labels to all pairs of examples. But True if it also
-        compares labels with each other, because pairs are intended then. None if it raises.
+        Labels [n] against outputs [n, 1] broadcast to [n, n], a silent error: the result is False.
+        But it is True if the function also compares labels with each other, because pairs are
+        intended then. It is None if the function raises.
+
+        Args:
+            function: Function (outputs, labels) -> loss or metric.
+            outputs: The model's outputs, as nested tensors.
+            labels: Labels [n] or [n, 1].
+            reshaped: Whether to call the function with the labels in the other of these shapes.
         """
 
         def traced(outputs: Any, labels: Any) -> Any:
@@ -109,9 +116,13 @@ class KerasLabelShape:
 
 
 def _pairs_by_broadcasting(graph: Any, labels: Any) -> bool:
-    """Return whether a graph combines all pairs of examples, apparently by mistake.
+    """Return whether a traced function combines all pairs of examples, apparently by mistake.
 
-    It is no mistake if an operation pairs labels with labels.
+    It is no mistake if an operation pairs labels with labels, as a ranking loss does.
+
+    Args:
+        graph: Graph of the function, traced for `_ROWS` examples.
+        labels: Its input for the labels.
     """
     has_pairs, of_labels = False, {labels.ref()}
     for operation in graph.get_operations():
@@ -128,7 +139,10 @@ def _pairs_by_broadcasting(graph: Any, labels: Any) -> bool:
 
 
 def _num_row_axes(tensor: Any) -> int:
-    """Return the number of a tensor's axes along which it has one entry per example."""
+    """Return the number of a tensor's axes along which it has one entry per example.
+
+    An axis is recognised by its size, `_ROWS`: functions are traced for that number of examples.
+    """
     return 0 if tensor.shape.rank is None else int(tensor.shape.as_list().count(_ROWS))
 
 

@@ -129,7 +129,11 @@ class NumpyLabels:
 
 
 class NotANumpyFunctionError(TypeError):
-    """Raised if TensorFlow has no symbolic form of a numpy operation that user code applies."""
+    """Raised if user code applies a numpy operation to labels that cannot be compiled.
+
+    TensorFlow has no symbolic form of it. The trainer then runs its steps uncompiled, in which
+    labels are numpy arrays.
+    """
 
 
 def _binary(name: str) -> Callable[[NumpyLabels, Any], Any]:

@@ -284,7 +284,11 @@ class TrainingLoss:
             )
 
     def _loss_of(self, trial: ExampleBatch) -> float:
-        """Return the loss of some examples; includes added losses unless `is_by_example`."""
+        """Return the loss of some examples as a number, to compare it with that of other examples.
+
+        Losses added by layers are included only where Keras or the model computes the loss, and not
+        for a loss function of the model file (`is_by_example`). 0 if no loss is defined.
+        """
         if not self.is_defined:
             return 0.0
         if self.is_by_example:
@@ -293,7 +297,7 @@ class TrainingLoss:
         return float(self(*given, training=True))
 
     def _is_known(self, outputs: Any, labels: Any) -> bool:
-        """Whether the loss is certain to be a mean, so that checking one batch is enough.
+        """Return whether the loss is certain to be a mean, so that checking one batch is enough.
 
         Another loss may divide by the sum of a mask or of weights, which shows only in batches
         where these are not all equal.
@@ -317,7 +321,10 @@ class TrainingLoss:
         return [] if loss is None else [loss]
 
     def _members(self) -> Sequence[Any]:
-        """Return the Keras losses, or the functions, that the loss consists of."""
+        """Return the losses that Keras calls: objects, functions or, for a compiled model, names.
+
+        These are all that were passed to `compile`, or the model file's loss if it is a Keras loss.
+        """
         if self._definition.compiled:
             return [each for each in keras.tree.flatten(self._model.loss) if each is not None]
         loss = None if self._definition.loss is None else resolved(self._definition.loss)

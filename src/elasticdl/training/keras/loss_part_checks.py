@@ -270,9 +270,9 @@ def check_added(
         batch: The first batch for which gradients are computed.
         kind: Kind of the number by which the batch's loss is divided.
         origin: Prefix of errors.
-        in_training: Whether the model runs as in training.
-        differs_in_parts: Whether outputs then depend on other examples of the batch (BatchNorm), so
-            that parts may differ from the whole for that reason alone.
+        in_training: Whether `added` runs the model as in training.
+        differs_in_parts: Whether the model has BatchNormalization. In training its outputs depend
+            on the other examples, so losses of parts may differ for that reason alone.
 
     Returns:
         The reason why the check was inconclusive; None if it was conclusive.

@@ -39,10 +39,10 @@ class MetricProbe:
 
     Args:
         definition: The definition of the model.
-        forward: Function (features) -> the model's outputs; has no side effects.
+        forward: Function (features as tensors) -> the model's outputs; has no side effects.
         loss: The loss, which is a metric too.
         generators: The random number generators that Python code draws from.
-        predict: Function (features) -> the model's outputs, as arrays.
+        predict: Function (features) -> the model's outputs as arrays, to explain a failure.
     """
 
     def __init__(
@@ -57,9 +57,10 @@ class MetricProbe:
         self._generators, self._predict = generators, predict
 
     def on_example(self, example: Batch, metrics: Metrics) -> None:
-        """Probe the user's metrics with an example batch before the first step.
+        """Test the user's metrics on an example batch, before the first step.
 
-        Does nothing if the example has no labels.
+        Does nothing if the example has no labels, or if no metric needs a test. Errors that concern
+        the batch are ignored, because they are raised again for the first real batch.
 
         Raises:
             DefinitionError: A metric's name is reserved, or a metric has state outside its
@@ -72,14 +73,15 @@ class MetricProbe:
             self.on(example, metrics)
 
     def probe_unproved(self, batch: Batch, metrics: Metrics) -> None:
-        """Test again whether states can be summed, for metrics that earlier batches did not decide.
+        """Test metrics for which earlier batches did not show whether their states can be summed.
 
-        Does nothing unless states must be summed (`require_sums`).
+        Does nothing before `require_sums`, because the states of such metrics are then carried
+        from batch to batch.
 
         Raises:
             DataError: A label or an id is out of range.
             DefinitionError: A metric's name is reserved, or a metric has state outside its
-                variables.
+                variables, or its states cannot be summed.
             UserCodeError: A metric raised.
         """
         if metrics.variables.unproved and not metrics.variables.ordered:

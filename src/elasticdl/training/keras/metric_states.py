@@ -128,7 +128,14 @@ class MetricVariables:
         return self.members[name].result()
 
     def assign(self, states: MetricStates) -> bool:
-        """Set the states of all metrics; if those of one are missing, set none and return False."""
+        """Set the states of all metrics.
+
+        Args:
+            states: Name of the metric -> its states.
+
+        Returns:
+            False, and no metric is set, if the states of one are missing; otherwise True.
+        """
         if not states.keys() >= self.members.keys():
             return False
         for name in self.members:
@@ -149,13 +156,16 @@ class MetricVariables:
     # --- whether they add up ----------------------------------------------------------------
 
     def require_sums(self, why: str) -> None:
-        """Reject metrics whose states cannot be summed over batches; from now on, sum all states.
+        """Declare that the states of all metrics must be summed over batches, as workers do.
+
+        From now on, no states are carried from batch to batch (`ordered` is empty). A metric that
+        a later `probe` finds unsuitable is rejected then.
 
         Args:
             why: What requires sums, for the error message, such as "several workers".
 
         Raises:
-            DefinitionError: The states of a metric cannot be summed.
+            DefinitionError: An earlier `probe` found that the states of a metric cannot be summed.
         """
         self._must_add_up = why
         self._refuse()
@@ -235,7 +245,7 @@ class MetricVariables:
 
 
 def is_foreign(metric: Any) -> bool:
-    """Whether something is a metric object, but of a library other than Keras 3."""
+    """Return whether a value is a metric object, but of a library other than Keras 3."""
     return not isinstance(metric, keras.metrics.Metric) and any(
         kind.__name__ == "Metric" for kind in type(metric).__mro__
     )
@@ -285,7 +295,8 @@ def _same(one: Any, other: Any) -> bool:
 def _python_state(metric: keras.metrics.Metric) -> dict[str, Any]:
     """Return attribute -> value for numbers and arrays that a metric holds outside its variables.
 
-    A list, set or dict is represented by its length.
+    A metric that changes these in an update is rejected, because they cannot be summed. A list, set
+    or dict is represented by its length.
     """
     found: dict[str, Any] = {}
     for name, value in vars(metric).items():

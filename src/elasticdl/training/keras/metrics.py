@@ -89,7 +89,11 @@ class KerasMetrics:
 
     @property
     def needs_outputs(self) -> bool:
-        """Whether an example batch is needed to test if the states of all metrics can be summed."""
+        """Whether the metrics must be tested on an example batch before the first step.
+
+        This shows if the states of all metrics can be summed, and which names a function that
+        returns plain scalars gives to them.
+        """
         return self._functions.scalars is not None or bool(self.variables.unproved)
 
     def states(

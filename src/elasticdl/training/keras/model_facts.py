@@ -82,7 +82,7 @@ def loss_of(model: keras.Model) -> keras.losses.Loss | None:
 
 
 class _Given(keras.losses.Loss):
-    """Wraps a loss function of labels and predictions as a Keras loss object."""
+    """A loss function that was passed to `compile`, in the form of a Keras loss object."""
 
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:
         super().__init__()

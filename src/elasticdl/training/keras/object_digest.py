@@ -44,7 +44,12 @@ Key = tuple[int, str]
 class Held(NamedTuple):
     """A value that a function or an object refers to; later checkpoints check it for changes.
 
-    It is an attribute, a closure variable, a default or a bound argument; `name` is for messages.
+    It is an attribute, a closure variable, a default or a bound argument.
+
+    Attributes:
+        key: Identifies the variable or attribute: id of what holds it, and its name there.
+        name: Its name for messages.
+        value: Its present value.
     """
 
     key: Key
@@ -178,7 +183,10 @@ def is_users_object(value: Any) -> bool:
 
 
 def is_compared(value: Any) -> bool:
-    """Return whether a digest detects all changes of a value that the user's code can make."""
+    """Return whether a digest detects all changes of a value that the user's code can make.
+
+    It does not if the value, or an item in it, is of a type that digests do not cover.
+    """
     if isinstance(value, (*_SEQUENCES, dict)):
         inner = value.values() if isinstance(value, dict) else value
         return all(map(is_compared, itertools.islice(inner, _MAX_ITEMS)))

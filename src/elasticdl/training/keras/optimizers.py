@@ -149,7 +149,10 @@ def schedule_of(optimizer: keras.optimizers.Optimizer) -> str:
 
 
 def classes_in(paths: Iterable[str]) -> str:
-    """Return the class names of the optimizers that have variables in a state, such as "AdamW".
+    """Return the classes of the optimizers that have variables in a state, such as "Adam, SGD".
+
+    The names are joined for a message, and compared to find out whether two states have the same
+    optimizers. Empty if there is none.
 
     Args:
         paths: Paths of all tensors: `optimizer/adam_w/learning_rate`, ...

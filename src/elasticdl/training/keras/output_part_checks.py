@@ -328,7 +328,9 @@ def _call_in_inference(call: Callable[..., Any], *args: Any, **options: Any) -> 
 
 
 def joined(one: ExampleBatch, other: ExampleBatch) -> ExampleBatch | None:
-    """Concatenate two batches of one example each; a single example cannot be cut into parts.
+    """Concatenate two batches of one example each, for a check that needs at least two examples.
+
+    The check compares the outputs of a batch with those of its parts.
 
     Returns:
         The joined batch; None if the shapes do not match, or if the batches are equal, which would
@@ -369,7 +371,10 @@ def rounding_of(model: keras.Model) -> float:
 
 
 def rows_of(batch: ExampleBatch) -> list[np.ndarray[Any, Any]]:
-    """Return the outputs of a batch with one row per example, as float64 or complex128."""
+    """Return those outputs of a batch that have one row per example, as float64 or complex128.
+
+    Discrete outputs are left out.
+    """
     rows = _numbers(batch.outputs)
     return [each for each in rows if each.ndim and len(each) == batch.num_examples]
 

@@ -169,7 +169,7 @@ def _check_not_compiled(model: Any, origin: Origin) -> None:
 
 
 def is_of_keras(loss: Any) -> bool:
-    """Whether an object or a function is Keras' own."""
+    """Return whether an object or a function is Keras' own."""
     kind = loss if inspect.isroutine(loss) else type(loss)
     return _is_of_library(getattr(kind, "__module__", ""))
 

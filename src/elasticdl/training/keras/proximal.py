@@ -1,7 +1,8 @@
 """The proximal term of FedProx (Li et al., 2020, equation 2, https://arxiv.org/abs/1812.06127).
 
-Its gradient, strength * (w - anchor), is added to that of the loss; the reported loss does not
-include the term. Anchors and strength are variables, so that one compiled step serves all rounds.
+Its gradient, strength * (w - anchor), is added to that of the loss, so that a weight w stays close
+to its anchor: its value in the global model of the round. The reported loss does not include the
+term. Anchors and strength are variables, so that one compiled step serves all rounds.
 
 Callers: `trainer.py`.
 """

@@ -113,7 +113,8 @@ class RandomOpReplacer:
 
     Args:
         origin: Prefix of error messages.
-        is_strict: Whether to reject draws that cannot be replaced.
+        is_strict: Whether to reject draws that cannot be replaced. False for a model loaded by
+            tf_keras, in which they are looked for when it is loaded (`saved_models/tf_keras.py`).
     """
 
     def __init__(self, origin: Origin, *, is_strict: bool = True) -> None:
@@ -274,7 +275,10 @@ class RandomOpReplacer:
 
 
 def handle(variable: Any) -> Any:
-    """Return TensorFlow's handle of a variable, the same for a Keras variable and the one in it."""
+    """Return TensorFlow's handle of a variable, by which variables are compared.
+
+    It is the same for a Keras variable and the TensorFlow variable in it.
+    """
     inner = getattr(variable, "_value", variable)
     return getattr(inner, "handle", inner)
 

@@ -65,7 +65,10 @@ class Variables:
         return "variables", id(getattr(self.place, "of", self.place))
 
     def key(self, name: str) -> tuple[int, str]:
-        """Return the key of a variable, which is the same in all functions that share it."""
+        """Return the key of a variable, which is the same in all functions that share it.
+
+        It is a pair: id of the module, the class or the closure cell, and name of the variable.
+        """
         if isinstance(self.place, _OfClosure):
             return id(self.place.cells[name]), name
         return id(getattr(self.place, "of", self.place)), name
@@ -146,7 +149,13 @@ def variables_of(owners: Iterable[Any]) -> list[Variables]:
 
 
 def _add_read_by(function: types.FunctionType, found: dict[int, Variables]) -> None:
-    """Add the variables that a function reads to those found so far, by the id of their place."""
+    """Add the variables that a function reads to those found so far.
+
+    Args:
+        function: The function.
+        found: Id of a module, of a class, or of a function with a closure -> its variables that
+            are read.
+    """
     names = names_in(function)
     _add_of_module(function.__globals__, str(function.__module__), names, found)
     if function.__closure__:
@@ -179,7 +188,13 @@ def _add_of_class(class_: type, names: set[str], found: dict[int, Variables]) ->
 
 
 def _functions_of(owner: Any, depth: int, seen: set[int]) -> Iterator[types.FunctionType]:
-    """Yield the user's functions that a function calls, or that are methods of an object."""
+    """Yield the user's functions that a function calls, or that are methods of an object.
+
+    Args:
+        owner: The function or object.
+        depth: How many functions that call each other to follow.
+        seen: Ids of what was searched before, which is skipped; added to.
+    """
     if depth == 0 or id(owner) in seen or isinstance(owner, _NOT_FOLLOWED):
         return
     seen.add(id(owner))
@@ -190,7 +205,11 @@ def _functions_of(owner: Any, depth: int, seen: set[int]) -> Iterator[types.Func
 
 
 def _called_by(owner: Any) -> list[Any]:
-    """Return functions and objects that a function may call, or the methods of an object."""
+    """Return what a value may call: functions, and objects whose methods are searched next.
+
+    For a function, these are the functions that it refers to. For an object, they are its methods
+    and the functions in its attributes.
+    """
     match owner:
         case types.FunctionType() if is_of_library(owner.__module__):
             # A function of ElasticDL or Keras around one of the user's.
@@ -273,5 +292,9 @@ def is_users(module: str | None) -> bool:
 
 
 def _is_installed(module: Mapping[str, Any]) -> bool:
-    """Return whether a module, given by its variables, is that of an installed package."""
+    """Return whether a module is in a folder of installed packages, such as `site-packages`.
+
+    Args:
+        module: The variables of the module, by name; its `__file__` decides.
+    """
     return str(module.get("__file__", "")).startswith(_INSTALLED)

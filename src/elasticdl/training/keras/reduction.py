@@ -143,9 +143,10 @@ def candidates(outputs: Any, weights: Arrays) -> list[Divisor]:
 
 
 class _Values(keras.losses.Loss):
-    """A Keras loss whose values are the predictions themselves.
+    """A Keras loss that returns the predictions it gets as its values.
 
-    With it, Keras' own code reduces given loss values to the loss of a batch.
+    It is called with values of a user's loss in place of predictions, so that Keras' own code
+    reduces them to the loss of a batch.
     """
 
     def call(self, y_true: Any, y_pred: Any) -> Any:

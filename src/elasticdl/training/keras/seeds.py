@@ -79,7 +79,7 @@ class StepSeeder:
         variable.assign(tf.cast(values, variable.dtype))
 
     def of_moment(self, step: int, moment: str, number: int = 0) -> int:
-        """Return a seed derived from the job's seed and the arguments, those of `drawing`."""
+        """Return a seed derived from the job's seed and the arguments; `drawing` explains these."""
         return derive_seed(self._seed, step, zlib.crc32(moment.encode()), number)
 
     @contextlib.contextmanager

@@ -140,7 +140,7 @@ class KerasStatistics:
 
     @property
     def own_variables(self) -> list[tf.Variable]:
-        """Two boolean vectors over the statistics: which are classified, and which are sums.
+        """Two boolean vectors with an entry for each statistic: is it classified, and is it a sum?
 
         Compiled steps read them. A statistic is classified once it is known to be a mean or a sum.
         """
@@ -422,7 +422,7 @@ class KerasStatistics:
         return are_counters
 
     def check_finite(self, block: np.ndarray[Any, Any]) -> None:
-        """Reject changes of variables that held infinity or NaN, which cannot be summed.
+        """Reject changes of a variable that already held infinity or NaN: they cannot be summed.
 
         Args:
             block: The changes of a batch, from `take_changes`.
@@ -532,7 +532,10 @@ def _by_halves(num_examples: int, changes: ChangesOf) -> tuple[Changes, Changes,
 
 
 def _has_room(dtype: np.dtype[Any], shift: int) -> bool:
-    """Return whether numbers of a type can grow by `shift` without overflow or much rounding."""
+    """Return whether numbers of a type can grow by `shift` without overflow or much rounding.
+
+    Otherwise `_are_counters` does not test a variable with this shift.
+    """
     if np.issubdtype(dtype, np.integer):
         return bool(shift < np.iinfo(dtype).max // 2)
     return shift * _eps(dtype) < _ROUNDED

@@ -332,10 +332,11 @@ class KerasTrainer:
         self.step += 1
 
     def warm_up(self, contribution: Contribution) -> None:
-        """Compile `apply` before training begins, and undo its effects; see `SupportsWarmup`.
+        """Compile `apply` before training begins, by applying a contribution and undoing it.
 
-        Also forgets which statistics are means and which are sums: an example batch repeats a few
-        records, so all of its parts are alike and do not show how statistics add up.
+        All variables are restored; see `SupportsWarmup`. It is also forgotten which statistics are
+        means and which are sums, as `gradients` determined it for the example batch: that batch
+        repeats a few records, so its parts are alike and do not show how statistics add up.
 
         Args:
             contribution: What `gradients` returned for the example batch.
@@ -424,7 +425,10 @@ class KerasTrainer:
 
     @property
     def measures_averages(self) -> bool:
-        """Whether evaluations use these averages: no, only callback `SwapEMAWeights` does that."""
+        """Whether evaluations use the optimizer's averages of the weights: always False.
+
+        As in Keras, only the callback `SwapEMAWeights` uses them in evaluations.
+        """
         return False
 
     def state(self) -> State:
@@ -471,7 +475,7 @@ class KerasTrainer:
     def export(self, folder: Any) -> list[str]:
         """Write `model.keras` and `saved_model/` into a folder; return the names written.
 
-        A file that the model does not allow is omitted, and the reason is logged.
+        One that cannot be written for this model is omitted, and the reason is logged.
         """
         with self._without_trace():
             return exporting.export(self.model, folder, self._export_example())
@@ -658,7 +662,13 @@ class KerasTrainer:
             self.optimizer.apply_gradients(zip(gradients, self._trainable, strict=True))
 
     def _block(self, buffer: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return the part of a contribution's buffer with the changes of statistics, as a view."""
+        """Return a view of the part of a contribution's buffer with the changes of statistics.
+
+        `KerasStatistics` calls this part a block.
+
+        Args:
+            buffer: A flat array: the divisor, the gradients, and then this part.
+        """
         return buffer[buffer.size - self._changes.size :]
 
     def _changes_by(self, batch: Batch) -> ChangesOf:
@@ -715,9 +725,9 @@ class KerasTrainer:
     def _forward_without_trace(
         self, features: Any, at: tf.Tensor, *, training: bool = False
     ) -> Any:
-        """Run the model without lasting changes of its statistics.
+        """Return the model's outputs, and restore the statistics that the call changes.
 
-        They are restored, because a layer may run as in training even in inference.
+        A layer may run as in training even in inference, and then change its statistics.
 
         Args:
             features: Features of some examples.
@@ -774,7 +784,10 @@ class KerasTrainer:
         return self._functions.predict_uncompiled(features)
 
     def _drawing_at(self, moment: str, number: int = 0) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager that seeds random numbers which Python code draws."""
+        """Return a context manager that seeds random numbers which Python code draws in its block.
+
+        They depend on the present step and on the arguments, which `StepSeeder.drawing` explains.
+        """
         return self._seeds.drawing(self.step, moment, number)
 
     @contextlib.contextmanager
@@ -903,10 +916,10 @@ class KerasTrainer:
         self.model(self._adapt(features), training=True)
 
     def _is_due(self, checks: RepeatedChecks) -> bool:
-        """Return whether one of the repeated checks is due before the next batch.
+        """Return whether one of some repeated checks is due before the next batch.
 
-        All workers make the check at the same step. Should it have a side effect on the model, in
-        spite of all precautions, their models would still be equal.
+        All workers make a check at the same step. If it changed the model in spite of all
+        precautions, their models would still be equal.
         """
         has_callbacks = self.hooks.are_of_users
         return checks.is_due(self.step, self.hooks.epoch, has_callbacks=has_callbacks)
@@ -996,7 +1009,10 @@ class KerasTrainer:
             self._divisor, self._loss_was_split = kind, True
 
     def _measured(self, batch: Batch) -> MeasuredLoss:
-        """Return the loss of a batch in inference mode, without side effects."""
+        """Return the loss and the outputs of a batch in inference mode, without side effects.
+
+        The padding check calls this with differently padded batches.
+        """
         features, labels, weights = map_arrays(tf.convert_to_tensor, list(parts(batch)))
         trial = ExampleBatch(features, None, labels, weights, batch.num_examples)
 
@@ -1102,10 +1118,11 @@ def _as_addend(state: tf.Tensor) -> tf.Tensor:
 
 
 def _after(output: tf.Tensor) -> tf.Tensor:
-    """Copy an output, with the mask and the logits that Keras attaches to it.
+    """Copy an output; within `tf.control_dependencies`, the copy waits for the given operations.
 
-    Call it in a block of `tf.control_dependencies`: only tensors that are created in the block wait
-    for the operations passed to `tf.control_dependencies`.
+    Only tensors created within that block wait. Here the operations restore statistics, so these
+    are restored before the output is used. The copy has the mask and the logits that Keras attaches
+    to the output.
     """
     waited = tf.identity(output)
     reduction.attach_mask(waited, reduction.mask_of(output))
