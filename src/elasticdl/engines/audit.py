@@ -109,14 +109,16 @@ class EpochReport:
     """Result of the audit of one epoch.
 
     Attributes:
-        counts: How often the log contains each batch of the epoch, and which counts are wrong.
+        counts: How often the log contains each batch of the epoch. `counts.findings` are the
+            batches that it does not contain exactly once.
         lost_workers: Number of workers that left during the epoch, also in repeated steps.
-        unlogged_steps: Number of steps whose batches are missing from the log.
+        unlogged_steps: Minimum number of batches that are missing from the log: each step trains on
+            at least one batch, so the step numbers show that batches are missing.
         num_left_out: Number of records missing from the epoch's batches because they were skipped
             (`--skip_bad_records`), according to the step events.
-        unexplained: `num_left_out` minus the number of records in the batches that the log lists
-            as skipped. 0 if all missing records are explained in this way. Also 0 if the difference
-            is negative in an unfinished epoch, which may not have reached every skipped batch.
+        unexplained: `num_left_out` minus the number of records in the batches that the log names
+            as skipped. 0 if these explain all missing records. Also 0 if the difference is negative
+            in an unfinished epoch, which may not have reached every skipped batch.
     """
 
     counts: EpochAudit
@@ -169,7 +171,7 @@ class AuditReport:
 
     @property
     def clean(self) -> bool:
-        """Whether the log shows training on each batch of every finished epoch exactly once."""
+        """Whether the log is readable and shows that no batch was missed or repeated."""
         is_readable = not self.impossible_rows and not self.damaged_events
         return is_readable and all(epoch.clean for epoch in self.epochs)
 
@@ -345,7 +347,11 @@ def _lost_workers(log: Iterable[Event]) -> Counter[int]:
 
 
 def _steps_without_rows(history: Sequence[Event]) -> Counter[int]:
-    """Return, for each epoch, the number of steps whose batches are missing from the log."""
+    """Return, for each epoch, the minimum number of batches that are missing from the log.
+
+    Each step trains on at least one batch, so an event that lists fewer batches than steps were
+    made since the previous event is incomplete.
+    """
     steps: list[tuple[int, int, int]] = []
     for event in history:
         if isinstance(event, StepCommitted):

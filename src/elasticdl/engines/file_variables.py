@@ -122,7 +122,13 @@ class FileVariables:
             self._compare_values()
 
     def _advancing(self, name: str, value: Any, module: str) -> Iterator[tuple[str, Any]]:
-        """Yield (name, object) for each random generator and iterator within a variable."""
+        """Yield (name, object) for each random generator and iterator within a variable.
+
+        Args:
+            name: Name of the variable, from which the names of the objects in it are formed.
+            value: Its value.
+            module: Name of the user's module. Objects of classes of other modules are not searched.
+        """
         found = [(name, value, _DEPTH)]
         seen: set[int] = set()
         while found:
@@ -183,7 +189,7 @@ class FileVariables:
 
 
 def _state_of(value: Any) -> Any:
-    """Return the state of a user's random generator; None if the value is not one."""
+    """Return a random generator's state, which changes when it is used; None for other values."""
     if is_of_process(value):
         return None
     if isinstance(value, random.Random):
@@ -217,12 +223,13 @@ def _progress_of(value: Any) -> Any:
 
 
 def _progress_within(value: Any, depth: int = 3 * _DEPTH) -> Any:
-    """Return an iterator's position, in any form that changes as it advances; None if unknown.
+    """Return an iterator's position, without advancing it; None if unknown.
 
-    This does not advance the iterator.
+    The position has any form that changes when the iterator advances.
 
     Args:
-        value: An iterator, or a value from its reduced form (see `object.__reduce__`).
+        value: An iterator, or a value from the tuple to which pickle reduces it
+            (`object.__reduce__`).
         depth: Maximum depth of nested values to examine. A nested iterator adds three levels: its
             reduced form, the arguments in it, and an argument.
     """
@@ -248,6 +255,12 @@ def _named_within(name: str, value: Any, module: str) -> Iterator[tuple[str, Any
     """Yield (name, value) for each value within a container, function, class or object.
 
     The names are for messages, such as `config['rng']` or `Sampler.rng`.
+
+    Args:
+        name: Name of the container.
+        value: The container, function, class or object.
+        module: Name of the user's module. Functions, classes and objects of other modules are taken
+            to contain nothing.
     """
     if isinstance(value, Mapping):
         some = list(itertools.islice(value.items(), _MAX_ITEMS))
@@ -302,7 +315,13 @@ def _summary(value: Any, module: str, depth: int) -> Any:
 
 
 def _within(value: Any, module: str) -> Iterable[Any] | None:
-    """Return the values inside a container, function, class or object; None for other values."""
+    """Return the values inside a container, function, class or object; None for other values.
+
+    Args:
+        value: The value.
+        module: Name of the user's module. The result is None for a function, a class or an object
+            that another module defines, because its state is not the user's.
+    """
     if isinstance(value, Mapping):
         return value.items()
     if isinstance(value, list | tuple | set | frozenset | collections.deque):
