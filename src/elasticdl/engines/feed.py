@@ -34,8 +34,8 @@ class TrainingBatch:
         epoch: Epoch, from 0.
         shard: Position of the shard in the epoch's order.
         number: Number of the batch in the shard, from 0.
-        batch: The batch. None if all of its records are left out, or if a pipeline yields no batch
-            for the shard: a single object with None then only reports that the shard is finished.
+        batch: The batch. None if all of its records are left out, or if a pipeline has no further
+            batch for the shard: the object then only reports that the shard is finished.
         finished: Whether it is the last batch of the shard. A rank's lease may be only a part of
             the shard and end earlier (`ledger.ShardLease.stop`).
         digest: Hash of all batches of the shard up to and including this one. A resumed run reads a

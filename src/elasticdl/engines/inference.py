@@ -100,9 +100,10 @@ class OpenedModel:
     def _with_explained_errors(
         self, batches: Iterator[tuple[int, Batch]]
     ) -> Iterator[tuple[int, Batch]]:
-        """Yield the batches; add advice to an error for an empty cell in a column new since training.
+        """Yield the batches; add advice to the error for an empty cell in an additional column.
 
-        The advice is to remove the column. But if the table also lacks columns of the
+        An additional column is one that the training data did not have, and the advice is to remove
+        it. But if the table also lacks columns of the
         training data, it is another kind of table, and an error names all differences instead.
         """
         try:

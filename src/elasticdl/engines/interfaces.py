@@ -97,7 +97,7 @@ class Committer(Protocol):
     def commit_evaluation(
         self, states: MetricStates, row: LeaseUpdate | None, *, begins: bool
     ) -> Commit | None:
-        """Sum the metric states that the workers computed, each on its own shard of validation data.
+        """Sum the metric states that all workers computed, each on its own shard of the validation.
 
         Args:
             states: This process's states.
@@ -142,5 +142,5 @@ class CheckpointSink(Protocol):
         ...
 
     def take_saved(self) -> list[SavedCheckpoint]:
-        """Return the checkpoints that were completely written since the last call, for the event log."""
+        """Return the checkpoints that were written since the last call, for the event log."""
         ...

@@ -237,7 +237,7 @@ class IterableData:
         return plan.minibatches_per_shard
 
     def minibatch_size(self, plan: ShardPlan) -> int:
-        """Return the number of examples in the first batch, because the pipeline determines the size."""
+        """Return the number of examples in the first batch; the pipeline determines the size."""
         return self.example(plan).num_examples
 
     def shard_batches(

@@ -84,7 +84,7 @@ class MessageLog(logging.Filter):
         self._log.publish()
 
     def take(self, text: str, level: str = "info") -> None:
-        """Record a message: write it now, or after the attempt's start event if that is yet to come.
+        """Record a message: write it at once, or after the attempt's start event, if still to come.
 
         Only the first 1,000 messages of an attempt are recorded. If writing fails, the next `write`
         raises the error.

@@ -94,8 +94,8 @@ class Quorum:
 
     Attributes:
         slowest_s: The longest time in seconds that a batch or an all-reduce has taken on this
-            worker. Its owner initializes it with the longest time of a batch. An all-reduce may
-            take ten times as long before it fails.
+            worker. An all-reduce may take ten times as long before it fails. The code that creates
+            the object sets the longest time of a batch.
 
     Raises:
         TimeoutError: There is no Lighthouse at that address.
@@ -167,7 +167,7 @@ class Quorum:
 
     @property
     def num_commits(self) -> int:
-        """Number of commits in this worker's state since the workers of this round were started.
+        """Number of commits that have led to this worker's state since the start of the round.
 
         After `give_up_state` it is 0 until a peer's state is received.
         """
@@ -213,10 +213,11 @@ class Quorum:
         self._found_s = time.monotonic()
 
     def _wait_for_search(self) -> bool:
-        """Wait until the quorum is formed, forming it fails, or there is a new Lighthouse.
+        """Wait until the quorum is formed, or until that fails or a new Lighthouse is known.
 
         Returns:
-            Whether the quorum is formed.
+            Whether the quorum is formed. If not, the caller tries again, with the new Lighthouse if
+            any.
         """
         with self._moved:
             self._search.add_done_callback(lambda _: self._wake())
@@ -290,7 +291,8 @@ class Quorum:
         """End the step on this worker: report to torchft whether it is committed here.
 
         Args:
-            commit: Whether this worker agrees to commit the step.
+            commit: Whether the step is to be committed, by the decision that all workers have drawn
+                from their summed votes (`commit_decision.py`).
 
         Returns:
             Whether the step is committed on this worker.
@@ -359,7 +361,7 @@ torchft.manager.ManagerServer = _server_at_one_address
 
 
 class _Transport(CheckpointTransport[Any]):  # type: ignore[misc]  # torchft has no types
-    """Transport that torchft uses to send a state to a joining worker, over `StateServer`.
+    """Transport of states to joining workers, which torchft calls; it uses a `StateServer`.
 
     Attributes:
         manager: Address of this worker's torchft server.

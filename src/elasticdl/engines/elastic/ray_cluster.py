@@ -254,8 +254,8 @@ def joined_cluster(address: str) -> Iterator[ConnectedRay]:
 class _ControlStore:
     """Checks whether a cluster's control store (GCS) is reachable.
 
-    A minute after the store is gone, Ray's native library ends this process without giving it a
-    chance to report the reason.
+    It serves to end the run with an error in time: a minute after the store is gone, Ray's native
+    library ends this process without a message.
     """
 
     def __init__(self, address: str) -> None:
@@ -297,13 +297,11 @@ def _connect(address: str, **options: Any) -> None:
 
 @contextlib.contextmanager
 def _users_authentication(address: str) -> Iterator[None]:
-    """Context manager that sets Ray's authentication mode to one that a cluster accepts.
+    """Context manager that sets Ray's authentication mode: a token, or none if the cluster has none.
 
-    The mode is to send a token, or none.
-
-    As with the `ray` command, an available token is used if the cluster requires one. If it does
-    not, a stray token file must be ignored: with a token, the driver would refuse calls of the
-    cluster's processes, which have none.
+    An available token is used only if the cluster requires one; a mode that the user has set in
+    RAY_AUTH_MODE is kept. If the cluster requires none, a stray token file must be ignored: in
+    token mode, the driver would refuse calls of the cluster's processes, which have no token.
 
     Raises:
         UsageError: The cluster requires a token and does not accept the available one, if any.
@@ -334,7 +332,7 @@ def _users_authentication(address: str) -> Iterator[None]:
 
 
 def _accepts(address: str) -> bool:
-    """Whether the cluster's control store accepts this process with its current settings."""
+    """Return whether the cluster's control store accepts this process with its current settings."""
     try:
         GcsClient(address=address)
     except ray.exceptions.AuthenticationError:

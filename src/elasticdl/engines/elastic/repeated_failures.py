@@ -38,7 +38,8 @@ class RepeatedFailure:
     Attributes:
         batch: The batch that they were computing, preparing or evaluating.
         num_deaths: Number of workers that died at this batch.
-        others: Other batches that the last of these workers was working on.
+        others: Other batches that the last of these workers was working on when it died; one of
+            them may be the cause instead.
     """
 
     batch: BatchInWork
@@ -61,7 +62,7 @@ class FailureCounter:
 
     @property
     def suspects(self) -> Collection[tuple[int, int]]:
-        """(epoch, shard) of the training batches at which more than one worker died."""
+        """(epoch, shard) of each shard with a training batch at which more than one worker died."""
         return frozenset(
             (epoch, shard)
             for (is_validation, epoch, shard, _), (count, _) in self._deaths_at.items()

@@ -110,6 +110,11 @@ class WorkerProcess:
     def call(self, method: str, *args: Any, **named: Any) -> Any:
         """Call a method of the worker in its process.
 
+        Args:
+            method: Name of the method.
+            args: Its arguments.
+            named: Its named arguments.
+
         Returns:
             The method's result, or a `WorkerFailure` if it raised an error. `Died` if the process
             turns out to be dead. None, without a call, if there is no process: `prepare` has not
