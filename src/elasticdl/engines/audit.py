@@ -111,7 +111,8 @@ class EpochReport:
     Attributes:
         counts: How often the log contains each batch of the epoch. `counts.findings` are the
             batches that it does not contain exactly once.
-        lost_workers: Number of workers that left during the epoch, also in repeated steps.
+        lost_workers: Number of workers that left during the epoch, including those that left in
+            steps that a later attempt repeated.
         unlogged_steps: Minimum number of batches that are missing from the log: each step trains on
             at least one batch, so the step numbers show that batches are missing.
         num_left_out: Number of records missing from the epoch's batches because they were skipped
@@ -328,7 +329,7 @@ def _rows(history: Sequence[Event], where: str) -> Ints:
 
 
 def _lost_workers(log: Iterable[Event]) -> Counter[int]:
-    """Return the number of workers that left in each epoch, also in steps that were repeated.
+    """Return epoch -> the number of workers that left in it, also in steps that were repeated.
 
     Args:
         log: All events, including those that a later resume made void: the loss of a worker that
@@ -369,7 +370,7 @@ def _steps_without_rows(history: Sequence[Event]) -> Counter[int]:
 
 
 def _missing_records(history: Sequence[Event]) -> Counter[int]:
-    """Count the skipped records (`--skip_bad_records`) of each epoch, from its step events."""
+    """Return epoch -> the number of records skipped in it (`--skip_bad_records`)."""
     missing: Counter[int] = Counter()
     for event in history:
         if isinstance(event, StepCommitted):

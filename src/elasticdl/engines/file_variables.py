@@ -3,11 +3,12 @@
     rng = np.random.default_rng(0)   an error once this random generator is used in training
     seen = 0                         a warning if this counter changes repeatedly
 
-Iterators are treated like generators. Both are also found within an object or a default argument.
+Iterators are treated like random generators. Both are also found within an object or a default
+argument.
 
 Checkpoints do not contain such values, and each worker has its own copy, so a resumed run continues
-from the initial value in the file. A generator that is used only while the file is imported or the
-model is created is harmless, because it draws the same numbers each time. So is a value that
+from the initial value in the file. A random generator that is used only while the file is imported
+or the model is created is harmless, because it draws the same numbers each time. So is a value that
 changes once and then stays the same, like a cache.
 
 Callers: `training_context.py` sets the folder, `loop.py` checks.
@@ -54,7 +55,7 @@ class _Value:
 
 
 class FileVariables:
-    """Detects changes of top-level variables in the user's files, which checkpoints do not contain.
+    """Detector of changes of top-level variables in the user's files, which checkpoints lack.
 
     Args:
         folder: Folder with the user's files. None if there are none; then nothing is checked.
@@ -76,16 +77,16 @@ class FileVariables:
         self._num_checks = 0
 
     def check(self) -> None:
-        """Raise an error if a random generator was used since the first call of this method.
+        """Raise an error if a random generator or an iterator was used since the first call.
 
         Also warn about other values that change during training.
 
-        Generators and iterators are checked at each call, other values at increasing intervals
-        (after 1, 2, 4, 8, ... calls). A value that has changed at two checks in a row causes a
-        warning.
+        Random generators and iterators are checked at each call, other values at increasing
+        intervals (after 1, 2, 4, 8, ... calls). A value that has changed at two checks in a row
+        causes a warning.
 
         Raises:
-            DefinitionError: A generator has drawn random numbers, or an iterator has advanced.
+            DefinitionError: A random generator has drawn numbers, or an iterator has advanced.
         """
         if self._folder is None:
             return
@@ -259,8 +260,8 @@ def _named_within(name: str, value: Any, module: str) -> Iterator[tuple[str, Any
     Args:
         name: Name of the container.
         value: The container, function, class or object.
-        module: Name of the user's module. Functions, classes and objects of other modules are taken
-            to contain nothing.
+        module: Name of the user's module. Classes and objects of other modules are not searched,
+            and of their functions only the default arguments.
     """
     if isinstance(value, Mapping):
         some = list(itertools.islice(value.items(), _MAX_ITEMS))

@@ -133,7 +133,7 @@ def check_sum(total: float, *, step: int, epoch: int) -> None:
 
 
 class StateCheck:
-    """Checks a state for NaN and infinity before it becomes a checkpoint.
+    """Check of states for NaN and infinity, before they become checkpoints.
 
     Numbers that were not finite at the beginning may stay so: a mask of -inf, or an unused NaN in a
     buffer, does not mean that training has failed. All other numbers must be finite.

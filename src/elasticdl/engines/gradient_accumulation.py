@@ -29,7 +29,7 @@ _COUNTS = "accumulator/counts"
 
 
 class Accumulator:
-    """Sums minibatches' contributions (gradients and counts), and applies the update when complete.
+    """Sum of minibatches' contributions (gradients and counts); when complete, it is applied.
 
     Args:
         trainer: Trainer that applies the update.

@@ -103,8 +103,8 @@ class OpenedModel:
         """Yield the batches; add advice to the error for an empty cell in an additional column.
 
         An additional column is one that the training data did not have, and the advice is to remove
-        it. But if the table also lacks columns of the
-        training data, it is another kind of table, and an error names all differences instead.
+        it. But if the table also lacks columns of the training data, it is another kind of table,
+        and an error names all differences instead.
         """
         try:
             yield from batches

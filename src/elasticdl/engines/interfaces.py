@@ -52,7 +52,7 @@ class Commit:
 
 
 class Committer(Protocol):
-    """Applies batches to the model: the only part of the loop that differs between engines.
+    """Interface to apply batches to the model: the only part of the loop that differs by engine.
 
     Attributes:
         max_group_steps: Maximum number of batches in one commit.
@@ -126,12 +126,12 @@ class EventSink(Protocol):
         ...
 
     def publish(self) -> None:
-        """Make all events written so far durable."""
+        """Receiver of events: `event_file.EventLog`, or an object that forwards them to one."""
         ...
 
 
 class CheckpointSink(Protocol):
-    """Receives checkpoints: `artifacts.checkpoint_store.CheckpointStore`, or a forwarder to one."""
+    """Receiver of checkpoints: `artifacts.checkpoint_store.CheckpointStore`, or a forwarder."""
 
     def save_in_background(self, checkpoint: Checkpoint, *, best: bool = False) -> None:
         """Start saving a checkpoint; `best` marks it as the best one so far."""

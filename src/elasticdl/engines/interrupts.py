@@ -59,7 +59,7 @@ class Interrupts:
 
         Call this at safe points. The signal is passed to the handler that was installed before the
         block, which usually raises an exception, such as `KeyboardInterrupt`. Without a handler,
-        the signal ends the process. If no signal has arrived, nothing happens.
+        the signal ends the process, unless it is ignored. If none has arrived, nothing happens.
         """
         if self._noted is None:
             return

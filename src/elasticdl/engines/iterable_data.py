@@ -63,7 +63,7 @@ class _Made(NamedTuple):
 
 @dataclass(eq=False)
 class PipelineReader:
-    """Reads a pipeline forward, and restarts it when an earlier batch is requested.
+    """Reader of a user's pipeline: reads on from batch to batch, or restarts for an earlier batch.
 
     Attributes:
         epochs: The opened pipeline, which can be read from the start for any epoch.

@@ -1,7 +1,7 @@
 """Job messages: copies the messages that a job shows to the user into its event log.
 
-    reporter.note(...)              --> the user
-    logging.getLogger("elasticdl")  --> the user      both --> Noted events
+    reporter.note(...)              --> the user, and a `Noted` event
+    logging.getLogger("elasticdl")  --> the user, and a `Noted` event
 
 Messages are recorded from the beginning of an attempt at the job to its end. Those that arrive
 before the attempt's `JobStarted` event are written after that event. Those that arrive after its

@@ -45,7 +45,7 @@ _NUM_EXAMPLES = 2
 
 
 def load(trained_model: str, data: Any) -> Any:
-    """Return a Keras or PyTorch model with its trained weights; see `api.load`."""
+    """Progress bar in the output of a notebook's cell; see `engine.Reporter`."""
     name = None if data is None else file_names(data)
     if data is None or name is not None:
         return _loaded(trained_model, name)
@@ -90,8 +90,8 @@ def _built_on(opened: OpenedModel, decoded: ModelDefinition | None = None) -> An
 
     Args:
         opened: The trained model, and records.
-        decoded: A definition to read these records with, if they need another schema than those of
-            the training. None: the model's own definition.
+        decoded: A definition to read these records with, if they need another schema than the
+            training data. None: the model's own definition.
     """
     definition = opened.definition
     with replace(opened, definition=decoded or definition).feed(

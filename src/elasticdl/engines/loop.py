@@ -435,7 +435,10 @@ class Loop:
         self._awaits_end = self._stop_requested and not within_epoch
 
     def _is_cut_short(self) -> bool:
-        """Whether a callback ended training within an epoch, after at least one of its steps."""
+        """Return whether a callback ended training within an epoch, after one or more of its steps.
+
+        Such an epoch ends as a complete one does: with its callbacks and its metrics.
+        """
         return (
             self.progress.stopped
             and self.progress.epoch_begun

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class StepEvents:
-    """Reports the steps of a job to the user and, several at a time, to the event log.
+    """Reporter of a job's steps: to the user and, several at a time, to the event log.
 
     Args:
         events: Event log, or another sink, that receives the events.

@@ -33,9 +33,9 @@ _NEVER_MORE = 0.5
 
 
 class BadRecords:
-    """Tracks the batches whose records a run skips because workers died on them.
+    """The batches whose records a run skips because workers died on them.
 
-    If there are too many, the job ends. The module docstring describes how batches are skipped.
+    If they become too many, the job ends. The module docstring describes how batches are skipped.
 
     Args:
         run: The run.

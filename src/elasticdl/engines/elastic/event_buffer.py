@@ -75,7 +75,7 @@ class WorkerReport:
 
 
 class EventBuffer:
-    """Buffers a worker's events until the controller has fetched them; an `EventSink`.
+    """Buffer of a worker's events until the controller has fetched them; an `EventSink`.
 
     Args:
         start: The `CommitId` of the state in which the run begins.
@@ -174,7 +174,7 @@ class EventBuffer:
 
 @dataclass
 class SnapshotBuffer:
-    """Keeps a worker's checkpoints until the controller fetches them; a `CheckpointSink`.
+    """Buffer of a worker's checkpoints until the controller fetches them; a `CheckpointSink`.
 
     A new checkpoint replaces the older ones, with two exceptions. The best one, by the job's
     `best_metric`, is kept until it is fetched or a better one is saved. The last confirmed one is

@@ -41,7 +41,7 @@ _INTERVAL_S = 1.0
 
 
 class EventWriter:
-    """Writes the events and checkpoints of a run; see the module docstring.
+    """Writer of the events and checkpoints of a run; see the module docstring.
 
     Args:
         run: The run, with its log and its checkpoints.

@@ -222,7 +222,7 @@ class _Server(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
 
 
 class _Handler(socketserver.BaseRequestHandler):
-    """Handles one connection to the fork server, in the process that is forked for it."""
+    """Handler of one connection to the fork server, in the process that is forked for it."""
 
     server: _Server
 

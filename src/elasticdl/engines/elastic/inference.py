@@ -227,7 +227,7 @@ class _Task:
 
 
 class _WorkerPool:
-    """Runs the workers: gives each one range of records at a time until all ranges are done."""
+    """Workers that each process one range of records at a time, until all ranges are done."""
 
     def __init__(
         self,

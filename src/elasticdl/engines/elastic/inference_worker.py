@@ -108,7 +108,7 @@ def model_files(trained: TrainedModel) -> dict[str, bytes]:
 
 
 class InferenceWorker:
-    """Applies a trained model to ranges of records; see the module docstring.
+    """A worker that applies a trained model to ranges of records; see the module docstring.
 
     Args:
         instructions: Settings of the run.

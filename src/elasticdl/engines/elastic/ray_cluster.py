@@ -78,7 +78,7 @@ class RayLostError(Exception):
 
 @dataclass(frozen=True)
 class ConnectedRay:
-    """Describes the Ray instance that this process is connected to.
+    """The Ray instance that this process is connected to.
 
     Attributes:
         host: Address under which Ray's processes reach this machine.
@@ -143,7 +143,7 @@ def local_ray(num_cpus: int) -> Iterator[ConnectedRay]:
 
 
 class _Room:
-    """Detects a full disk for temporary files, which Ray would only log.
+    """Detector of a full disk for temporary files; Ray itself would only log that the disk is full.
 
     Args:
         folders: Folders in which this run writes temporary files.
@@ -252,10 +252,10 @@ def joined_cluster(address: str) -> Iterator[ConnectedRay]:
 
 
 class _ControlStore:
-    """Checks whether a cluster's control store (GCS) is reachable.
+    """A cluster's control store (GCS), to check whether it is reachable.
 
-    It serves to end the run with an error in time: a minute after the store is gone, Ray's native
-    library ends this process without a message.
+    The checks serve to end the run with an error in time: a minute after the store is gone, Ray's
+    native library ends this process without a message.
     """
 
     def __init__(self, address: str) -> None:
@@ -297,7 +297,7 @@ def _connect(address: str, **options: Any) -> None:
 
 @contextlib.contextmanager
 def _users_authentication(address: str) -> Iterator[None]:
-    """Context manager that sets Ray's authentication mode: a token, or none if the cluster has none.
+    """Context manager that makes Ray send a token during its block, if the cluster requires one.
 
     An available token is used only if the cluster requires one; a mode that the user has set in
     RAY_AUTH_MODE is kept. If the cluster requires none, a stray token file must be ignored: in

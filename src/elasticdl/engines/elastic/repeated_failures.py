@@ -49,7 +49,7 @@ class RepeatedFailure:
 
 @dataclass
 class FailureCounter:
-    """Counts the deaths of workers per batch, and how often all workers were lost without progress.
+    """Counts of workers' deaths at each batch, and of losses of all workers without progress.
 
     Attributes:
         furthest_step: The last step that any worker reached.
@@ -124,7 +124,7 @@ def _key(batch: BatchInWork) -> _Key:
 
 @dataclass
 class MemoryFailures:
-    """Counts the workers that ran out of memory since the newest checkpoint.
+    """Count of the workers that ran out of memory since the newest checkpoint.
 
     Attributes:
         limit: Number of such workers at which the job ends, because further replacements would not

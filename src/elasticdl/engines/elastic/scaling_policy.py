@@ -45,7 +45,8 @@ class WorkerStatus:
         stuck_s: Seconds that it has spent on its current batch.
         machine_leaves: Whether its machine is about to be preempted or drained.
         waits_for_room: Whether it is not placed yet because there is no room.
-        joins: Whether it has a rank but has not committed a step with the other workers yet.
+        joins: Whether it has a rank, but has not committed a step with the other workers yet, or
+            has not answered recently.
     """
 
     incarnation: int

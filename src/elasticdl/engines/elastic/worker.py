@@ -193,7 +193,7 @@ def job_error(error: BaseException) -> ElasticDLError:
 
 
 class Worker:
-    """Trains as one of the workers of a run; see the module docstring. The controller calls it.
+    """One of the workers that train in a run; see the module docstring. The controller calls it.
 
     Args:
         assignment: Settings of the run.

@@ -52,7 +52,7 @@ class Died:
 
 
 class WorkerProcess:
-    """Starts a worker in a separate process and calls its methods; see the module docstring.
+    """A worker in a separate process, and calls of its methods; see the module docstring.
 
     Args:
         assignment: Settings of the run.
@@ -138,7 +138,7 @@ class WorkerProcess:
 
 
 class _Reachable:
-    """Receives calls from the process that started a worker, and calls the worker's methods.
+    """Receiver of calls from the process that started a worker; it calls the worker's methods.
 
     It lives in the worker's process. Each call runs in a separate thread.
 
