@@ -44,7 +44,8 @@ class Attempt:
         store: The checkpoints in the folder.
         events: The event log in the folder.
         reporter: Reports progress to the user.
-        scratch: An empty folder on the output's disk, removed at the end.
+        scratch: A folder for temporary files on the output's disk, empty at first; removed when the
+            attempt ends.
         checkpoint: The newest checkpoint; None for a new job.
     """
 

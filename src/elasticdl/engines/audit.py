@@ -205,7 +205,11 @@ def _numbering(files: Sequence[tuple[str, int]], validation_split: float | None)
 def _in_files(records: Ints, numbering: Numbering) -> Ints:
     """Convert numbers of training records to numbers that also count held-out records.
 
-    Both number the records over all files. They differ only if records are held out for validation.
+    Both count the records over all files. They differ only if records are held out for validation.
+
+    Args:
+        records: The numbers to convert, from 0.
+        numbering: Look-up of the training records' files, from `_numbering`.
     """
     return numbering.in_source(records) if isinstance(numbering, SplitNumbering) else records
 
@@ -312,6 +316,10 @@ def _rows(history: Sequence[Event], where: str) -> Ints:
     """Return the rows of all step events as one table, int64 [rows, 5].
 
     The columns are epoch, rank, shard, first batch, and one past the last batch.
+
+    Args:
+        history: The events.
+        where: Name of the log, for the error.
 
     Raises:
         DataError: A row is not five integers.

@@ -228,8 +228,8 @@ class OpenedModel:
     def differing_fields_error(self) -> DataError | None:
         """Return an error if the records have other fields than the training data; else None.
 
-        None also if the trained model does not describe these fields, as one with a
-        `data_schema()`.
+        Also None if the trained model does not list the fields of its training data; one with a
+        `data_schema()` does not.
         """
         lacking, added = self._differences()
         return self._not_matching(lacking, added) if lacking or added else None

@@ -125,7 +125,12 @@ class Quorum:
         self._connect()
 
     def _connect(self, num_commits: int = 0) -> None:
-        """Connect to the Lighthouse: create the process group and the torchft Manager."""
+        """Connect to the Lighthouse: create the process group and the torchft Manager.
+
+        Args:
+            num_commits: Number of commits in this worker's state; not 0 if it switches to another
+                Lighthouse during a round.
+        """
         timeouts = self._timeouts
         answer_timeout = timedelta(
             seconds=max(_ANSWER_S, CONNECT_SILENCES * timeouts.heartbeat_timeout_s)
@@ -325,7 +330,12 @@ def _close(manager: Manager, thread: ThreadPoolExecutor) -> None:
 
 
 def _is_answering(manager: str, timeout_s: float) -> bool:
-    """Return whether a worker's torchft server answers within the timeout."""
+    """Return whether a worker's torchft server answers within the timeout.
+
+    Args:
+        manager: Address of the server.
+        timeout_s: Seconds to wait for the answer.
+    """
     timeout = timedelta(seconds=timeout_s)
     try:
         # Any request would serve; the server answers this one from memory.

@@ -174,7 +174,12 @@ class _Room:
 
 
 def _start(num_cpus: int, folder: Path) -> None:
-    """Start Ray on this machine; try again if its processes time out on a busy machine."""
+    """Start Ray on this machine; try again if its processes time out on a busy machine.
+
+    Args:
+        num_cpus: Number of cores that Ray assumes this machine to have.
+        folder: Folder for Ray's temporary files.
+    """
     started_s = time.monotonic()
     for attempt in range(1, _MAX_STARTS + 1):
         try:
@@ -299,8 +304,9 @@ def _connect(address: str, **options: Any) -> None:
 def _users_authentication(address: str) -> Iterator[None]:
     """Context manager that makes Ray send a token during its block, if the cluster requires one.
 
-    An available token is used only if the cluster requires one; a mode that the user has set in
-    RAY_AUTH_MODE is kept. If the cluster requires none, a stray token file must be ignored: in
+    A mode that the user has set in RAY_AUTH_MODE is kept. Otherwise an available token is used only
+    if the cluster requires one; at an address other than HOST:PORT, where this cannot be asked, it
+    is always used. If the cluster requires none, a stray token file must be ignored: in
     token mode, the driver would refuse calls of the cluster's processes, which have no token.
 
     Raises:
