@@ -44,7 +44,8 @@ class Attempt:
         store: The checkpoints in the folder.
         events: The event log in the folder.
         reporter: Reports progress to the user.
-        scratch: An empty folder on the output's disk, removed at the end.
+        scratch: A folder for temporary files on the output's disk, empty at first; removed when the
+            attempt ends.
         checkpoint: The newest checkpoint; None for a new job.
     """
 
@@ -59,13 +60,14 @@ class Attempt:
 
 
 def note_what_is_kept(error: BaseException, job: Job, store: CheckpointStore) -> None:
-    """Add a note (PEP 678) to a Ctrl-C or SIGTERM exception that says which progress is saved.
+    """Add a note (PEP 678) on the saved progress to a Ctrl-C or SIGTERM exception that ends a job.
 
     Args:
-        error: The exception that ends the job. An `Exception` gets no note, because its message
-            explains what to do.
+        error: The exception. An `Exception` gets no note, because its message already explains what
+            to do; Ctrl-C raises a `KeyboardInterrupt`, which is not one.
         job: The job.
-        store: The checkpoints of the job; none is still being written.
+        store: The checkpoints of the job, of which the note names the newest. Call `store.wait`
+            before, so that none is still being written.
     """
     if isinstance(error, Exception):
         return
@@ -79,10 +81,10 @@ def note_what_is_kept(error: BaseException, job: Job, store: CheckpointStore) ->
 
 @contextlib.contextmanager
 def _annotated_on_cluster(log: Log, job: Job) -> Iterator[Log]:
-    """Context manager that yields the event log to write to; in a RayJob, it shows the progress.
+    """Context manager that yields the event log to write to: `log`, or one that shows progress too.
 
-    In a Kubernetes RayJob, the yielded log also writes the progress to the RayJob's annotations,
-    where Kubernetes tools show it. Elsewhere, `log` itself is yielded.
+    In a Kubernetes RayJob, the yielded log writes each event to `log`, and the progress to the
+    RayJob's annotations, where Kubernetes tools show it. Elsewhere, `log` itself is yielded.
     """
     rayjob = os.environ.get(RAYJOB_VARIABLE)
     if rayjob is None or "KUBERNETES_SERVICE_HOST" not in os.environ:
@@ -99,9 +101,10 @@ def attempt(job: Job, reporter: Reporter) -> Iterator[Attempt]:
     """Context manager that claims a job's output, yields the attempt, and logs errors of its block.
 
     If the block raises an error before there is a checkpoint or a trained model, `job.json` is
-    deleted, so that a different job may use the folder. A job that is refused before its first
-    start leaves no files in the folder. If the block raises `OutputLostError`, nothing is logged or
-    deleted, because another process has taken over the folder.
+    deleted, so that a different job may use the folder. If, in addition, this is the first start
+    and the same command would fail again (such as for a wrong option), no files are left in the
+    folder. If the block raises `OutputLostError`, nothing is logged or deleted, because another
+    process has taken over the folder.
 
     Raises:
         OutputError: The output cannot be used, or belongs to another job; see `elasticdl.errors`.

@@ -109,14 +109,17 @@ class EpochReport:
     """Result of the audit of one epoch.
 
     Attributes:
-        counts: How often the log contains each batch of the epoch, and which counts are wrong.
-        lost_workers: Number of workers that left during the epoch, also in repeated steps.
-        unlogged_steps: Number of steps whose batches are missing from the log.
+        counts: How often the log contains each batch of the epoch. `counts.findings` are the
+            batches that it does not contain exactly once.
+        lost_workers: Number of workers that left during the epoch, including those that left in
+            steps that a later attempt repeated.
+        unlogged_steps: Minimum number of batches that are missing from the log: each step trains on
+            at least one batch, so the step numbers show that batches are missing.
         num_left_out: Number of records missing from the epoch's batches because they were skipped
             (`--skip_bad_records`), according to the step events.
-        unexplained: `num_left_out` minus the number of records in the batches that the log lists
-            as skipped. 0 if all missing records are explained in this way. Also 0 if the difference
-            is negative in an unfinished epoch, which may not have reached every skipped batch.
+        unexplained: `num_left_out` minus the number of records in the batches that the log names
+            as skipped. 0 if these explain all missing records. Also 0 if the difference is negative
+            in an unfinished epoch, which may not have reached every skipped batch.
     """
 
     counts: EpochAudit
@@ -169,7 +172,7 @@ class AuditReport:
 
     @property
     def clean(self) -> bool:
-        """Whether the log shows training on each batch of every finished epoch exactly once."""
+        """Whether the log is readable and shows that no batch was missed or repeated."""
         is_readable = not self.impossible_rows and not self.damaged_events
         return is_readable and all(epoch.clean for epoch in self.epochs)
 
@@ -202,7 +205,11 @@ def _numbering(files: Sequence[tuple[str, int]], validation_split: float | None)
 def _in_files(records: Ints, numbering: Numbering) -> Ints:
     """Convert numbers of training records to numbers that also count held-out records.
 
-    Both number the records over all files. They differ only if records are held out for validation.
+    Both count the records over all files. They differ only if records are held out for validation.
+
+    Args:
+        records: The numbers to convert, from 0.
+        numbering: Look-up of the training records' files, from `_numbering`.
     """
     return numbering.in_source(records) if isinstance(numbering, SplitNumbering) else records
 
@@ -310,6 +317,10 @@ def _rows(history: Sequence[Event], where: str) -> Ints:
 
     The columns are epoch, rank, shard, first batch, and one past the last batch.
 
+    Args:
+        history: The events.
+        where: Name of the log, for the error.
+
     Raises:
         DataError: A row is not five integers.
     """
@@ -326,7 +337,7 @@ def _rows(history: Sequence[Event], where: str) -> Ints:
 
 
 def _lost_workers(log: Iterable[Event]) -> Counter[int]:
-    """Return the number of workers that left in each epoch, also in steps that were repeated.
+    """Return epoch -> the number of workers that left in it, also in steps that were repeated.
 
     Args:
         log: All events, including those that a later resume made void: the loss of a worker that
@@ -345,7 +356,11 @@ def _lost_workers(log: Iterable[Event]) -> Counter[int]:
 
 
 def _steps_without_rows(history: Sequence[Event]) -> Counter[int]:
-    """Return, for each epoch, the number of steps whose batches are missing from the log."""
+    """Return, for each epoch, the minimum number of batches that are missing from the log.
+
+    Each step trains on at least one batch, so an event that lists fewer batches than steps were
+    made since the previous event is incomplete.
+    """
     steps: list[tuple[int, int, int]] = []
     for event in history:
         if isinstance(event, StepCommitted):
@@ -363,7 +378,7 @@ def _steps_without_rows(history: Sequence[Event]) -> Counter[int]:
 
 
 def _missing_records(history: Sequence[Event]) -> Counter[int]:
-    """Count the skipped records (`--skip_bad_records`) of each epoch, from its step events."""
+    """Return epoch -> the number of records skipped in it (`--skip_bad_records`)."""
     missing: Counter[int] = Counter()
     for event in history:
         if isinstance(event, StepCommitted):

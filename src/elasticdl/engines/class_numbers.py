@@ -1,12 +1,13 @@
 """Class numbers: assigns each class the same number in all data and in the trained model.
 
-    training data    the folders' sorted names, or `classes` of the model file --> definition
-    other data       numbered as in the definition, even if some classes do not occur
-    trained model    keeps the names (`artifacts/trained_model.py`)
+    training data                  the `classes` of the model file decide; without them, the sorted
+                                   names of the folders, which become those of the definition
+    validation, prediction data    numbered as in the definition, even if some classes do not occur
+    trained model                  keeps the names (`artifacts/trained_model.py`)
 
-Only data whose classes are folders need numbering; other data contain their labels. If other data
-also name the classes (a `ClassLabel` of Hugging Face), an error is raised if a class has another
-number than in the model or in the training data.
+Only data whose classes are folders are numbered here. In other data, a field already contains the
+number. If such data also name their classes, as a Hugging Face `ClassLabel` does, the names are
+compared, and it is an error if a class has another number than in the model or the training data.
 
 Callers: `record_data.py`, `training_context.py`, `inference.py`,
 `federated/client/party.py`.
@@ -35,7 +36,7 @@ _MAX_LISTED = 20
 
 @runtime_checkable
 class ClassFolders(RecordSource, HasClassNames, Protocol):
-    """A record source that derives class numbers from class names, such as the names of folders."""
+    """Interface of a record source in which each class is a folder, whose name is the label."""
 
     def numbered_by(self, classes: Sequence[str]) -> RecordSource:
         """Return the same records, with each class numbered by its position in `classes`.
@@ -49,15 +50,20 @@ class ClassFolders(RecordSource, HasClassNames, Protocol):
         """Return the same records without labels, to predict on classes unknown to the model.
 
         Args:
-            reason: Message about the unknown class. It is shown if the labels are needed later.
+            reason: Message about the unknown class. An error shows it if a model turns out to need
+                the labels.
         """
         ...
 
     def check_classified(self, schema: Schema, option: str) -> None:
         """Check before an evaluation that each record has a class, if the schema has a label.
 
+        Args:
+            schema: The fields that the model reads.
+            option: The option that names the data, such as `--validation_data`, for the error.
+
         Raises:
-            MissingFieldError: A record has no class; the error names the option of the data.
+            MissingFieldError: A record has no class.
         """
         ...
 
@@ -98,8 +104,10 @@ def of_model(source: RecordSource, classes: Sequence[str], mode: Mode) -> Record
 def of_data(definition: ModelDefinition, source: RecordSource) -> ModelDefinition:
     """Return the definition, with the class names of the training data if it has none of its own.
 
+    Nothing is added if the classes of the data are not folders.
+
     Raises:
-        DataError: The model needs labels, and the data have no classes to learn.
+        DataError: The model needs labels that cannot be learned, such as those of a single class.
     """
     if definition.classes or not isinstance(source, ClassFolders):
         return definition
@@ -114,7 +122,7 @@ def require_classes(definition: ModelDefinition, source: RecordSource, option: s
     Args:
         definition: The model definition.
         source: The records.
-        option: The option that names them.
+        option: The option that names the records, such as `--data`, for the error.
 
     Raises:
         MissingFieldError: A record has no class.
@@ -147,8 +155,8 @@ def require_names(definition: ModelDefinition, classes: Sequence[str]) -> None:
 def class_columns(source: object) -> dict[str, tuple[str, ...]]:
     """Return column -> its class names, in the order of their numbers.
 
-    Other columns are left out: a column has class names if the data define them, as a Hugging Face
-    `ClassLabel` does. The result is empty if no column has any.
+    Only columns for which the data define such names are included, as a Hugging Face `ClassLabel`
+    does; the result is often empty.
 
     Args:
         source: The records, or one side of a split into training and validation records.
@@ -229,9 +237,14 @@ def check_same_numbers(
 
 
 def renumbered(before: Sequence[str], now: Sequence[str]) -> int | None:
-    """Return the first number with two names if two lists number a class differently; else None.
+    """Return the first number that two lists of class names give to different classes, or None.
 
-    They do if a name is in both lists and has another position in the second one.
+    The result is None if the lists agree, that is, if each name that is in both has the same
+    position. Translated or additional names do not matter.
+
+    Args:
+        before: Class names in the order of their numbers, in the model or the training data.
+        now: Class names in the order of their numbers, in other data.
 
     Example:
         >>> renumbered(["cat", "dog", "owl"], ["cat", "owl", "dog"])
@@ -247,13 +260,17 @@ def renumbered(before: Sequence[str], now: Sequence[str]) -> int | None:
 
 
 def _as_in_data(names: Sequence[str]) -> str:
-    """Return advice for an error: list `classes` in the model file in the order of the data."""
+    """Return advice for an error: list `classes` in the model file in the order of the data.
+
+    Args:
+        names: The class names in that order; a long list is not shown.
+    """
     known = f": classes = [{listed(names)}]" if len(names) <= _MAX_LISTED else ""
     return f"List `classes` in the model file as in the data{known}"
 
 
 def _alignment(column: str, names: Sequence[str]) -> str:
-    """Return code, for an error message, that renumbers the classes of a Hugging Face data set.
+    """Return Python code, for an error, that renumbers the classes of a Hugging Face data set.
 
     Args:
         column: The column with the classes.

@@ -31,7 +31,9 @@ _NUM_NAMED = 3
 
 
 def data_metadata(files: Sequence[tuple[str, int]]) -> dict[str, Any]:
-    """Return the entries of a checkpoint's metadata that describe training or validation data.
+    """Return the entries of a checkpoint's metadata by which changed data is recognized.
+
+    These are the `files`, as passed, and their `content_marks`.
 
     Args:
         files: URI and number of records of each file.
@@ -41,7 +43,7 @@ def data_metadata(files: Sequence[tuple[str, int]]) -> dict[str, Any]:
 
 
 def fingerprint(files: Sequence[Sequence[Any]], marks: Sequence[str]) -> dict[str, Any]:
-    """Return a fingerprint of data: equal for a copy of the same files in another folder.
+    """Return a fingerprint of data: a copy of the same files in another folder has the same one.
 
     Args:
         files: URI and number of records of each file.
@@ -59,15 +61,16 @@ def fingerprint(files: Sequence[Sequence[Any]], marks: Sequence[str]) -> dict[st
 def compared(
     files: Sequence[Sequence[Any]], before: Mapping[str, Any]
 ) -> Literal["same", "renamed", "other"]:
-    """Compare files with the fingerprint of earlier ones.
+    """Compare files with the data that a model was trained on.
 
     Args:
         files: URI and number of records of each file.
-        before: The earlier `fingerprint`.
+        before: `fingerprint` of the data that the model was trained on.
 
     Returns:
-        "same" if names, record counts and contents are equal, "renamed" if only the contents are
-        equal, else "other". Contents that cannot be compared count as equal if the names are equal.
+        "same" if file names and record counts are equal, and no content is known to differ: remote
+        files have no marks to compare. "renamed" if only the names differ, and all contents are
+        known to be equal. Otherwise "other".
     """
     uris = [uri for uri, _ in files]
     # Reading remote files would cost a request for each file.
@@ -151,7 +154,14 @@ def _difference(now: Mapping[str, Any], before: Mapping[str, Any], unit: str) ->
 
 
 def note_changed_data(checkpoint: Checkpoint, reporter: Reporter) -> None:
-    """Notify the user of a completed job if files have changed since the model was trained."""
+    """Notify the user of an already completed job if its files have changed since the training.
+
+    Only local files are compared.
+
+    Args:
+        checkpoint: The job's last checkpoint, with the description of its data.
+        reporter: Shows the note.
+    """
     if phrase := _changed_local_files_phrase(checkpoint.metadata):
         reporter.note(
             f"{phrase} changed since then: the model was trained on the old contents. To train "
@@ -166,7 +176,7 @@ def note_changed_data(checkpoint: Checkpoint, reporter: Reporter) -> None:
 
 
 def changed_files(now: Sequence[Sequence[Any]], before: Sequence[Sequence[Any]]) -> list[str]:
-    """Return the files that were added or changed, in the order of `now`, then the removed ones.
+    """Return the names of files that differ: added or changed ones first, then removed ones.
 
     Args:
         now: URI and number of records of each file.
@@ -179,9 +189,13 @@ def changed_files(now: Sequence[Sequence[Any]], before: Sequence[Sequence[Any]])
 
 
 def _changed_local_files_phrase(before: Mapping[str, Any]) -> str:
-    """Return the result of `_changed_files_phrase` for the current contents of local files.
+    """Return a phrase that names the files with changed contents, such as `a.csv and b.csv have`.
 
-    It is empty if files are remote: comparing them would cost a request for each file.
+    It is empty if nothing has changed, or if files are remote: comparing them would cost a request
+    for each file.
+
+    Args:
+        before: `data_metadata` of the files at an earlier time.
     """
     uris = [uri for uri, _ in before["files"]]
     if any(local_path(uri) is None for uri in uris):

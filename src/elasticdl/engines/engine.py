@@ -45,7 +45,14 @@ class Reporter(Protocol):
     """Interface that shows the progress of a run to the user, such as a progress bar."""
 
     def started(self, title: str, total: int, unit: str, done: int = 0) -> None:
-        """Report the start of a phase; `total` (0 if unknown) and `done` are amounts in `unit`."""
+        """Report the start of a phase, such as training or an evaluation.
+
+        Args:
+            title: Name of the phase, such as "Evaluating".
+            total: Its size in `unit`; 0 if unknown.
+            unit: The unit, in the plural, such as "records".
+            done: The amount already done by earlier attempts at the job.
+        """
         ...
 
     def advanced(self, done: int, facts: Mapping[str, str]) -> None:

@@ -34,12 +34,13 @@ class TrainingBatch:
         epoch: Epoch, from 0.
         shard: Position of the shard in the epoch's order.
         number: Number of the batch in the shard, from 0.
-        batch: The batch; None if the shard has no batch at all, or if all records of this batch
-            are left out.
+        batch: The batch. None if all of its records are left out, or if a pipeline has no further
+            batch for the shard: the object then only reports that the shard is finished.
         finished: Whether it is the last batch of the shard. A rank's lease may be only a part of
             the shard and end earlier (`ledger.ShardLease.stop`).
-        digest: Rolling hash of the shard's batches up to and including this one, to verify that a
-            pipeline repeats them; 0 if each batch is read directly from its records' positions.
+        digest: Hash of all batches of the shard up to and including this one. A resumed run reads a
+            user's pipeline again, and verifies with the hash that it yields the same batches. 0 if
+            each batch is read directly, without the earlier ones.
         num_left_out: Number of its records that are left out (`--skip_bad_records`).
     """
 
@@ -95,9 +96,9 @@ class TrainingData(Protocol):
 
     @property
     def resume(self) -> Resume:
-        """How training resumes within an epoch.
+        """How training resumes in the middle of an epoch.
 
-        `exact` goes directly to the next batch; `replayed` reads all batches before it again.
+        `exact` goes directly to the next batch; `replayed` first reads all batches before it again.
         """
         ...
 
@@ -169,14 +170,13 @@ def training_batches(
 ) -> Iterator[TrainingBatch]:
     """Yield the batches that a rank will be assigned from here on, across shards and epochs.
 
-    For a single rank, these are the batches that it will get. With several ranks they are a
-    forecast, which assumes that all ranks finish their leases at the same time, so the caller has
-    to compare each batch with the ledger.
+    Batches are prepared before they are needed, so this has to predict the leases. For a single
+    rank the prediction is right. For several ranks it assumes that all finish their leases at the
+    same time, so the caller has to compare each batch with the ledger.
 
     Args:
         shard_batches: Function (epoch, lease) -> batches of the lease that are not committed yet.
-        ledger: The ledger to start from. The caller's own ledger advances in the same way with
-            each commit.
+        ledger: The ledger to start from. It is not changed: the caller records commits in its own.
         rank: The rank to yield batches for.
         ranks: All ranks that train, including `rank`.
         num_epochs: Number of epochs to train.

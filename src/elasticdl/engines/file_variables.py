@@ -3,11 +3,12 @@
     rng = np.random.default_rng(0)   an error once this random generator is used in training
     seen = 0                         a warning if this counter changes repeatedly
 
-Iterators are treated like generators. Both are also found within an object or a default argument.
+Iterators are treated like random generators. Both are also found within an object or a default
+argument.
 
 Checkpoints do not contain such values, and each worker has its own copy, so a resumed run continues
-from the initial value in the file. A generator that is used only while the file is imported or the
-model is created is harmless, because it draws the same numbers each time. So is a value that
+from the initial value in the file. A random generator that is used only while the file is imported
+or the model is created is harmless, because it draws the same numbers each time. So is a value that
 changes once and then stays the same, like a cache.
 
 Callers: `training_context.py` sets the folder, `loop.py` checks.
@@ -54,7 +55,7 @@ class _Value:
 
 
 class FileVariables:
-    """Detects changes of top-level variables in the user's files, which checkpoints do not contain.
+    """Detector of changes of top-level variables in the user's files, which checkpoints lack.
 
     Args:
         folder: Folder with the user's files. None if there are none; then nothing is checked.
@@ -76,16 +77,16 @@ class FileVariables:
         self._num_checks = 0
 
     def check(self) -> None:
-        """Raise an error if a random generator was used since the first call of this method.
+        """Raise an error if a random generator or an iterator was used since the first call.
 
         Also warn about other values that change during training.
 
-        Generators and iterators are checked at each call, other values at increasing intervals
-        (after 1, 2, 4, 8, ... calls). A value that has changed at two checks in a row causes a
-        warning.
+        Random generators and iterators are checked at each call, other values at increasing
+        intervals (after 1, 2, 4, 8, ... calls). A value that has changed at two checks in a row
+        causes a warning.
 
         Raises:
-            DefinitionError: A generator has drawn random numbers, or an iterator has advanced.
+            DefinitionError: A random generator has drawn numbers, or an iterator has advanced.
         """
         if self._folder is None:
             return
@@ -122,7 +123,13 @@ class FileVariables:
             self._compare_values()
 
     def _advancing(self, name: str, value: Any, module: str) -> Iterator[tuple[str, Any]]:
-        """Yield (name, object) for each random generator and iterator within a variable."""
+        """Yield (name, object) for each random generator and iterator within a variable.
+
+        Args:
+            name: Name of the variable, from which the names of the objects in it are formed.
+            value: Its value.
+            module: Name of the user's module. Objects of classes of other modules are not searched.
+        """
         found = [(name, value, _DEPTH)]
         seen: set[int] = set()
         while found:
@@ -183,7 +190,7 @@ class FileVariables:
 
 
 def _state_of(value: Any) -> Any:
-    """Return the state of a user's random generator; None if the value is not one."""
+    """Return a random generator's state, which changes when it is used; None for other values."""
     if is_of_process(value):
         return None
     if isinstance(value, random.Random):
@@ -217,12 +224,13 @@ def _progress_of(value: Any) -> Any:
 
 
 def _progress_within(value: Any, depth: int = 3 * _DEPTH) -> Any:
-    """Return an iterator's position, in any form that changes as it advances; None if unknown.
+    """Return an iterator's position, without advancing it; None if unknown.
 
-    This does not advance the iterator.
+    The position has any form that changes when the iterator advances.
 
     Args:
-        value: An iterator, or a value from its reduced form (see `object.__reduce__`).
+        value: An iterator, or a value from the tuple to which pickle reduces it
+            (`object.__reduce__`).
         depth: Maximum depth of nested values to examine. A nested iterator adds three levels: its
             reduced form, the arguments in it, and an argument.
     """
@@ -248,6 +256,12 @@ def _named_within(name: str, value: Any, module: str) -> Iterator[tuple[str, Any
     """Yield (name, value) for each value within a container, function, class or object.
 
     The names are for messages, such as `config['rng']` or `Sampler.rng`.
+
+    Args:
+        name: Name of the container.
+        value: The container, function, class or object.
+        module: Name of the user's module. Classes and objects of other modules are not searched,
+            and of their functions only the default arguments.
     """
     if isinstance(value, Mapping):
         some = list(itertools.islice(value.items(), _MAX_ITEMS))
@@ -302,7 +316,13 @@ def _summary(value: Any, module: str, depth: int) -> Any:
 
 
 def _within(value: Any, module: str) -> Iterable[Any] | None:
-    """Return the values inside a container, function, class or object; None for other values."""
+    """Return the values inside a container, function, class or object; None for other values.
+
+    Args:
+        value: The value.
+        module: Name of the user's module. The result is None for a function, a class or an object
+            that another module defines, because its state is not the user's.
+    """
     if isinstance(value, Mapping):
         return value.items()
     if isinstance(value, list | tuple | set | frozenset | collections.deque):

@@ -44,9 +44,9 @@ def check_losses(
 
     Args:
         losses: The loss of each step; empty if this process had no batch in these steps.
-        group: The batch of each step, to name its records in the error.
-        trainer: Trainer that computes the model's outputs for a batch with a bad loss. Their shape
-            shows whether labels that are out of range are the cause.
+        group: The batch of each step; the error names the records of the bad one.
+        trainer: Computes the model's outputs for a batch with a bad loss. Their shape gives the
+            number of classes, and so whether labels that are out of range are the cause.
         step: Number of the last of these steps.
         last_good: Step of the last checkpoint, for the error.
 
@@ -91,9 +91,14 @@ def _not_finite_data(batch: Batch) -> str | None:
 
 
 def _labels_of(batch: Batch | None, trainer: Trainer) -> str:
-    """Return lines for an error message that name a batch's records and its out-of-range labels.
+    """Return lines for an error on a NaN loss: the batch's records, and its out-of-range labels.
 
-    On a GPU, a label that is not below the number of classes makes the loss NaN.
+    Such a label is a likely cause: on a GPU, a label that is not below the number of classes makes
+    the loss NaN.
+
+    Args:
+        batch: The batch with that loss.
+        trainer: Computes the outputs, whose shape gives the number of classes.
     """
     if batch is None:
         return ""
@@ -128,11 +133,10 @@ def check_sum(total: float, *, step: int, epoch: int) -> None:
 
 
 class StateCheck:
-    """Checks a state for NaN and infinity before it becomes a checkpoint.
+    """Check of states for NaN and infinity, before they become checkpoints.
 
-    It compares with the initial state: a mask of -inf or an unused NaN in a buffer does not mean
-    that training has failed. Only numbers that were finite at the beginning, or were added since,
-    must be finite.
+    Numbers that were not finite at the beginning may stay so: a mask of -inf, or an unused NaN in a
+    buffer, does not mean that training has failed. All other numbers must be finite.
 
     Args:
         state: State of the trainer before its first step in this process.

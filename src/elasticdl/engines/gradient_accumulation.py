@@ -29,7 +29,7 @@ _COUNTS = "accumulator/counts"
 
 
 class Accumulator:
-    """Sums minibatches' contributions (gradients and counts), and applies the update when complete.
+    """Sum of minibatches' contributions (gradients and counts); when complete, it is applied.
 
     Args:
         trainer: Trainer that applies the update.
@@ -86,7 +86,10 @@ class Accumulator:
         return {**buffer, _COUNTS: counts}
 
     def load_state(self, state: State) -> State:
-        """Load the sum from a checkpoint's tensors; return all other tensors."""
+        """Load the sum from a checkpoint's tensors; return the other tensors, for the trainer.
+
+        If the tensors contain no sum, the sum is empty from now on.
+        """
         self._buffer, self._num_examples, self.num_batches = None, 0, 0
         if GRADIENTS in state:
             self._buffer = np.array(state[GRADIENTS])

@@ -1,4 +1,4 @@
-"""In-process engine: trains in this process, as the reference for all other engines."""
+"""In-process engine: trains in this process. Other engines must give the same results."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class InProcessCommitter:
 
 
 def train_run(run: Run) -> TrainResult:
-    """Train in this process. This is the in-process engine; other engines may wrap it."""
+    """Train in this process. This is the in-process engine; a plugin's engine may call it."""
     context, options = run.context, run.context.job.training
 
     def open_feed(ledger: Ledger, ranks: Collection[int]) -> Iterator[TrainingBatch]:

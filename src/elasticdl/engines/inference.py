@@ -102,9 +102,9 @@ class OpenedModel:
     ) -> Iterator[tuple[int, Batch]]:
         """Yield the batches; add advice to the error for an empty cell in an additional column.
 
-        The advice is to remove the column, because the training data did not have it. If the table
-        also lacks columns of the training data, it is another kind of table, and the error names
-        all differences instead.
+        An additional column is one that the training data did not have, and the advice is to remove
+        it. But if the table also lacks columns of the training data, it is another kind of table,
+        and an error names all differences instead.
         """
         try:
             yield from batches
@@ -188,10 +188,14 @@ class OpenedModel:
     def _compared_with_training(
         self, trained_by: Job
     ) -> Literal["same", "renamed", "other", "unknown"]:
-        """Compare the records with the training data; see `data_changes.compared`.
+        """Compare the records with the training data, of which some were held out of training.
 
-        If the trained model has no fingerprint of its data, only locations are compared: the result
-        is "unknown" if they differ.
+        Args:
+            trained_by: The job that trained the model.
+
+        Returns:
+            The result of `data_changes.compared`. If the trained model has no fingerprint of its
+            data, only the names of the data are compared: "same", or "unknown" if they differ.
         """
         fingerprint = self.trained.description.data_fingerprint_json
         if not fingerprint:
@@ -202,7 +206,8 @@ class OpenedModel:
     def _check_share(self, share: float, before: float) -> None:
         """Check that the model was not trained on the records that `--validation_split` selects.
 
-        A smaller share selects a subset of the records that a larger one selects.
+        The check compares only the shares: a smaller one selects a subset of the records that a
+        larger one of the same data selects.
 
         Args:
             share: Share of the data to evaluate on.
@@ -223,7 +228,8 @@ class OpenedModel:
     def differing_fields_error(self) -> DataError | None:
         """Return an error if the records have other fields than the training data; else None.
 
-        Also None if the fields of the training data are unknown or given by a `data_schema()`.
+        Also None if the trained model does not list the fields of its training data; one with a
+        `data_schema()` does not.
         """
         lacking, added = self._differences()
         return self._not_matching(lacking, added) if lacking or added else None
@@ -241,7 +247,7 @@ class OpenedModel:
     def _differences(self) -> tuple[list[str], list[str]]:
         """Return the fields that only the training data has, and those that only the records have.
 
-        Both are empty if the fields of the training data are unknown.
+        Both are empty if the trained model does not describe the fields of its training data.
         """
         before = self._trained_fields()
         if not before:
@@ -250,7 +256,11 @@ class OpenedModel:
         return sorted(before - now), sorted(now - before)
 
     def _trained_fields(self) -> set[str]:
-        """Return the fields of the training data; empty if unknown or given by a schema."""
+        """Return the fields of the training data; empty if the trained model does not list them.
+
+        One with a `data_schema()` does not, because the schema names the fields that the model
+        reads.
+        """
         fields = self.trained.description.record_fields_json
         return set(Schema.from_json(fields).names) if fields else set()
 
@@ -266,8 +276,8 @@ class OpenedModel:
     def check_names(self) -> None:
         """Raise an error if field names differ and the trained model is a prebuilt table model.
 
-        Such a model reads all fields, sorted by name. If a field had another name, the number of
-        inputs would be right, but their order could be wrong.
+        Such a model reads all fields, sorted by name. With a renamed field, the number of inputs
+        would be right, so nothing else would notice that their order is wrong.
 
         Raises:
             DataError: The records lack a field and have another one instead.
@@ -485,7 +495,7 @@ def own_batches(
         mode: Evaluation or prediction.
 
     Returns:
-        The batches, and the opened pipeline, which has their number.
+        The batches in shards, and the opened pipeline, whose `num_batches` is their number.
 
     Raises:
         ElasticDLError: The user's code or the data cannot be used.
@@ -611,10 +621,10 @@ def _write(
 
 
 def note_replaced(writer: PredictionWriter, reporter: Reporter) -> None:
-    """Notify the user if an earlier prediction, which the user may have edited, will be replaced.
+    """Notify the user before the work begins if this prediction will replace an earlier one.
 
     Args:
-        writer: The writer of the new prediction.
+        writer: The writer of the new prediction, which has looked for an earlier one.
         reporter: Shows the note.
     """
     if writer.replaced:

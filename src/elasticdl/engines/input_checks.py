@@ -42,7 +42,8 @@ def check(
     The function is called again on parts of the minibatch, and the results are compared.
 
     Args:
-        where: Location of the input function, for messages; a function is checked only once.
+        where: Location of the input function, such as `model.py:12`. A function whose location was
+            passed before is not checked again.
         records: The records of a minibatch.
         batch: The batch that the function made from them.
         make: Function (part of the records) -> batch that the input function makes of it.
@@ -84,13 +85,13 @@ def check(
 
 
 def has_varying_lengths(where: str, batch: Batch) -> bool:
-    """Return whether an input function has made batches whose examples differ in shape.
+    """Return whether an input function pads each batch to its longest record.
 
-    That is the case if each batch is padded to its longest record. The shapes of `batch` are
-    compared with those of the function's earlier batches.
+    Then the batches that it makes differ in the shapes of their examples. The caller lets the
+    trainer check whether the padding changes the loss.
 
     Args:
-        where: Location of the input function.
+        where: Location of the input function, by which its earlier batches are found.
         batch: The latest batch that it made.
     """
     if lengths_of(batch) != _lengths.setdefault(where, lengths_of(batch)):

@@ -52,11 +52,12 @@ class Commit:
 
 
 class Committer(Protocol):
-    """Applies batches to the model: the only part of the loop that differs between engines.
+    """Interface to apply batches to the model: the only part of the loop that differs by engine.
 
     Attributes:
         max_group_steps: Maximum number of batches in one commit.
-        patience_steps: Number of commits that a rank may miss before its lease is released.
+        patience_steps: Number of commits that a rank may miss before its lease is released, so that
+            another rank trains on these batches.
     """
 
     max_group_steps: int
@@ -77,7 +78,9 @@ class Committer(Protocol):
     def commit(
         self, batches: Sequence[TrainingBatch], progress: TrainProgress, *, stop: bool
     ) -> Commit | None:
-        """Apply one update per batch together with all workers; without a batch, join their update.
+        """Apply one update per batch, together with all workers.
+
+        A worker without a batch takes part too, because all workers must make the same updates.
 
         Args:
             batches: This process's batches.
@@ -94,7 +97,7 @@ class Committer(Protocol):
     def commit_evaluation(
         self, states: MetricStates, row: LeaseUpdate | None, *, begins: bool
     ) -> Commit | None:
-        """Sum the metric states of all workers, each for its own shard of the validation data.
+        """Sum the metric states that all workers computed, each on its own shard of the validation.
 
         Args:
             states: This process's states.
@@ -123,21 +126,21 @@ class EventSink(Protocol):
         ...
 
     def publish(self) -> None:
-        """Make all events written so far durable."""
+        """Receiver of events: `event_file.EventLog`, or an object that forwards them to one."""
         ...
 
 
 class CheckpointSink(Protocol):
-    """Receives checkpoints: `artifacts.checkpoint_store.CheckpointStore`, or a forwarder to one."""
+    """Receiver of checkpoints: `artifacts.checkpoint_store.CheckpointStore`, or a forwarder."""
 
     def save_in_background(self, checkpoint: Checkpoint, *, best: bool = False) -> None:
         """Start saving a checkpoint; `best` marks it as the best one so far."""
         ...
 
     def wait(self) -> None:
-        """Wait until no checkpoint is being written."""
+        """Wait until all checkpoints passed to `save_in_background` are written."""
         ...
 
     def take_saved(self) -> list[SavedCheckpoint]:
-        """Return the checkpoints written since the last call."""
+        """Return the checkpoints that were written since the last call, for the event log."""
         ...

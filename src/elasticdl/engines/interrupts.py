@@ -26,9 +26,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Interrupts:
     """Context manager that defers Ctrl-C and SIGTERM until `check` is called or the block ends.
 
+    A second signal before that is handled at once.
+
     Attributes:
-        handled_at_safe_point: Whether `check` has handled a signal; a checkpoint may then be
-            written, because weights and ledger contain the same batches.
+        handled_at_safe_point: Whether `check` has handled a signal. The code that ends the run may
+            then write a last checkpoint, because weights and ledger contain the same batches.
     """
 
     def __init__(self) -> None:
@@ -53,9 +55,11 @@ class Interrupts:
             self.check()
 
     def check(self) -> None:
-        """Handle a deferred signal, if there is one; call this at safe points.
+        """Handle a Ctrl-C or SIGTERM that has arrived since the block began or since the last call.
 
-        Calls the handler that was installed before the block, which usually raises an exception.
+        Call this at safe points. The signal is passed to the handler that was installed before the
+        block, which usually raises an exception, such as `KeyboardInterrupt`. Without a handler,
+        the signal ends the process, unless it is ignored. If none has arrived, nothing happens.
         """
         if self._noted is None:
             return
@@ -82,7 +86,7 @@ class Interrupts:
 def handled_immediately(check: Callable[[], None]) -> Iterator[None]:
     """Context manager that handles signals at once during its block, within an `Interrupts` block.
 
-    Ctrl-C or SIGTERM may end this block at any line, so it must leave no partial results behind.
+    Ctrl-C or SIGTERM may end the block at any line, so it must not leave partial results behind.
 
     Args:
         check: `Interrupts.check` of the enclosing `Interrupts`.

@@ -63,7 +63,7 @@ class _Made(NamedTuple):
 
 @dataclass(eq=False)
 class PipelineReader:
-    """Reads a pipeline forward, and restarts it when an earlier batch is requested.
+    """Reader of a user's pipeline: reads on from batch to batch, or restarts for an earlier batch.
 
     Attributes:
         epochs: The opened pipeline, which can be read from the start for any epoch.
@@ -97,9 +97,9 @@ class PipelineReader:
     def digest_before(self, epoch: int, number: int) -> int:
         """Return the CRC of all batches of an epoch before batch `number`.
 
-        The CRC verifies that the pipeline repeats the batches that were trained on. It is 0 if
-        `number` is 0 or the pipeline is indexed. To compute it, the pipeline is read up to that
-        batch unless this has been done already.
+        A caller compares it with the CRC in the ledger, to verify that the pipeline yields the
+        batches again that were trained on. To compute it, the pipeline is read up to that batch,
+        unless this has been done already. It is 0 if `number` is 0 or the pipeline is indexed.
         """
         if self.epochs.indexed or number == 0:
             return 0
@@ -237,7 +237,7 @@ class IterableData:
         return plan.minibatches_per_shard
 
     def minibatch_size(self, plan: ShardPlan) -> int:
-        """Return the number of examples in the first batch, because the pipeline sets the size."""
+        """Return the number of examples in the first batch; the pipeline determines the size."""
         return self.example(plan).num_examples
 
     def shard_batches(
@@ -329,7 +329,7 @@ def open_once(
         mode: Evaluation or prediction.
 
     Returns:
-        The batches, and the opened pipeline, which has their number.
+        The batches in shards, and the opened pipeline, whose `num_batches` is their number.
 
     Raises:
         DataError: The pipeline has no batch.

@@ -1,7 +1,7 @@
 """Job messages: copies the messages that a job shows to the user into its event log.
 
-    reporter.note(...)              --> the user
-    logging.getLogger("elasticdl")  --> the user      both --> Noted events
+    reporter.note(...)              --> the user, and a `Noted` event
+    logging.getLogger("elasticdl")  --> the user, and a `Noted` event
 
 Messages are recorded from the beginning of an attempt at the job to its end. Those that arrive
 before the attempt's `JobStarted` event are written after that event. Those that arrive after its
@@ -40,8 +40,8 @@ _NO_MORE = "Further messages of this attempt are not recorded."
 class MessageLog(logging.Filter):
     """An event log that also records messages, as `Noted` events; safe for several threads.
 
-    It is a logging filter, because a handler would keep Python from printing warnings in a program
-    that has not configured its logging.
+    It is attached to ElasticDL's logger as a filter. As a handler it would keep Python from
+    printing the warnings in a program that has not configured its logging.
 
     Attributes:
         path: The file of the log.
@@ -84,7 +84,7 @@ class MessageLog(logging.Filter):
         self._log.publish()
 
     def take(self, text: str, level: str = "info") -> None:
-        """Record a message; it is written at once, or after the attempt's start event.
+        """Record a message: write it at once, or after the attempt's start event, if still to come.
 
         Only the first 1,000 messages of an attempt are recorded. If writing fails, the next `write`
         raises the error.
@@ -126,7 +126,7 @@ class MessageLog(logging.Filter):
 def without_recording(reporter: Reporter) -> Reporter:
     """Return a reporter that shows notes without recording them in the event log.
 
-    Used for notes on things that the log has events for, such as an evaluation.
+    It is used for notes on what has an event of its own in the log, such as an evaluation.
     """
     return reporter.reporter if isinstance(reporter, RecordingReporter) else reporter
 

@@ -2,8 +2,10 @@
 
 Keras and some PyTorch models have no weights before they are called, so the model is called on an
 example: the first records of data that the caller names, or zeros of the shapes in `data_schema()`.
-If the input function rejects empty strings, each string field (such as a label) is left out in
-turn. A model that reads batches with its own code (a DataLoader) is called on the first one.
+In these zeros, strings are empty. An input function may reject an empty label but accept a record
+without a label, so if it raises, each string field is left out in turn.
+
+A model that reads batches with its own code (a DataLoader) is called on the first batch.
 
 Callers: `api.py`.
 """
@@ -43,7 +45,7 @@ _NUM_EXAMPLES = 2
 
 
 def load(trained_model: str, data: Any) -> Any:
-    """Return a Keras or PyTorch model with its trained weights; see `api.load`."""
+    """Progress bar in the output of a notebook's cell; see `engine.Reporter`."""
     name = None if data is None else file_names(data)
     if data is None or name is not None:
         return _loaded(trained_model, name)
@@ -88,7 +90,8 @@ def _built_on(opened: OpenedModel, decoded: ModelDefinition | None = None) -> An
 
     Args:
         opened: The trained model, and records.
-        decoded: The definition that decodes these records. None: the model's own definition.
+        decoded: A definition to read these records with, if they need another schema than the
+            training data. None: the model's own definition.
     """
     definition = opened.definition
     with replace(opened, definition=decoded or definition).feed(
@@ -154,7 +157,7 @@ def _predict_with_own_loader(*args: Any, **kwargs: Any) -> Any:
 
 @ends_at_caller
 def _predict_without_loader(*args: Any, **kwargs: Any) -> Any:
-    """Raise an error with advice: the `predict` of a PyTorch model without a prediction loader.
+    """Raise an error with advice: the `predict` of a PyTorch model without `predict_dataloader`.
 
     The model's own code makes its inputs, so `predict` cannot make them from a table.
     """

@@ -198,7 +198,12 @@ def _shapes(batch: Batch) -> list[tuple[int, ...]]:
 def _joined(made: list[Any]) -> Any:
     """Concatenate the outputs of several batches, array by array.
 
-    An output that is one number per batch, not per row, becomes None.
+    Args:
+        made: The outputs of each batch: an array, or a nested structure of arrays.
+
+    Returns:
+        The same structure, with the rows of all batches in each array. An output that is one number
+        per batch, so that it has no rows, becomes None.
     """
     if isinstance(made[0], dict):
         return {name: _joined([each[name] for each in made]) for name in made[0]}

@@ -75,8 +75,8 @@ class Loop:
         options: Training options.
         trainer: The model and its optimizer.
         committer: Applies batches to the model, together with the other workers.
-        open_feed: Function of (ledger, ranks that train) that returns this rank's next batches, in
-            order: those that the ledger does not contain yet.
+        open_feed: Function (ledger, ranks that train) -> this rank's next batches, in order: those
+            that the ledger does not contain yet. They are prepared in a thread.
         rank: This process's rank.
         num_records: Records in an epoch, for progress reports.
         events: Event log of the job.
@@ -351,7 +351,11 @@ class Loop:
         self._wait_for_checkpoints()
 
     def close_feed(self, timeout_s: float | None = None) -> None:
-        """Stop the thread that prepares batches; see `Prefetch.close`."""
+        """Stop the thread that prepares batches.
+
+        Args:
+            timeout_s: Seconds to wait for the thread; None: wait without limit.
+        """
         if self._feed is not None:
             self._feed.close(timeout_s)
         self._feed = None
@@ -423,15 +427,18 @@ class Loop:
         Called after a batch and after an epoch, where Keras' `fit` checks for it.
 
         Args:
-            within_epoch: Whether an epoch has begun and not ended. If none has, a request also
-                keeps the next epoch's `on_epoch_begin` from being called.
+            within_epoch: False between two epochs. A request then also prevents the call of
+                `on_epoch_begin` for the next epoch, because that will not be trained.
         """
         self._stop_requested = self.trainer.hooks.stop_requested
         # epoch_begin is not called for an epoch that will not be trained.
         self._awaits_end = self._stop_requested and not within_epoch
 
     def _is_cut_short(self) -> bool:
-        """Whether a callback ended training within an epoch, after at least one of its steps."""
+        """Return whether a callback ended training within an epoch, after one or more of its steps.
+
+        Such an epoch ends as a complete one does: with its callbacks and its metrics.
+        """
         return (
             self.progress.stopped
             and self.progress.epoch_begun
@@ -632,10 +639,12 @@ class Loop:
     def _match_evaluation(self) -> None:
         """Call the callbacks' `on_test_begin` or `on_test_end` after taking over a peer's state.
 
-        `on_test_begin` is called if only the peer was in an evaluation, `on_test_end` if only this
-        process was. The call comes before the callbacks' own state is loaded, because it may change
-        that state. If the callbacks swap weights in the call, this is undone here, because the
-        trainer's state already contains the right weights.
+        The callbacks then know whether an evaluation is running: it may be in the peer's state, but
+        not in the one that this process had, or the reverse.
+
+        The call comes before the callbacks' own state is loaded, because it may change that state.
+        If the callbacks swap weights in the call, this is undone here, because the trainer's state
+        already contains the right weights.
         """
         is_evaluating = self.progress.evaluation is not None
         if is_evaluating == self._test_begun:
@@ -841,9 +850,10 @@ class Loop:
 
 
 def split_arrays(state: State) -> tuple[State, State]:
-    """Return a checkpoint's tensors as two dicts: those of the callbacks, and the remaining ones.
+    """Return a checkpoint's tensors as two dicts: those of the callbacks, and those of the trainer.
 
-    Neither contains the additional weights that `measured_state` reads.
+    The latter may include those of an `Accumulator`. Left out are the values of weights at the last
+    validation, which `measured_state` returns.
     """
     arrays = {path: array for path, array in state.items() if path.startswith(CALLBACKS)}
     return arrays, {
@@ -852,10 +862,10 @@ def split_arrays(state: State) -> tuple[State, State]:
 
 
 def measured_state(state: State, paths: Collection[str]) -> State:
-    """Return tensors of a checkpoint, as they were when the last validation measured the model.
+    """Return tensors of a checkpoint with the values that the last validation measured.
 
-    If callbacks have changed weights since that validation, the checkpoint also has the values
-    from before the change, which are returned.
+    These are the weights to publish if that validation was the best. Callbacks may have changed the
+    weights since then; the checkpoint contains both values of each changed weight.
 
     Args:
         state: The checkpoint's tensors.
@@ -884,9 +894,9 @@ def _where(group: Sequence[TrainingBatch]) -> str:
 
 
 def _follows(before: TrainingBatch, after: TrainingBatch) -> bool:
-    """Whether `after` directly follows `before` in its shard, with equal shapes and dtypes.
+    """Return whether `after` directly follows `before` in its shard, with equal shapes and dtypes.
 
-    Only such batches can be part of one commit.
+    Only such batches can be computed together, in one commit.
     """
     if (after.epoch, after.shard, after.number) != (before.epoch, before.shard, before.number + 1):
         return False

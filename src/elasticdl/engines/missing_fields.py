@@ -32,10 +32,10 @@ def without_labels(
 ) -> tuple[Schema, list[Any]]:
     """Remove fields that the records lack, such as labels in prediction, from a schema.
 
-    Only calling the user's input function shows which fields are labels. So it is tried on one
-    record, in which the missing fields are filled with different values: its features must be the
-    same for all of them. A function that raises for such values, as `classes.index(label)` does,
-    must accept a record without the fields.
+    A missing field is fine if the features do not depend on it, as they do not on a label. To see
+    that, the user's input function is called on one record several times, with different values in
+    place of the missing fields: the features must not differ. If the function raises for such
+    values, as `classes.index(label)` does, it must accept a record without the fields.
 
     Returns:
         The reduced schema, and the missing fields that must be filled with a placeholder in each
@@ -169,7 +169,7 @@ def _is_missing(source: RecordSource, field: Field) -> bool:
 
 
 def _present(source: RecordSource, field: Field) -> Sequence[str] | None:
-    """Return None if the records have `field`, otherwise the names of the fields they have."""
+    """Return None if the records have `field`, otherwise the names of all their fields."""
     try:
         source.read_records(0, 1, Schema((field,)))
     except MissingFieldError as error:
@@ -181,9 +181,12 @@ def _present(source: RecordSource, field: Field) -> Sequence[str] | None:
 
 
 def filled(field: Field, value: int | None) -> np.ndarray[Any, Any]:
-    """Return a placeholder for a missing field: `value`, converted to the field's type.
+    """Return an array to fill in for a missing field, with the field's shape and type.
 
-    If `value` is None, it is the field's null value, or 0 if the field is not nullable.
+    Args:
+        field: The field. An axis of unknown size gets the size 1.
+        value: The number to fill it with; a string field gets its digits. None: the field's null
+            value, or 0 if the field is not nullable.
     """
     if value is None and field.nullable:
         return field.missing(1)[0, ...]

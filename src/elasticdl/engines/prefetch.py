@@ -1,4 +1,4 @@
-"""Prefetch: prepares batches in a thread while the training loop computes."""
+"""Prefetch: prepares the next batches in a thread while a caller computes on the current one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Prefetch(Generic[T]):
-    """Runs an iterator in a thread, ahead of the consumer.
+    """An iterator that runs in a thread, ahead of its consumer.
 
     An error that the iterator raises is raised by `peek` once all items before it have been taken.
     `close()` (or the end of a `with` block) ends the thread.

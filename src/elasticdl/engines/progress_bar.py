@@ -30,7 +30,7 @@ _MAX_SHOWN_VALUES = 10
 
 
 class Silent:
-    """Reports nothing; see `engine.Reporter`."""
+    """Reporter that shows nothing; see `engine.Reporter`."""
 
     def started(self, title: str, total: int, unit: str, done: int = 0) -> None:
         """Do nothing."""
@@ -46,13 +46,13 @@ class Silent:
 
 
 class NamingKeywords:
-    """Shows notes to a caller of the Python API; see `engine.Reporter`.
+    """Reporter for a caller of the Python API; see `engine.Reporter`.
 
-    Command-line options in notes are replaced by the function's keywords: `--seed=1` by `seed=1`.
+    In notes it replaces command-line options by keywords of the function: `--seed=1` by `seed=1`.
 
     Args:
-        reporter: Shows the notes to the user.
-        names: The keywords of the called function.
+        reporter: The wrapped reporter.
+        names: The keywords of the function that the user called.
     """
 
     def __init__(self, reporter: Reporter, names: Collection[str]) -> None:
@@ -76,7 +76,7 @@ class NamingKeywords:
 
 
 class Lines:
-    """Writes a line from time to time, for log files and pipes; see `engine.Reporter`."""
+    """Reporter that writes a line from time to time, for log files and pipes."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -114,7 +114,7 @@ class Lines:
 
 
 class Bar:
-    """Draws a progress bar with the time left and as many facts as fit; see `engine.Reporter`."""
+    """Progress bar on a terminal, with the time left and as many facts as fit."""
 
     def __init__(self) -> None:
         from rich.console import Console  # noqa: PLC0415 - not needed for --help

@@ -156,9 +156,9 @@ def note_new_code(
         checkpoint: The checkpoint that training resumes from.
         files: The hashes of the current code, from `copy_code`.
         reporter: Shows notes to the user.
-        best_metric: The metric by which the weights to publish are chosen. Its best value so far
-            was computed by the old code, which the note says. None if the last weights are
-            published.
+        best_metric: The metric by which the weights to publish are chosen. If it has a value, the
+            note says that this was computed before the change, so that later values may not be
+            comparable. None if the last weights are published.
     """
     if changed := _changed(checkpoint, files):
         reporter.note(
@@ -170,7 +170,19 @@ def note_new_code(
 
 
 def _best_so_far(checkpoint: Checkpoint, metric: str | None) -> str:
-    """Return a sentence about the best value of a metric, which old code computed; "" if none."""
+    """Return a note's sentence that says that the old code computed the best value so far.
+
+    Old code is that from before a change of the model's files. The new code may compute the metric
+    in another way, so that later values cannot be compared with the best one.
+
+    Args:
+        checkpoint: The checkpoint that training resumes from, with the value.
+        metric: The metric by which the weights to publish are chosen; None if the last are
+            published.
+
+    Returns:
+        The sentence, after a space; empty if there is no such metric, or no value yet.
+    """
     if metric is None or (progress := checkpoint.metadata["progress"])["best"] is None:
         return ""
     return (

@@ -42,7 +42,10 @@ def reseed(seed: int) -> None:
 
 
 def forget_kernels() -> None:
-    """Discard TensorFlow's compiled kernels, so that a reused seed gives equal random numbers."""
+    """Discard TensorFlow's compiled kernels, which keep their positions in their random sequences.
+
+    After that, the same seed gives the same random numbers again.
+    """
     if "tensorflow" in sys.modules:
         from elasticdl.data import tensorflow  # noqa: PLC0415 - already imported if needed
 
@@ -57,8 +60,8 @@ def seeded(seed: int, *, recurs: bool = False) -> Iterator[None]:
 
     Args:
         seed: The seed.
-        recurs: Whether several blocks use this seed, such as one block in each evaluation. All of
-            them then draw the same numbers.
+        recurs: Whether several blocks use this seed and must draw the same numbers, such as one
+            block in each evaluation.
     """
     with _one_at_a_time:
         if seed in _drawn:
@@ -110,9 +113,13 @@ class Stream:
                 self._state = _state()
 
     def drawn(self, begin: Callable[[], Iterator[T]]) -> Iterator[T]:
-        """Yield the items of `begin()`; the code that creates them draws from this sequence.
+        """Yield the items of `begin()`, whose code draws its random numbers from this sequence.
 
-        The global generators are locked only while an item is created, not while it is used.
+        The global generators are locked only while an item is created, not while the caller uses
+        it.
+
+        Args:
+            begin: Function that returns an iterator, such as a user's data pipeline.
         """
         with self():
             items = begin()
@@ -143,11 +150,11 @@ def _keras(seed: int) -> Any:
 
 @contextlib.contextmanager
 def _drawing_from(torchs: Any, kerases: Any) -> Iterator[None]:
-    """Context manager that makes PyTorch and Keras draw from other generators in this thread.
+    """Context manager that makes PyTorch and Keras draw from the given generators in this thread.
 
     Args:
-        torchs: A PyTorch generator; None if PyTorch is not imported.
-        kerases: A `keras_random.Substitutes`; None if Keras is not imported.
+        torchs: The PyTorch generator; None if PyTorch is not imported.
+        kerases: The generators that replace those of Keras' layers; None if Keras is not imported.
     """
     with contextlib.ExitStack() as stack:
         if torchs is not None:

@@ -131,7 +131,8 @@ class RecordData:
         source: The records to train on.
         indexes: Indexes of other data, such as validation data, that another process has made; see
             `open_records`.
-        held_out: The records of the same data to evaluate on; None if there are none.
+        held_out: The records of the same files that are not trained on but evaluated on
+            (`--validation_split`); None if there are none.
     """
 
     definition: ModelDefinition
@@ -156,7 +157,7 @@ class RecordData:
 
     @functools.cached_property
     def reader(self) -> UnitReader:
-        """Reader of the training records, made for requests in shuffled order."""
+        """Reader of the training records; it caches units for requests in shuffled order."""
         how = self.definition.input
         if isinstance(how, RecordInput):
             return UnitReader(self.source, how.schema)
@@ -351,7 +352,11 @@ def _record_batches(
 
 
 def _minibatches_at_once(minibatch_bytes: int) -> int:
-    """Return how many minibatches of this size to decode together, within a limit of memory."""
+    """Return how many minibatches to decode together, within a limit of memory.
+
+    Args:
+        minibatch_bytes: Size of a decoded minibatch.
+    """
     return max(1, min(MINIBATCHES_AT_ONCE, _MAX_DECODED_BYTES // max(minibatch_bytes, 1)))
 
 
@@ -437,10 +442,10 @@ def batches_in_order(
 
 
 def _over_records(definition: ModelDefinition) -> DatasetInput:
-    """Return the model's input if it is a pipeline from records to batches; otherwise raise.
+    """Return the model's input, which must be a `tf.data` pipeline over records.
 
     Raises:
-        DataError: The model's input does not read records.
+        DataError: The model reads its data with its own code, so it cannot be used on records.
     """
     if not isinstance(definition.input, DatasetInput):
         raise DataError(
@@ -493,17 +498,17 @@ def _pipeline_batches(
 
 
 def _fewest(num_records: int, raises: Callable[[slice], bool]) -> slice:
-    """Narrow down, by bisection, which records make a function raise an error.
+    """Find by bisection a small range of records on which a user's pipeline raises an error.
 
     The error's traceback does not show them, because a pipeline reads ahead.
 
     Args:
-        num_records: Number of records; the function raises for all of them.
-        raises: Function (slice) -> whether the function raises for these records.
+        num_records: Number of records; the pipeline raises for all of them together.
+        raises: Function (slice of the records) -> whether the pipeline raises for these.
 
     Returns:
-        The smallest slice found for which it raises. The search ends after `_MAX_SEARCH_S`, or if
-        neither half of a slice raises alone.
+        The smallest slice found. The search ends after `_MAX_SEARCH_S`, or if neither half of a
+        slice raises on its own.
     """
     first, stop = 0, num_records
     until_s = time.monotonic() + _MAX_SEARCH_S

@@ -133,7 +133,7 @@ class Run:
 
     @property
     def counts_steps(self) -> bool:
-        """Whether to show progress in steps: `max_steps` ends training before `num_epochs` does."""
+        """Return the number of records trained on up to a checkpoint, over all epochs."""
         context, options = self.context, self.context.job.training
         if not options.max_steps:
             return False
@@ -290,7 +290,7 @@ def train(
 
 
 def _best_of(run: Run, trained: TrainResult) -> TrainResult:
-    """Load the best checkpoint into the trainer; return a result with that checkpoint's metrics.
+    """Load the best checkpoint into the trainer, to publish it; return a result with its metrics.
 
     A note shows the user its epoch and step. If there is no best checkpoint, or it is damaged, the
     user is notified and `trained` is returned unchanged. A damaged checkpoint is no longer marked
@@ -341,9 +341,9 @@ def _published(job: Job, last: Checkpoint, store: CheckpointStore) -> Checkpoint
 
 
 def _epochs(progress: TrainProgress) -> float:
-    """Return the number of trained epochs, to compare with `num_epochs`.
+    """Return the number of trained epochs, to see whether a job has trained more than `num_epochs`.
 
-    An unfinished epoch counts as half.
+    An unfinished epoch counts as half, whatever was trained of it.
     """
     return progress.ledger.epoch + 0.5 * bool(progress.epoch_examples)
 
@@ -351,7 +351,7 @@ def _epochs(progress: TrainProgress) -> float:
 def _is_done(
     job: Job, checkpoint: Checkpoint, store: CheckpointStore, folder: OutputFolder
 ) -> bool:
-    """Whether the job is complete at a checkpoint, and the output has the model to be published.
+    """Return whether the job is complete at a checkpoint, and its trained model is published.
 
     Args:
         job: The job.

@@ -95,7 +95,10 @@ def _blocks(units: Units, record_bytes: int) -> Ints:
 
 
 def _run_lengths(sizes: Ints) -> tuple[tuple[int, int], ...]:
-    """Compress a list of sizes to pairs (size, number of consecutive repetitions)."""
+    """Compress a list of sizes to pairs (size, number of consecutive repetitions).
+
+    For example, 3, 3 and 2 become (3, 2) and (2, 1).
+    """
     starts = np.flatnonzero(np.append(True, sizes[1:] != sizes[:-1]))
     counts = np.diff(np.append(starts, len(sizes)))
     return tuple(zip(sizes[starts].tolist(), counts.tolist(), strict=True))

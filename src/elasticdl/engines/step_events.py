@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class StepEvents:
-    """Reports the steps of a job to the user and, several at a time, to the event log.
+    """Reporter of a job's steps: to the user and, several at a time, to the event log.
 
     Args:
         events: Event log, or another sink, that receives the events.
@@ -66,8 +66,8 @@ class StepEvents:
 
         Args:
             commit: The commit.
-            before: The ledger before the commit; the lease of each rank in it gives the shard and
-                the numbers of the batches that the rank has committed.
+            before: The ledger before the commit. The commit has only a number of batches per rank;
+                the rank's lease in this ledger tells which batches they are.
             after: The training progress after the commit.
             step: Number of updates so far.
         """

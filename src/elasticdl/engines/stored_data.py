@@ -96,8 +96,8 @@ def _check_validation(job: Job, data: Mapping[str, Any]) -> None:
     """Check, before data is stored, that the validation metrics would be meaningful.
 
     Raises:
-        UsageError: An example that the data repeats would be both in training and in the held-out
-            records, or a class number means another class in the validation data than in training.
+        UsageError: The data has examples more than once, so that the same ones would be trained on
+            and held out. Or a class has another number in the validation data than in training.
     """
     from elasticdl.data.memory_elements import (  # noqa: PLC0415 - as in `stored`
         joined_with_itself,
@@ -232,8 +232,8 @@ def _add_facts(job: Job, facts: Mapping[str, InMemoryFacts]) -> set[str]:
     An error message uses them if the job is later resumed with other data.
 
     Returns:
-        The URIs of the data files for which an entry was added. The caller removes these entries if
-        the job is refused.
+        The URIs of the data files for which an entry was added, so that the caller can remove these
+        entries if the job is refused; empty for another job than training.
     """
     return add_facts(OutputFolder(str(job.output)), facts) if job.command == "train" else set()
 

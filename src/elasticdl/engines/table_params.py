@@ -46,7 +46,7 @@ def completed(
     Args:
         job: The user's job.
         definition: The definition of its model.
-        source: The training data; only tables can complete params.
+        source: The training data, from whose columns the params are derived.
         checkpoint: The checkpoint to resume from, whose params are used.
         opened: The `context` and the zoo that were passed to `zoo.define` to make `definition`. The
             model is defined again with them and the new params.

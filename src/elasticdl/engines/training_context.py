@@ -140,7 +140,8 @@ class TrainingContext:
     def _validated_on(self) -> list[str]:
         """Return a message if `val_dataloader()` receives the location of the training data.
 
-        The result is an empty list if it does not.
+        The model would be validated on training examples if it reads these there. The result is an
+        empty list if the function receives the location of separate validation data.
         """
         job, definition = self.job, self.definition
         if self.validation is None or job.validation_data or "validation" not in definition.places:
@@ -303,14 +304,14 @@ class TrainingContext:
         return trainer
 
     def _check_monitored(self, trainer: Trainer) -> None:
-        """Check that all validation metrics monitored by schedules or callbacks will be measured.
+        """Check before training that all metrics that schedules or callbacks monitor are measured.
 
-        This check runs before the first epoch. A training metric that is monitored and will not be
-        measured is an error only if validation measures a metric of that name: then the user has
-        forgotten the prefix `val_`.
+        Without this check, an error or a warning would come only after the first epoch. A training
+        metric that is not measured is an error only if validation measures a metric of that name:
+        then the user has forgotten the prefix `val_`.
 
         Raises:
-            DefinitionError: A monitored metric is not measured.
+            DefinitionError: A monitored metric will not be measured.
         """
         monitored = trainer.hooks.monitored
         if self.validation is None:
@@ -348,14 +349,15 @@ class TrainingContext:
                 )
 
     def _may_train_with(self, metric: str) -> bool:
-        """Return whether a metric might be available in training.
+        """Return whether a metric may be measured in training; a `training_step` can log any.
 
-        It is if training measures it. It might be if a `training_step` can log it.
+        Args:
+            metric: Name of the metric, without the prefix `val_`.
         """
         return self.definition.loss_within == "training_step" or self._trains_with(metric)
 
     def _check_best_metric(self, trainer: Trainer) -> None:
-        """Check before the first epoch that the best metric will be available after it.
+        """Check, before training, that the metric of `--best_metric` will be measured.
 
         Raises:
             UsageError: The metric is not measured, is not a single number, or neither it nor its
@@ -386,7 +388,7 @@ class TrainingContext:
             )
 
     def _trains_with(self, metric: str) -> bool:
-        """Return whether a metric is also measured in training.
+        """Return whether a metric that validation measures is also measured in training.
 
         Returns True if that is not known before the first step.
 
@@ -477,7 +479,7 @@ class TrainingContext:
         return self.minibatch_size if own else self.job.training.minibatch_size
 
     def initial_progress(self) -> TrainProgress:
-        """Return the training progress of a new job."""
+        """Return the training progress at the start of a new job, with an empty ledger."""
         return TrainProgress(Ledger(self.plan.num_shards, self.data.batches_per_shard(self.plan)))
 
 

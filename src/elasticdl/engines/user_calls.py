@@ -60,7 +60,10 @@ def calling(where: object, records: Callable[[], str]) -> Iterator[None]:
 
 
 def overdue(limit: Callable[[float], float], option: str) -> UserCodeError | None:
-    """Return the error for a call that takes too long; must be called every second or two.
+    """Return an error if a call of a user function takes too long.
+
+    Call this every second or two. Longer pauses, as of a stopped process, do not count as time that
+    the function has been running.
 
     Args:
         limit: Function (duration of the slowest call so far) -> how long a call may take, both in

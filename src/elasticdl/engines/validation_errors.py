@@ -26,11 +26,13 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def in_validation(batch: Batch) -> Iterator[None]:
-    """Context manager that extends errors of user code which its block raises in validation.
+    """Context manager that adds to an error of user code that it happened in validation.
+
+    Args:
+        batch: The batch that the block evaluates; the error also names its records.
 
     Raises:
-        UserCodeError: The error that the block raised, with an additional line: it happened in
-            validation, on these records.
+        UserCodeError: The error that the block raised, extended.
     """
     try:
         yield
@@ -41,12 +43,12 @@ def in_validation(batch: Batch) -> Iterator[None]:
 
 
 def evaluate_first(trainer: Trainer, batch: Batch, example: Callable[[], Batch]) -> MetricStates:
-    """Evaluate the first batch of the validation data, before training.
+    """Return the metric states of the first validation batch, evaluated before training as a check.
 
     Args:
         trainer: The trainer.
         batch: The batch.
-        example: Function () -> a batch of the training data, for the error.
+        example: Function () -> a batch of the training data, to compare the features in an error.
 
     Raises:
         DataError: The model cannot take the features, which differ in shape or type from those of

@@ -37,8 +37,8 @@ Which module decides that a worker is dead or hung, by what the worker does:
 its process has died                     controller.py `_handle`
 it does not answer the driver, or is     scaling_policy.py `_to_end`: hung, so it is killed
 on one batch for too long
-it is silent while others commit         controller.py `keeps_up`: it no longer counts as up to
-                                         date with the event log
+it is silent while others commit         controller.py `keeps_up`: it counts as a worker that is
+                                         still joining, until it answers
 it does not respond in a sum, or while   peer_watch.py: its peers give up the step or the transfer
 it sends a state
 it sends no heartbeats                   torchft's Lighthouse (allreduce.py): a quorum without it

@@ -94,8 +94,8 @@ class Quorum:
 
     Attributes:
         slowest_s: The longest time in seconds that a batch or an all-reduce has taken on this
-            worker. Its owner initializes it with the longest time of a batch. An all-reduce may
-            take ten times as long before it fails.
+            worker. An all-reduce may take ten times as long before it fails. The code that creates
+            the object sets the longest time of a batch.
 
     Raises:
         TimeoutError: There is no Lighthouse at that address.
@@ -125,7 +125,12 @@ class Quorum:
         self._connect()
 
     def _connect(self, num_commits: int = 0) -> None:
-        """Connect to the Lighthouse: create the process group and the torchft Manager."""
+        """Connect to the Lighthouse: create the process group and the torchft Manager.
+
+        Args:
+            num_commits: Number of commits in this worker's state; not 0 if it switches to another
+                Lighthouse during a round.
+        """
         timeouts = self._timeouts
         answer_timeout = timedelta(
             seconds=max(_ANSWER_S, CONNECT_SILENCES * timeouts.heartbeat_timeout_s)
@@ -167,7 +172,7 @@ class Quorum:
 
     @property
     def num_commits(self) -> int:
-        """Number of commits in this worker's state since the workers of this round were started.
+        """Number of commits that have led to this worker's state since the start of the round.
 
         After `give_up_state` it is 0 until a peer's state is received.
         """
@@ -213,10 +218,11 @@ class Quorum:
         self._found_s = time.monotonic()
 
     def _wait_for_search(self) -> bool:
-        """Wait until the quorum is formed, forming it fails, or there is a new Lighthouse.
+        """Wait until the quorum is formed, or until that fails or a new Lighthouse is known.
 
         Returns:
-            Whether the quorum is formed.
+            Whether the quorum is formed. If not, the caller tries again, with the new Lighthouse if
+            any.
         """
         with self._moved:
             self._search.add_done_callback(lambda _: self._wake())
@@ -290,7 +296,8 @@ class Quorum:
         """End the step on this worker: report to torchft whether it is committed here.
 
         Args:
-            commit: Whether this worker agrees to commit the step.
+            commit: Whether the step is to be committed, by the decision that all workers have drawn
+                from their summed votes (`commit_decision.py`).
 
         Returns:
             Whether the step is committed on this worker.
@@ -323,7 +330,12 @@ def _close(manager: Manager, thread: ThreadPoolExecutor) -> None:
 
 
 def _is_answering(manager: str, timeout_s: float) -> bool:
-    """Return whether a worker's torchft server answers within the timeout."""
+    """Return whether a worker's torchft server answers within the timeout.
+
+    Args:
+        manager: Address of the server.
+        timeout_s: Seconds to wait for the answer.
+    """
     timeout = timedelta(seconds=timeout_s)
     try:
         # Any request would serve; the server answers this one from memory.
@@ -359,7 +371,7 @@ torchft.manager.ManagerServer = _server_at_one_address
 
 
 class _Transport(CheckpointTransport[Any]):  # type: ignore[misc]  # torchft has no types
-    """Transport that torchft uses to send a state to a joining worker, over `StateServer`.
+    """Transport of states to joining workers, which torchft calls; it uses a `StateServer`.
 
     Attributes:
         manager: Address of this worker's torchft server.

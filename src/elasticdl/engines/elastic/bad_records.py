@@ -33,9 +33,9 @@ _NEVER_MORE = 0.5
 
 
 class BadRecords:
-    """Tracks the batches whose records a run skips because workers died on them.
+    """The batches whose records a run skips because workers died on them.
 
-    If there are too many, the job ends. The module docstring describes how batches are skipped.
+    If they become too many, the job ends. The module docstring describes how batches are skipped.
 
     Args:
         run: The run.
@@ -43,8 +43,9 @@ class BadRecords:
 
     Attributes:
         batches: All batches that workers must no longer train on.
-        at_start: Batches whose records are skipped from the start of this round: those that its
-            initial state already skips, and those of `batches` not yet committed in that state.
+        at_start: Batches whose records are skipped from the start of this round: those that the
+            ledger of its checkpoint already skips, and those of `batches` that the checkpoint's
+            model was not trained on.
 
     Raises:
         UsageError: `skip` is set, but the batches are not built from numbered records.
@@ -64,7 +65,7 @@ class BadRecords:
         self.at_start: tuple[BatchId, ...] = ()
 
     def begin(self, checkpoint: Checkpoint | None) -> None:
-        """Set `at_start` for a new round.
+        """Set `at_start` for a new round of workers, which starts from a checkpoint.
 
         Args:
             checkpoint: The checkpoint from which the round resumes. None: it starts at step 0.

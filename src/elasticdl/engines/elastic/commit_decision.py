@@ -222,7 +222,7 @@ def chain(lineage: int, verdict: Decision) -> int:
 
     Args:
         lineage: The lineage before the step.
-        verdict: The decision on the step, which commits it.
+        verdict: The decision on the step; it must be one that commits.
     """
     rows, left_out = ([tuple(row) for row in some] for some in (verdict.rows, verdict.left_out))
     return _hash(repr((lineage, verdict.ranks, rows, verdict.lost, left_out)))

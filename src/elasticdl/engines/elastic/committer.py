@@ -61,10 +61,10 @@ class DriftError(TrainingError):
 
 
 class Layout:
-    """Layout of metric states in a flat buffer that is summed over workers.
+    """Layout of metric states in a flat buffer, in which all workers sum them.
 
     Args:
-        states: Example states; only their names and shapes matter.
+        states: The states of an example batch; only their names and shapes matter.
 
     Attributes:
         size: Number of float32 values that all states together take in the buffer.
@@ -84,7 +84,8 @@ class Layout:
         The parts of the buffer for metrics that are not in `states` are left unchanged.
 
         Raises:
-            DefinitionError: A metric is not in the layout.
+            DefinitionError: A metric is not in the layout: it was not reported on the example
+                batch.
         """
         unknown = sorted(states.keys() - self._shapes.keys())
         if unknown:
@@ -211,10 +212,14 @@ class ElasticCommitter:
         quorum.slowest_s = self.slowest_s
 
     def state_for_a_peer(self, save: Callable[[], bytes]) -> bytes:
-        """Return the result of `save`, this worker's encoded state, which is sent to a peer.
+        """Return the result of `save`, called when no gradients are being computed.
 
-        `save` is called while no gradients are being computed. Computing them temporarily changes
-        the model's statistics, and a state with changed statistics must not be sent.
+        Computing gradients temporarily changes the model's statistics (non-trainable variables,
+        such as the moving mean of BatchNorm), and a state with changed statistics must not be sent
+        to a peer.
+
+        Args:
+            save: Function () -> this worker's state, encoded.
         """
         with self._model_in_use:
             return save()
@@ -269,7 +274,10 @@ class ElasticCommitter:
     def commit(
         self, batches: Sequence[TrainingBatch], progress: TrainProgress, *, stop: bool
     ) -> Commit | None:
-        """Train on `batches[0]` together with all workers; see `interfaces.Committer`.
+        """Train on one batch together with all workers; see `interfaces.Committer`.
+
+        `batches` contains at most one, because `max_group_steps` is 1. Without one, or if it does
+        not fit into the update, this worker adds zeros to the sums.
 
         Returns:
             The commit; None if the step was not committed, or if this worker took over a peer's
@@ -352,9 +360,10 @@ class ElasticCommitter:
         return self._computed[1:]
 
     def _may_contribute(self, progress: TrainProgress) -> bool:
-        """Whether this worker's batch fits into the next update, after those of all lower ranks.
+        """Return whether this worker's batch fits into the next update, after those of lower ranks.
 
-        An update takes a fixed number of batches (`--global_batch_size`).
+        An update takes a fixed number of batches (`--global_batch_size`). Without that option, any
+        batch fits.
         """
         if self._accumulator is None:
             return True
@@ -453,7 +462,7 @@ class ElasticCommitter:
         )
 
     def _last_compared(self) -> str:
-        """Return advice for `DriftError`: which checkpoints may contain diverged weights."""
+        """Return advice for `DriftError`, with the last step at which the weights were equal."""
         if self._equal_at_step is None:
             return "Mend the cause, and train again with another --output."
         return (
@@ -473,7 +482,11 @@ class ElasticCommitter:
 
 
 def _is_due(num_commits: int) -> bool:
-    """Return whether to compare weights between workers: after 1, 2, 4, ..., then at intervals."""
+    """Return whether to compare the weights of the workers after this commit.
+
+    They are compared after 1, 2, 4, 8, ... commits, then after each `_FINGERPRINT_INTERVAL`
+    commits.
+    """
     if num_commits < _FINGERPRINT_INTERVAL:
         return num_commits & (num_commits - 1) == 0
     return num_commits % _FINGERPRINT_INTERVAL == 0

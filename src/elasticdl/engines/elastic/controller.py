@@ -169,15 +169,15 @@ class _Process:
         state: What the process is doing.
         rank: Its rank; None until it is assigned one.
         identity: The machine and process that it reported when it was ready; None before.
-        work: Pending call that prepares or trains; None if there is none.
-        request: Pending call that requests a report; None if there is none.
+        work: Pending call of `Worker.prepare` or `Worker.run`; None if there is none.
+        request: Pending call of `Worker.report`; None if there is none.
         requested_events: Whether the last request also fetches events.
         requested_s: When a report was last requested.
         is_placed: Whether Ray has found room for it on a machine.
         started_s: When it was started.
         answered_s: When it last answered a call; its silence is measured from then.
         report: Its last report; None before the first.
-        report_of_s: When that report was requested.
+        report_of_s: When `report` was requested.
     """
 
     incarnation: int
@@ -330,10 +330,11 @@ class _Controller:
                 raise
 
     def _writes_files(self, finished: Sequence[_Process]) -> bool:
-        """Return whether the lowest rank's callbacks may still be writing files.
+        """Return whether the callbacks of the lowest rank's worker may still be writing files.
 
-        The job must not end before they have finished. A worker that waits for a quorum with the
-        others has missed the end of training, so it writes nothing.
+        While this is True, the job must not end. It is False for a worker that is silent for too
+        long, and for one that waits for a quorum: it has missed the end of training, so it writes
+        nothing.
 
         Args:
             finished: The workers that have finished; at least one.
@@ -395,10 +396,10 @@ class _Controller:
         )
 
     def _check_cluster(self) -> None:
-        """Check Ray, the Lighthouse, machines about to be reclaimed, and other jobs' needs.
+        """Check Ray, the Lighthouse, the machines of a cluster, and the needs of other jobs on it.
 
-        Tells workers the address of a new Lighthouse, and gives up idle processes that other jobs
-        need.
+        Workers are told the address of a new Lighthouse. Idle processes are ended if another job
+        needs their room, or if their machine is about to be reclaimed.
 
         Raises:
             RayLostError: Ray is gone; the newest state that could be fetched is saved.
@@ -716,7 +717,8 @@ class _Controller:
         """Fetch and save the final state and the last events, both from the same finished worker.
 
         Returns:
-            The result; None if all finished workers are lost, which starts a new round.
+            The result; None if no finished worker could send its state. A new round was then
+            started.
         """
         for process in finished:
             final = self._save_final(process)
@@ -734,7 +736,7 @@ class _Controller:
         """Fetch and save the final state of a worker, and the last events from the same worker.
 
         Returns:
-            The state; None if the worker is lost, or its history is not the one in the event log.
+            The state; None if the worker is lost, or if its commits are not those in the event log.
         """
         try:
             report = ray.get(

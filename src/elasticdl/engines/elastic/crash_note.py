@@ -64,8 +64,9 @@ class CrashNote:
             memory, where no other process can read it.
 
     Attributes:
-        suspects: (epoch, shard) of each shard in which workers have died. In these shards only one
-            thread may work at a time, so that the note names the batch that causes a death.
+        suspects: (epoch, shard) of each shard with a batch at which more than one worker has died.
+            In these shards only one thread may work at a time, so that the note names the batch
+            that causes a death.
     """
 
     def __init__(self, path: Path | None = None) -> None:

@@ -46,10 +46,11 @@ class WorkerReport:
     """A worker's progress report to the controller.
 
     Attributes:
-        point: The worker's last commit.
-        confirmed: The last commit that is final; `point`, if it is later, may still be undone.
-        continues: Whether the worker's history contains the commit whose ID the controller sent
-            with its request.
+        point: The worker's latest commit.
+        confirmed: The last commit that is final. If `point` is a later one, it may still be undone,
+            by taking over a peer's state.
+        continues: Whether the worker's history contains the last commit in the event log, whose ID
+            the controller sends with its request. Otherwise its events do not fit the log.
         events: Events after that commit and up to `confirmed`, each with its commit.
         ranks: Ranks that took part in the worker's last commit.
         step: Number of updates in its model.
@@ -74,7 +75,7 @@ class WorkerReport:
 
 
 class EventBuffer:
-    """Buffers a worker's events until the controller has fetched them; an `EventSink`.
+    """Buffer of a worker's events until the controller has fetched them; an `EventSink`.
 
     Args:
         start: The `CommitId` of the state in which the run begins.
@@ -117,7 +118,7 @@ class EventBuffer:
             return self._points[max(0, self._num_confirmed() - 1)]
 
     def is_undone(self, point: CommitId) -> bool:
-        """Return whether a commit used to be in this worker's history but no longer is.
+        """Return whether a commit of this worker was undone: it is no longer in the history.
 
         This happens when the worker takes over a peer's history.
         """
@@ -173,7 +174,7 @@ class EventBuffer:
 
 @dataclass
 class SnapshotBuffer:
-    """Keeps a worker's checkpoints until the controller fetches them; a `CheckpointSink`.
+    """Buffer of a worker's checkpoints until the controller fetches them; a `CheckpointSink`.
 
     A new checkpoint replaces the older ones, with two exceptions. The best one, by the job's
     `best_metric`, is kept until it is fetched or a better one is saved. The last confirmed one is
@@ -203,9 +204,9 @@ class SnapshotBuffer:
     def take_saved(self) -> list[SavedCheckpoint]:
         """Return an entry for each checkpoint kept since the last call, for the loop to log.
 
-        The loop writes an event for each, so that no step event contains steps from both before
-        and after a checkpoint. Sizes and times are 0 here; the controller logs the real ones when
-        it writes the files.
+        The loop writes an event for each. These events mark where a step event has to end, so that
+        none contains steps from both before and after a checkpoint. Sizes and times are 0 here; the
+        controller logs the real ones when it writes the files.
         """
         with self._lock:
             taken, self._taken = self._taken, []
@@ -214,9 +215,9 @@ class SnapshotBuffer:
     def next_to_fetch(self, confirmed: CommitId) -> StateSnapshot | None:
         """Return the next checkpoint for the controller to fetch; None if none is confirmed.
 
-        This is the oldest confirmed one that was saved as the best model so far, otherwise the
-        newest confirmed one. It stays in the buffer. A checkpoint is confirmed if this worker's
-        history contains its commit, and that commit is not after `confirmed`.
+        Among the confirmed ones, it is the oldest that was saved as the best model so far; if there
+        is none of these, the newest. It stays in the buffer. A checkpoint is confirmed if this
+        worker's history contains its commit, and that commit is not after `confirmed`.
 
         Args:
             confirmed: The last commit that is known to be final.

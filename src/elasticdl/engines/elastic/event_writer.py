@@ -41,7 +41,7 @@ _INTERVAL_S = 1.0
 
 
 class EventWriter:
-    """Writes the events and checkpoints of a run; see the module docstring.
+    """Writer of the events and checkpoints of a run; see the module docstring.
 
     Args:
         run: The run, with its log and its checkpoints.
@@ -50,7 +50,7 @@ class EventWriter:
         known: The last commit whose events this object has received; None before the first report
             of a round.
         step: The highest step that a worker has reported.
-        details: Further values for the progress bar, by name.
+        details: Values to show beside the progress bar in addition to epoch and loss, by name.
         left_out: Batches whose records all workers have agreed to skip.
     """
 
@@ -107,7 +107,11 @@ class EventWriter:
             self._collect(event)
 
     def write_steps(self, *, now: bool = False) -> None:
-        """Show the progress and write the collected steps, at most once a second unless `now`."""
+        """Show the progress and write the collected steps as one event.
+
+        Args:
+            now: Whether to do so even if the last event was written less than a second ago.
+        """
         is_due = now or time.monotonic() - self._since_s >= _INTERVAL_S
         if not self._steps or not is_due:
             return

@@ -122,8 +122,8 @@ def fork(server: Connection, function: Callable[..., None], *arguments: Any) -> 
     """Have the server fork a process that calls a function.
 
     Args:
-        server: A connection to the server. From now on it receives messages of the new process;
-            nothing more can be sent on it.
+        server: A connection to the server. From now on it leads to the new process, and serves only
+            to receive its messages: anything sent on it kills the process.
         function: Called with the new process's end of the connection, then `arguments`. The process
             ends when it returns.
         arguments: Arguments of the function.
@@ -222,7 +222,7 @@ class _Server(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
 
 
 class _Handler(socketserver.BaseRequestHandler):
-    """Handles one connection to the fork server, in the process that is forked for it."""
+    """Handler of one connection to the fork server, in the process that is forked for it."""
 
     server: _Server
 
@@ -245,8 +245,11 @@ class _Handler(socketserver.BaseRequestHandler):
 def _die_with(link: Connection) -> None:
     """Have the kernel kill this process as soon as the peer closes the connection.
 
-    Uses `F_SETSIG` of `fcntl(2)`. Data sent by the peer would kill this process as well; data sent
-    by this process does not.
+    Uses `F_SETSIG` of `fcntl(2)`. The signal is also sent when data arrives, so the peer must send
+    nothing.
+
+    Args:
+        link: The connection. This process may send data on it.
     """
     fcntl.fcntl(link, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(link, _F_SETSIG, signal.SIGKILL)

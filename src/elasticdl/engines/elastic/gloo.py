@@ -106,7 +106,7 @@ class WatchedGloo(ProcessGroupGloo):  # type: ignore[misc]  # torchft has no typ
 
 
 def _open_sockets() -> dict[int, int]:
-    """Return the sockets of this process: inode -> file descriptor."""
+    """Return the open sockets of this process, as inode -> file descriptor."""
     found = {}
     for path in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):

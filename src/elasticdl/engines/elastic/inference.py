@@ -227,7 +227,7 @@ class _Task:
 
 
 class _WorkerPool:
-    """Runs the workers: gives each one range of records at a time until all ranges are done."""
+    """Workers that each process one range of records at a time, until all ranges are done."""
 
     def __init__(
         self,
@@ -295,7 +295,8 @@ class _WorkerPool:
         """Compute the metrics from the metric states of all ranges, in a worker.
 
         Args:
-            states: Metric states of every range, in the order of the records.
+            states: Metric states of every range, in the order of the records; empty for a range
+                from which the input pipeline makes no example.
 
         Raises:
             ElasticDLError: No range has an example, or the worker failed.
@@ -333,11 +334,14 @@ class _WorkerPool:
         self._tasks[answers] = _Task(range_, worker_id)
 
     def _handle(self, answers: Any) -> Finished | None:
-        """Process one message of a task; return the task's result if that was the last message.
+        """Process one message of a task; return the task's result if the task has ended.
 
-        Otherwise, or if the worker has died, the result is None. The result is not returned before
-        the task has ended, because until then Ray would give the next range to another process,
-        which would have to load the model.
+        The result is None if the task still runs, or if its worker has died. The task's end is
+        awaited because until then Ray would give the next range to another process, which would
+        have to load the model.
+
+        Args:
+            answers: Ray's generator of the task's messages.
 
         Raises:
             ElasticDLError: The error of the worker.

@@ -151,11 +151,11 @@ class RangeQueue:
     def lost(self, range_: Range, why: str, *, begun: bool) -> None:
         """Record that the worker of a range has died; return the range to the queue.
 
-        After too many deaths in a row, `why_give_up` returns a reason.
+        After too many deaths in a row, `why_give_up` returns a reason to end the job.
 
         Args:
             range_: The range.
-            why: Description of the death.
+            why: Description of the death, such as "ran out of memory", for that reason.
             begun: Whether the worker had loaded the model and begun with the range.
         """
         del self._in_hand[range_.index]

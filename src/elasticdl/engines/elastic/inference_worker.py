@@ -108,7 +108,7 @@ def model_files(trained: TrainedModel) -> dict[str, bytes]:
 
 
 class InferenceWorker:
-    """Applies a trained model to ranges of records; see the module docstring.
+    """A worker that applies a trained model to ranges of records; see the module docstring.
 
     Args:
         instructions: Settings of the run.
@@ -151,8 +151,8 @@ class InferenceWorker:
 
         Args:
             states: Metric states summed over all ranges.
-            range_: A range with at least one example. If this worker has not built the model yet,
-                the range's first batch is used to build it.
+            range_: A range with at least one example. Its first batch is used to build the model,
+                if this worker has not built it yet.
 
         Returns:
             Metric name -> value; a `WorkerFailure` if that is not possible.

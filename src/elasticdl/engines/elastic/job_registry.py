@@ -53,9 +53,9 @@ _RegistryActor: Any = ray.remote(num_cpus=0, max_restarts=0)(JobRegistry)
 
 
 class Preemption:
-    """Asks the registry whether a job of higher priority waits for workers.
+    """Client of the registry, which tells whether a job of higher priority waits for workers.
 
-    This job can then release some of its own.
+    This job can then end some of its own workers to make room.
 
     Args:
         job: Unique name of this job.

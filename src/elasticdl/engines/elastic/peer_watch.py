@@ -40,9 +40,9 @@ class PeerWatch:
     """A thread that watches the peers this worker is waiting for.
 
     Args:
-        silence_s: Seconds that a wait lasts before the thread sends requests to the peers, and
-            seconds within which a peer must answer one. A peer that misses two requests in a row is
-            considered frozen.
+        silence_s: After a wait of this many seconds the thread begins to send requests to the
+            peers. A peer must answer a request within the same time; one that misses two in a row
+            is considered frozen.
         is_answering: Function (address, seconds) -> whether the peer answers a request within that
             time.
     """

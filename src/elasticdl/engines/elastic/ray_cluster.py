@@ -78,7 +78,7 @@ class RayLostError(Exception):
 
 @dataclass(frozen=True)
 class ConnectedRay:
-    """Describes the Ray instance that this process is connected to.
+    """The Ray instance that this process is connected to.
 
     Attributes:
         host: Address under which Ray's processes reach this machine.
@@ -143,7 +143,7 @@ def local_ray(num_cpus: int) -> Iterator[ConnectedRay]:
 
 
 class _Room:
-    """Detects a full disk for temporary files, which Ray would only log.
+    """Detector of a full disk for temporary files; Ray itself would only log that the disk is full.
 
     Args:
         folders: Folders in which this run writes temporary files.
@@ -174,7 +174,12 @@ class _Room:
 
 
 def _start(num_cpus: int, folder: Path) -> None:
-    """Start Ray on this machine; try again if its processes time out on a busy machine."""
+    """Start Ray on this machine; try again if its processes time out on a busy machine.
+
+    Args:
+        num_cpus: Number of cores that Ray assumes this machine to have.
+        folder: Folder for Ray's temporary files.
+    """
     started_s = time.monotonic()
     for attempt in range(1, _MAX_STARTS + 1):
         try:
@@ -252,10 +257,10 @@ def joined_cluster(address: str) -> Iterator[ConnectedRay]:
 
 
 class _ControlStore:
-    """Checks whether a cluster's control store (GCS) is reachable.
+    """A cluster's control store (GCS), to check whether it is reachable.
 
-    A minute after the store is gone, Ray's native library ends this process without giving it a
-    chance to report the reason.
+    The checks serve to end the run with an error in time: a minute after the store is gone, Ray's
+    native library ends this process without a message.
     """
 
     def __init__(self, address: str) -> None:
@@ -297,13 +302,12 @@ def _connect(address: str, **options: Any) -> None:
 
 @contextlib.contextmanager
 def _users_authentication(address: str) -> Iterator[None]:
-    """Context manager that sets Ray's authentication mode to one that a cluster accepts.
+    """Context manager that makes Ray send a token during its block, if the cluster requires one.
 
-    The mode is to send a token, or none.
-
-    As with the `ray` command, an available token is used if the cluster requires one. If it does
-    not, a stray token file must be ignored: with a token, the driver would refuse calls of the
-    cluster's processes, which have none.
+    A mode that the user has set in RAY_AUTH_MODE is kept. Otherwise an available token is used only
+    if the cluster requires one; at an address other than HOST:PORT, where this cannot be asked, it
+    is always used. If the cluster requires none, a stray token file must be ignored: in
+    token mode, the driver would refuse calls of the cluster's processes, which have no token.
 
     Raises:
         UsageError: The cluster requires a token and does not accept the available one, if any.
@@ -334,7 +338,7 @@ def _users_authentication(address: str) -> Iterator[None]:
 
 
 def _accepts(address: str) -> bool:
-    """Whether the cluster's control store accepts this process with its current settings."""
+    """Return whether the cluster's control store accepts this process with its current settings."""
     try:
         GcsClient(address=address)
     except ray.exceptions.AuthenticationError:

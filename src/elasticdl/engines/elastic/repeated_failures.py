@@ -38,7 +38,8 @@ class RepeatedFailure:
     Attributes:
         batch: The batch that they were computing, preparing or evaluating.
         num_deaths: Number of workers that died at this batch.
-        others: Other batches that the last of these workers was working on.
+        others: Other batches that the last of these workers was working on when it died; one of
+            them may be the cause instead.
     """
 
     batch: BatchInWork
@@ -48,7 +49,7 @@ class RepeatedFailure:
 
 @dataclass
 class FailureCounter:
-    """Counts the deaths of workers per batch, and how often all workers were lost without progress.
+    """Counts of workers' deaths at each batch, and of losses of all workers without progress.
 
     Attributes:
         furthest_step: The last step that any worker reached.
@@ -61,7 +62,7 @@ class FailureCounter:
 
     @property
     def suspects(self) -> Collection[tuple[int, int]]:
-        """(epoch, shard) of the training batches at which more than one worker died."""
+        """(epoch, shard) of each shard with a training batch at which more than one worker died."""
         return frozenset(
             (epoch, shard)
             for (is_validation, epoch, shard, _), (count, _) in self._deaths_at.items()
@@ -123,7 +124,7 @@ def _key(batch: BatchInWork) -> _Key:
 
 @dataclass
 class MemoryFailures:
-    """Counts the workers that ran out of memory since the newest checkpoint.
+    """Count of the workers that ran out of memory since the newest checkpoint.
 
     Attributes:
         limit: Number of such workers at which the job ends, because further replacements would not

@@ -40,12 +40,13 @@ class WorkerStatus:
         incarnation: Number of the process in the job, from 1; higher is younger.
         state: State of the process.
         rank: The rank it trains under; None while it does not train.
-        silent_s: Seconds without an answer to a report request; 0 until its first answer, because
-            it may still be waiting to be placed.
+        silent_s: Seconds without an answer to a report request. 0 before its first answer, because
+            Ray may not have placed it on a machine yet.
         stuck_s: Seconds that it has spent on its current batch.
         machine_leaves: Whether its machine is about to be preempted or drained.
         waits_for_room: Whether it is not placed yet because there is no room.
-        joins: Whether it has a rank but has not committed a step with the other workers yet.
+        joins: Whether it has a rank, but has not committed a step with the other workers yet, or
+            has not answered recently.
     """
 
     incarnation: int

@@ -140,7 +140,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class Fetch:
-    """Fetches the state of a step from a peer.
+    """Transfer of the state of a step from a peer to this worker.
 
     Args:
         address: Address of the peer's `StateServer`.

@@ -106,8 +106,9 @@ class InitialState:
         checkpoint: Checkpoint to resume from; None for a new run.
         left_out: Batches whose records the round skips from its start.
         bad: Batches that killed workers and are to be skipped once all workers have agreed on that.
-        suspects: (epoch, shard) of each shard in which workers have died. A worker prepares and
-            computes the batches of these shards one at a time, to find the one that kills it.
+        suspects: (epoch, shard) of each shard with a batch at which more than one worker has died.
+            In these shards a worker either prepares or computes one batch at a time, so that it is
+            known which batch kills it.
     """
 
     rank: int
@@ -177,9 +178,11 @@ class WorkerFailure:
 def job_error(error: BaseException) -> ElasticDLError:
     """Convert an exception of a worker's process into the error that ends the job.
 
+    This is the exception itself if it is an `ElasticDLError`, and an error that says so if user
+    code tried to end the process, as by `sys.exit()`.
+
     Raises:
-        BaseException: The exception itself, if it is neither an `ElasticDLError` nor caused by user
-            code that ended the process.
+        BaseException: The exception itself, if it is neither of these.
     """
     if isinstance(error, ElasticDLError):
         return error
@@ -190,7 +193,7 @@ def job_error(error: BaseException) -> ElasticDLError:
 
 
 class Worker:
-    """Trains as one of the workers of a run; see the module docstring. The controller calls it.
+    """One of the workers that train in a run; see the module docstring. The controller calls it.
 
     Args:
         assignment: Settings of the run.
@@ -303,15 +306,17 @@ class Worker:
             self._snapshots.requested = True
 
     def take_snapshot(self, confirmed: CommitId) -> StateSnapshot | None:
-        """Return a checkpoint that was not fetched yet, and remove it and all older ones.
+        """Return the next checkpoint for the controller to save; remove it and all older ones.
+
+        It is the oldest one that was the best model so far, by the job's `best_metric`. If there is
+        none of these, it is the newest one.
 
         Args:
-            confirmed: The last commit that is known to be final. Only checkpoints up to this commit
-                are considered.
+            confirmed: The last commit that is known to be final. Checkpoints of later commits are
+                left for a later call.
 
         Returns:
-            The oldest checkpoint that was saved as the best model so far; if there is none, the
-            newest checkpoint; None if there is no checkpoint at all.
+            The checkpoint; None if none is left up to `confirmed`.
         """
         return None if self._snapshots is None else self._snapshots.take(confirmed)
 
@@ -328,11 +333,15 @@ class Worker:
         self._ranks_lost.append(rank)
 
     def leave_out(self, bad: Sequence[BatchId], suspects: Collection[tuple[int, int]]) -> None:
-        """Add to the bad batches, and replace the list of suspect shards, while the worker runs.
+        """Record which batches have killed workers, so that this worker stops training on them.
+
+        It may be called in another thread while the worker trains.
 
         Args:
-            bad: Batches that killed workers, to be skipped once all workers have agreed on that.
-            suspects: (epoch, shard) of each shard in which workers have died.
+            bad: Batches to be skipped once all workers have agreed on that. They are added to those
+                of earlier calls.
+            suspects: (epoch, shard) of all shards in which to work on one batch at a time; see
+                `InitialState`. They replace those of an earlier call.
         """
         # Takes effect before the next batch is prepared, in the thread that prepares batches.
         self._bad += [batch for batch in bad if batch not in self._bad]
@@ -486,7 +495,15 @@ class Worker:
             yield fed
 
     def _holds_back(self, batch: BatchId, left_out: Collection[BatchId]) -> bool:
-        """Whether a batch must not be prepared yet, because it or its shard has killed workers."""
+        """Return whether a batch must not be prepared yet, because it or its shard killed workers.
+
+        It must not if the workers have yet to agree to skip it, or if it belongs to a suspect shard
+        of the next epoch: the record that kills is found in this epoch first.
+
+        Args:
+            batch: The batch.
+            left_out: Batches that all workers have agreed to skip.
+        """
         if batch in self._bad and batch not in left_out:
             # Wait until all workers have agreed to skip it.
             return True

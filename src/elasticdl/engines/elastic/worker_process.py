@@ -52,7 +52,7 @@ class Died:
 
 
 class WorkerProcess:
-    """Starts a worker in a separate process and calls its methods; see the module docstring.
+    """A worker in a separate process, and calls of its methods; see the module docstring.
 
     Args:
         assignment: Settings of the run.
@@ -110,6 +110,11 @@ class WorkerProcess:
     def call(self, method: str, *args: Any, **named: Any) -> Any:
         """Call a method of the worker in its process.
 
+        Args:
+            method: Name of the method.
+            args: Its arguments.
+            named: Its named arguments.
+
         Returns:
             The method's result, or a `WorkerFailure` if it raised an error. `Died` if the process
             turns out to be dead. None, without a call, if there is no process: `prepare` has not
@@ -133,7 +138,7 @@ class WorkerProcess:
 
 
 class _Reachable:
-    """Receives calls from the process that started a worker, and calls the worker's methods.
+    """Receiver of calls from the process that started a worker; it calls the worker's methods.
 
     It lives in the worker's process. Each call runs in a separate thread.
 

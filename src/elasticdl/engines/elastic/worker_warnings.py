@@ -19,10 +19,10 @@ _MAX_KEPT = 100
 
 
 class WarningLog(logging.Filter):
-    """Collects the first 100 distinct warnings that ElasticDL logs in this process; drops the rest.
+    """Collector of the first 100 distinct warnings that ElasticDL logs here; drops the rest.
 
-    It is a filter, because a handler would keep Python from printing warnings in a program that has
-    not configured its logging.
+    It is attached to the logger as a filter. As a handler it would keep Python from printing
+    warnings in a program that has not configured its logging.
     """
 
     def __init__(self) -> None:
