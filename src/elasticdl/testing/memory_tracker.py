@@ -33,7 +33,8 @@ class MemoryTracker:
     """Tracker that records everything in memory; see `tracking.tracker.Tracker`.
 
     Args:
-        runs: Job id -> its run; pass the same mapping for each attempt.
+        runs: Job id -> its run, filled by the tracker. Pass the same dict to the trackers of all
+            attempts, so that they continue the same runs.
 
     Example:
         >>> tracker = MemoryTracker()

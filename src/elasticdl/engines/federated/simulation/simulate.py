@@ -225,7 +225,7 @@ class SimulatedParties:
     ) -> Iterator[Reply | Refusal]:
         """Send requests to some of the parties, and yield their answers.
 
-        `timeout_s` has no effect: simulated parties always answer.
+        `timeout_s` has no effect: an answer that is lost (`change`) is not waited for.
         """
         del timeout_s
         for request, given in self._crew.answers(requests, check):
