@@ -19,7 +19,7 @@ class MemoryRun:
         points: (kind, number) -> recorded point; `number` is the epoch if the kind is `Kind.EPOCH`,
             otherwise the step.
         tags: Value of each tag, by tag name.
-        files: The artifacts: path and folder of each.
+        files: For each artifact, its path and the folder of the run where it belongs.
     """
 
     status: str = "RUNNING"

@@ -1,8 +1,8 @@
 """Tracks a job as one MLflow run, on any MLflow server or database.
 
 The run's id is stored in the job's output (`tracking.json`), so the next attempt continues the same
-run. Every call passes the run's id, because MLflow's active run belongs to the user's code;
-its autologging is not affected. MLflow parameters are immutable: the first value stays, and a
+run. Every call passes the run's id. MLflow's active run is never set: it belongs to the
+user's code and its autologging. MLflow parameters are immutable: the first value stays, and a
 different value in a later attempt becomes a tag, such as `attempt.2.num_epochs`.
 
 Metrics are logged by step. The metric `epoch` counts the finished epochs and is logged together

@@ -132,7 +132,11 @@ class Tracker(Protocol):
         ...
 
     def artifact(self, path: Path, folder: str = "") -> None:
-        """Store a copy of a file, or of the contents of a folder, in a folder of the run.
+        """Store a copy of a file, or of a folder's contents, in the run.
+
+        Args:
+            path: The file or folder to copy.
+            folder: Folder within the run's artifacts; empty for the top folder.
 
         Raises:
             TrackingError: The files cannot be stored now; the call may be repeated.

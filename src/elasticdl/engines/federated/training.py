@@ -1,10 +1,10 @@
-"""Federated training job, from claiming its output folder to publishing its TrainedModel.
+"""Federated training job, from locking its output folder to publishing its TrainedModel.
 
-    claim the output -> copy the code -> define the model -> PARTIES -> the rounds -> publish
+    lock the output -> copy the code -> define the model -> PARTIES -> the rounds -> publish
 
-This is the federated counterpart of `engines/run.py`. A serving aggregator repeats the last two
-steps at each command `train` (`aggregator_commands.py`). The callers pass functions that connect to
-the parties (`PARTIES`) and that receive commands.
+This is the federated counterpart of `engines/run.py`. An aggregator with `--serve` repeats the
+last two steps at each command `train` (`aggregator_commands.py`). The callers pass functions that
+connect to the parties (`PARTIES`) and that receive commands.
 
 Callers: `simulate.py` and `flower/`.
 """

@@ -63,8 +63,8 @@ class NameTable:
         """Return ElasticDL's equivalent of a name in an IBM FL config.
 
         Args:
-            name: A class, a module or a word.
-            path: The dotted path given with the name; None without one.
+            name: Value of `name` in the config: a class, a module or a word.
+            path: Value of `path` beside it, a dotted path; None without one.
 
         Raises:
             UnsupportedNameError: The name is unknown or not supported, or the path belongs to

@@ -54,7 +54,7 @@ class FederationFiles:
         aggregator: The aggregator's config.
         parties: The parties' configs.
         summary: Number of records per party and label; None if the parties already have data.
-        data_dirs: The parties' folders, if they already have data.
+        data_dirs: Data folders of parties that already had data; otherwise empty.
     """
 
     aggregator: Path

@@ -42,12 +42,12 @@ class Address:
 
 @dataclass(frozen=True)
 class DataHandler:
-    """A user's class that reads a party's data in `get_data()`.
+    """A user's class whose method `get_data()` returns a party's data.
 
     Attributes:
         name: Name of the class.
         file: The file that defines it, inside the config's folder.
-        info: Argument of its constructor.
+        info: The section `data.info`, which is the argument of its constructor.
     """
 
     name: str
@@ -201,7 +201,7 @@ class AggregatorConfig:
         fusion: The fusion that combines the weights.
         rounds: Number of rounds, and how many replies each needs and waits for.
         local: How parties train between two rounds.
-        listen: The address that it listens on; None if it is not set, as for a simulation.
+        listen: The address that it listens on; None if not set, because a simulation needs none.
         tls: Its certificates; None if connections are not encrypted.
         model: The model. None: take it from the parties.
         data: Its own data, to evaluate on.

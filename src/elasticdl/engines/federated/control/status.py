@@ -1,6 +1,6 @@
 """Dataclasses for the status of an aggregator or a party, and for the results of user commands.
 
-If no process runs, the status is read from the saved files.
+If no process runs or answers, the status is read from the saved files.
 
 Callers: `aggregator_commands.py` and `party_commands.py` create them, `elasticdl.federated` shows
 them.

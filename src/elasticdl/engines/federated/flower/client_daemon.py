@@ -54,7 +54,8 @@ class ClientDaemon:
             in the same thread, while no message is being answered.
 
     Attributes:
-        is_answering: Whether the thread of `run` is in `answer` or `between`, which may take long.
+        is_answering: Whether the thread of `run` is in `answer` or `between`. These may take long,
+            so a signal handler interrupts them.
     """
 
     def __init__(

@@ -139,8 +139,7 @@ def unix_socket_command(name: str) -> list[str]:
     """Return the first arguments of a command line that runs a Flower command on a unix socket.
 
     Arguments of the Flower command follow them. Other users cannot connect to the socket. The
-    variable `SOCKET` in the command's environment names the
-    socket; see `unix_socket.py`.
+    variable `SOCKET` in the command's environment contains its path; see `unix_socket.py`.
 
     Raises:
         MissingExtraError: Flower is not installed.
@@ -214,7 +213,10 @@ def free_port() -> int:
 
 
 def _python_path() -> str:
-    """Return this process's `PYTHONPATH` as absolute paths, with the folder of this package."""
+    """Return a `PYTHONPATH` with which a child process can import this package.
+
+    It has this process's own paths, made absolute, because the child may run in another folder.
+    """
     given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     paths = [str(Path(part).resolve()) for part in given]
     return os.pathsep.join(dict.fromkeys([*paths, str(_PACKAGES)]))

@@ -49,8 +49,8 @@ class SimulatedMember:
         data: Location of the party's records.
         validation_data: Records to evaluate on; None means none.
         shares_metrics: Whether its metrics are sent to the aggregator.
-        open_source: Function (`data` or `validation_data`) -> opened source of these records. None:
-            open them like those of any other job.
+        open_source: Function (value of `data` or `validation_data`) -> these records. None: open
+            them as in any other job.
         recorder: Settings of the party's own metrics file. None: write no such file.
         model: The party's model if it differs from the aggregator's; None if it is the same.
     """

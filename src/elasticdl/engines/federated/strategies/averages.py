@@ -33,9 +33,9 @@ from elasticdl.errors import AggregationError
 def iter_avg(global_weights: Weights, updates: Sequence[PartyUpdate], state: FusionState) -> Fused:
     """Average the parties' weights, each counted once.
 
-    Zinkevich et al., 2010
-    (https://papers.nips.cc/paper/4006-parallelized-stochastic-gradient-descent), average in this
-    way once, after training. Here it is done in every round.
+    This is the mean of parallelized SGD (Zinkevich et al., 2010,
+    https://papers.nips.cc/paper/4006-parallelized-stochastic-gradient-descent). The paper takes it
+    once, after training; here, every round ends with it.
 
     Args:
         global_weights: The weights that the parties started from.

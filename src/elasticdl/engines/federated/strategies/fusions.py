@@ -50,8 +50,8 @@ class FusionParam:
     Attributes:
         default: Default value.
         kind: Type of its values: "whole" numbers, "real" numbers, or "choice" of strings.
-        low: Lower bound.
-        high: Upper bound, exclusive.
+        low: Lower bound of a number.
+        high: Upper bound of a number, exclusive.
         above_low: Whether the lower bound is exclusive.
         choices: The allowed strings of the kind "choice".
         about: Its meaning, in a few words.

@@ -7,7 +7,7 @@ many parties it needs to tolerate them. A party can lie about `num_examples`, so
 A median is a good model only if the honest parties' updates are similar. If their data differ much,
 set `byzantine_threshold` of `coordinate_median`, `trimmed_mean` or `geometric_median`: each update
 is then mixed with its nearest ones first (`nearest_neighbor_mixing`). Fed+ is here because its
-centre may be one of the medians.
+"centre" may be one of the medians.
 
 Callers: `fusions.py`, where each fusion is registered under its name.
 """
@@ -100,8 +100,8 @@ def coordinate_median(
         updates: One per party, in any order.
         state: Returned unchanged: this fusion has no state.
         byzantine_threshold: 0 uses the updates as they are. With a number f above 0, each update is
-            first replaced by the mean of its nearest ones (`nearest_neighbor_mixing`), so that the
-            result is good even if the honest parties' data differ much and f parties lie.
+            first replaced by the mean of its nearest ones (`nearest_neighbor_mixing`), so that f
+            lying parties do little harm even if the honest parties' data differ much.
 
     Returns:
         Arrays with the shapes and dtypes of the updates; `chosen` has all parties.
@@ -141,8 +141,8 @@ def trimmed_mean(
         state: Returned unchanged: this fusion has no state.
         beta: Fraction of the parties left out at each end; below 0.5. 0 is `iter_avg`.
         byzantine_threshold: 0 uses the updates as they are. With a number f above 0, each update is
-            first replaced by the mean of its nearest ones (`nearest_neighbor_mixing`), so that the
-            result is good even if the honest parties' data differ much and f parties lie.
+            first replaced by the mean of its nearest ones (`nearest_neighbor_mixing`), so that f
+            lying parties do little harm even if the honest parties' data differ much.
 
     Returns:
         Arrays with the shapes and dtypes of the updates; `chosen` has all parties.
@@ -202,8 +202,8 @@ def geometric_median(
         state: Returned unchanged: this fusion has no state.
         smoothing: Lower bound of the distances by which the algorithm divides; the paper's nu.
         byzantine_threshold: 0 uses the updates as they are. With a number f above 0, each update is
-            first replaced by the mean of its nearest ones (`nearest_neighbor_mixing`), so that the
-            result is good even if the honest parties' data differ much and f parties lie.
+            first replaced by the mean of its nearest ones (`nearest_neighbor_mixing`), so that f
+            lying parties do little harm even if the honest parties' data differ much.
 
     Returns:
         Arrays with the shapes and dtypes of the updates; `chosen` has all parties.

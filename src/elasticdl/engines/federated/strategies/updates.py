@@ -3,7 +3,7 @@
 The rules of all fusions are here:
 
 * parties are sorted by name before summing, so that the result is bit-identical in any order;
-* sums are computed in float64, and rounded once, to the dtype of the first update;
+* sums are computed in float64, and rounded once, to the dtype of the updates;
 * arrays of integers and booleans (counters, seeds) are not averaged, but taken from the party with
   the most examples: a mean of counters is meaningless;
 * values that are not finite are refused, with the name of the party.
