@@ -3,8 +3,8 @@
 Code that was written for the separate package `abstractions` imports them from here, unchanged;
 the classes themselves are defined in `elasticdl`.
 
-from abstractions import DataLoaderBase, PreprocessorBase, ModelBuilderBase, EvaluatorBase
-from abstractions.utils import ConfigStruct
+    from abstractions import DataLoaderBase, PreprocessorBase, ModelBuilderBase, EvaluatorBase
+    from abstractions.utils import ConfigStruct
 """
 
 from typing import TYPE_CHECKING, Any
@@ -38,8 +38,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import `Orchestrator` or a trainer class only when it is first used.
 
-    These classes run sessions. Files that only define components do not need them, and load faster
-    without them.
+    These classes run sessions, and importing them takes time. Files that only define components do
+    not need them.
     """
     if name == "Orchestrator":
         from elasticdl.sessions.orchestrator import Orchestrator  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Keeps an import path of existing projects; `DataLoaderBase` is in `elasticdl.components`."""
+"""Old import path, kept for existing projects; `DataLoaderBase` is in `elasticdl.components`."""
 
 from elasticdl.components import DataLoaderBase
 

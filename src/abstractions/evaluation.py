@@ -1,4 +1,4 @@
-"""Keeps an import path of existing projects; `EvaluatorBase` is in `elasticdl.components`."""
+"""Old import path, kept for existing projects; `EvaluatorBase` is in `elasticdl.components`."""
 
 from elasticdl.components import EvaluatorBase
 

@@ -1,4 +1,4 @@
-"""Keeps an import path of existing projects; see `elasticdl.sessions.orchestrator`."""
+"""Old import path, kept for existing projects; see `elasticdl.sessions.orchestrator`."""
 
 from elasticdl.sessions.orchestrator import Orchestrator
 

@@ -1,4 +1,4 @@
-"""Keeps an import path of existing projects; `PreprocessorBase` is in `elasticdl.components`."""
+"""Old import path, kept for existing projects; `PreprocessorBase` is in `elasticdl.components`."""
 
 from elasticdl.components import PreprocessorBase
 

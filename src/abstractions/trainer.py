@@ -1,4 +1,4 @@
-"""Keeps an import path of existing projects; the trainers are in `elasticdl.sessions.trainer`."""
+"""Old import path, kept for existing projects; the trainers are in `elasticdl.sessions.trainer`."""
 
 from elasticdl.sessions.trainer import TFKerasTrainer, Trainer
 

@@ -1,4 +1,4 @@
-"""Keeps an import path of existing projects; `ConfigStruct` is in `elasticdl.config_file`."""
+"""Old import path, kept for existing projects; `ConfigStruct` is in `elasticdl.config_file`."""
 
 from elasticdl.config_file import ConfigStruct
 

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 
 class MemorySource:
-    """A `RecordSource` over records given as dicts of arrays."""
+    """A `RecordSource` over records in memory.
+
+    Args:
+        records: The records: field name -> array, for each.
+    """
 
     def __init__(self, records: Sequence[Record]) -> None:
         self._records = [encode(dict(record)) for record in records]

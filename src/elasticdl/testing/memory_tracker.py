@@ -19,7 +19,7 @@ class MemoryRun:
         points: (kind, number) -> recorded point; `number` is the epoch if the kind is `Kind.EPOCH`,
             otherwise the step.
         tags: Value of each tag, by tag name.
-        files: The artifacts: path and folder of each.
+        files: For each artifact, its path and the folder of the run where it belongs.
     """
 
     status: str = "RUNNING"
@@ -33,7 +33,8 @@ class MemoryTracker:
     """Tracker that records everything in memory; see `tracking.tracker.Tracker`.
 
     Args:
-        runs: Job id -> its run; pass the same mapping for each attempt.
+        runs: Job id -> its run, filled by the tracker. Pass the same dict to the trackers of all
+            attempts, so that they continue the same runs.
 
     Example:
         >>> tracker = MemoryTracker()

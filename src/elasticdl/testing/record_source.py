@@ -39,7 +39,9 @@ _MAX_POSITIONS = 16
 
 
 def check_record_source(source: RecordSource, expected_bytes: Sequence[bytes]) -> None:
-    """Check that a reader returns the expected records for any range, in threads and when pickled.
+    """Check that a reader returns the expected records for any range of positions.
+
+    It must do so in several threads at once, and in a copy made by pickling.
 
     Args:
         source: A reader that was just opened.
@@ -141,18 +143,17 @@ def check_damage_is_found(
     folder: Path,
     offsets: Iterable[int] | None = None,
 ) -> None:
-    """Check that a reader detects a damaged byte: it must raise a `CorruptDataError`.
+    """Check that a reader raises `CorruptDataError` if any byte of its file is damaged.
 
-    Reading may also succeed if all records are still right.
-
-    Only for formats with checksums: a text table cannot detect damage.
+    Reading may also succeed, if all records are still right. This check is only for formats with
+    checksums: a text table cannot detect damage.
 
     Args:
         open_source: Function (paths) -> reader of these files.
         content: Content of an undamaged file.
         expected_bytes: The records in that file, in order.
         folder: Folder for the damaged copies.
-        offsets: The bytes to damage; all by default.
+        offsets: Positions of the bytes to damage, one in each copy. None: every byte.
 
     Raises:
         AssertionError: A damaged file was read without an error and returned other records, or the
@@ -244,7 +245,10 @@ def _check_threads(source: RecordSource, expected_bytes: Sequence[bytes]) -> Non
 
 
 def _ranges(source: RecordSource) -> list[tuple[int, int]]:
-    """Return ranges to read: all if there are few records, else those around file boundaries."""
+    """Return ranges (start, stop) of records to read in a check.
+
+    All possible ranges if there are few records, else those around file boundaries.
+    """
     borders = [0, *itertools.accumulate(file.num_records for file in source.files)]
     near = {border + step for border in borders for step in (-1, 0, 1)}
     positions = sorted(near & set(range(source.num_records + 1)))

@@ -1,10 +1,11 @@
-"""Contract checks of `tracking.tracker.Tracker`, for any implementation.
+"""Checks that any implementation of `tracking.tracker.Tracker` keeps the contract.
 
     check_tracker(lambda: MyTrackingBackend(new_folder()))
 
-`MyTrackingBackend` implements `TrackingBackend`: it opens trackers on one output, one after the
-other as the attempts of a job do, and reads back what the tracking service displays. The checks do
-not depend on how a tracker names its curves, only on whether each recorded value is displayed once.
+`MyTrackingBackend` implements `TrackingBackend`. It creates one tracker after the other for the
+same job output, as the attempts of a job do, and reads back what the tracking service displays. The
+checks do not depend on how a tracker names its curves (one per metric), only on whether each
+recorded value is displayed once.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ class Shown:
 
 
 class TrackingBackend(Protocol):
-    """Backend in which the tracker under test records a run, such as a folder or a server."""
+    """Interface to where the tracker under test records runs, such as a folder or a server."""
 
     def open(self) -> Tracker:
-        """Create a new tracker on the same output, as a new process would."""
+        """Create a new tracker for the same job output, as the process of a new attempt does."""
         ...
 
     def read(self) -> Shown:
@@ -83,7 +84,10 @@ def check_attempts_are_one_run(place: TrackingBackend) -> None:
 
 
 def check_repeated_points_are_stored_once(place: TrackingBackend) -> None:
-    """Check that points sent again, in the same or a later attempt, are not stored twice."""
+    """Check that a point that is sent again is not stored twice.
+
+    It may be sent again in the same attempt or in a later one.
+    """
     points = [
         MetricPoint(Kind.STEPS, 4, 0, 4.0, training={"loss": 9.0, "records_per_s": 100.0}),
         MetricPoint(Kind.EVALUATION, 5, 0, 5.0, validation={"loss": 7.0}),

@@ -19,7 +19,8 @@ def check_trainer(create: Callable[[int], Trainer], batches: Sequence[Batch]) ->
     """Check that a trainer keeps the contract of `training.trainer.Trainer`.
 
     Args:
-        create: Function (rank) -> new trainer; equal trainers for equal ranks.
+        create: Function (rank of a worker) -> new trainer of the same model. Two trainers of the
+            same rank must be equal.
         batches: At least five batches of equal structure: all but the last of equal size, and the
             last one smaller.
 
@@ -39,7 +40,7 @@ def check_trainer(create: Callable[[int], Trainer], batches: Sequence[Batch]) ->
 def check_grouping_changes_nothing(
     create: Callable[[int], Trainer], batches: Sequence[Batch]
 ) -> None:
-    """Check that `train_steps([a, b])` is bit-identical to two calls with one batch each."""
+    """Check that `train_steps([a, b])` gives the same bits as two calls with one batch each."""
     together, alone = create(0), create(0)
     grouped = together.train_steps(batches)
     losses = [alone.train_steps([batch]).losses[0] for batch in batches]
@@ -81,8 +82,8 @@ def check_evaluation_leaves_no_trace(create: Callable[[int], Trainer], batch: Ba
 def check_examples_are_those_of_the_batch(trainer: Any, batch: Batch) -> None:
     """Check that `evaluate_per_example` agrees with `evaluate` and `predict` on a batch.
 
-    The metrics, mean loss and outputs of `evaluate_per_example` must be the same up to rounding. It
-    must return one value per example.
+    It must return one value per example. Its metrics, outputs and the mean of its losses must be
+    the same up to rounding.
     """
     examined, metrics = trainer.evaluate_per_example(batch), trainer.evaluation_metrics
     states = (metrics.results(examined.states), metrics.results(trainer.evaluate(batch)))
@@ -101,7 +102,8 @@ def check_examples_are_those_of_the_batch(trainer: Any, batch: Batch) -> None:
 def check_contributions_add_up(create: Callable[[int], Trainer], batch: Batch) -> None:
     """Check that `apply` divides the summed gradients by the number of examples.
 
-    Doubling the sum and the number must give the same update.
+    Several workers' sums are added before `apply`. Doubling both the sum and the number of examples
+    must therefore give the same update.
     """
     once, twice = create(0), create(0)
     contribution, _ = once.gradients(batch)
@@ -116,13 +118,16 @@ def check_contributions_add_up(create: Callable[[int], Trainer], batch: Batch) -
 
 
 def check_parts_make_the_whole(create: Callable[[int], Trainer], parts: Sequence[Batch]) -> None:
-    """Check that applying the summed gradients of batches equals one step on all their examples.
+    """Check that workers with a batch each make the same step as one worker with all examples.
+
+    The workers apply the sum of their gradients.
 
     Not part of `check_trainer`: it only holds if no layer draws random numbers or depends on other
     examples.
 
     Args:
-        create: Function (rank) -> new trainer; equal trainers for equal ranks.
+        create: Function (rank of a worker) -> new trainer of the same model. Two trainers of the
+            same rank must be equal.
         parts: Batches of equal structure and different sizes.
     """
     whole = create(0)
@@ -157,7 +162,10 @@ def _joined(parts: Sequence[Batch]) -> Batch:
 
 
 def check_nothing_to_add_is_no_update(create: Callable[[int], Trainer], batch: Batch) -> None:
-    """Check that applying a gradient sum over zero examples leaves weights and state unchanged."""
+    """Check that applying a gradient sum over zero examples leaves weights and state unchanged.
+
+    This happens if all records of a step were left out.
+    """
     trainer = create(0)
     contribution, _ = trainer.gradients(batch)
     before = trainer.state()

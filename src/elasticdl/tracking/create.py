@@ -35,7 +35,7 @@ _LEFT_OUT = ("evaluation_steps", "checkpoint_steps", "keep_checkpoint_max")
 def follow_job(
     events: FollowedLog, job: Job, folder: OutputFolder, about: TrackedAttempt, step: int
 ) -> None:
-    """Start the trackers that a job requests, and send them its earlier events.
+    """Start the trackers that a job requests: they receive its earlier and its later events.
 
     Args:
         events: The log whose later events the trackers will receive.
@@ -57,9 +57,10 @@ def follow_job(
 def follow_finished_job(
     events: FollowedLog, job: Job, folder: OutputFolder, attempt: int, step: int
 ) -> None:
-    """Send all events of a finished job to its trackers, unless they already have them.
+    """Send all events of a finished job to its trackers, if they do not have them yet.
 
-    This never makes the job fail: if a tracker is unreachable, only a note is shown.
+    So a job can be tracked afterwards: its command is run again with the options of tracking. If a
+    tracker is unreachable, only a note is shown.
 
     Args:
         events: The log whose events are sent.
@@ -182,9 +183,10 @@ def _flat(prefix: str, values: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _history(log: Path, step: int) -> list[Event]:
-    """Return the logged events up to `step`, from which a job resumes, and all its starts.
+    """Return the logged events that are still valid when a job resumes from `step`.
 
-    The result is empty for a new job.
+    These are the events up to this step, and the starts of all attempts. Later steps are repeated.
+    The result is empty for a new job (step 0).
     """
     if step == 0:
         return []

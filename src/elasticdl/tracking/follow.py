@@ -3,10 +3,10 @@
     write(event) -> the log, as without trackers
                  -> a queue -> a thread -> each tracker
 
-An event that a tracker cannot accept now is queued and retried; one that it rejects permanently is
-dropped. The first such failure is reported to the user. None of them stops training: the event log
-contains everything, and the next start of the job sends it again. Only `track`, before training
-begins, raises errors of trackers.
+An event that a tracker cannot accept now stays in the queue and is sent again later. One that it
+rejects permanently is dropped. Only the first such failure is reported to the user, and none stops
+training: the event log contains everything, and the next start of the job sends it again. Errors of
+trackers are raised only by `track`, before training begins.
 
 Callers: `engines/attempt.py`, and sessions, which add tags and artifacts.
 """
@@ -113,7 +113,8 @@ class FollowedLog:
             trackers: The trackers. A second call, when an ended job resumes in the same process,
                 replaces the earlier trackers.
             attempt: Description of this attempt at the job.
-            history: The events that are already in the log, without rolled-back ones.
+            history: The earlier events in the log that still hold, without those of steps that the
+                job will repeat.
 
         Raises:
             TrackingError: A tracker cannot be reached, or rejects the run.
@@ -205,7 +206,11 @@ class FollowedLog:
                         rested_s[number] = time.monotonic() + self._retry_s
 
     def _try(self, tracker: Tracker, waiting: deque[_Update]) -> None:
-        """Send the queued updates to a tracker, in order; stop at one to retry later."""
+        """Send the queued updates to a tracker, in order.
+
+        Stop at one that the tracker cannot accept now: it stays in the queue. One that it rejects
+        is dropped.
+        """
         while waiting:
             try:
                 waiting[0](tracker)

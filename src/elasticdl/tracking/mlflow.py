@@ -1,9 +1,9 @@
 """Tracks a job as one MLflow run, on any MLflow server or database.
 
 The run's id is stored in the job's output (`tracking.json`), so the next attempt continues the same
-run. Every call passes the run's id, because MLflow's active run belongs to the user's code;
-autologging is not affected. MLflow parameters are immutable: the first value stays, and a different
-value in a later attempt becomes a tag, `attempt.2.num_epochs`.
+run. Every call passes the run's id. MLflow's active run is never set: it belongs to the
+user's code and its autologging. MLflow parameters are immutable: the first value stays, and a
+different value in a later attempt becomes a tag, such as `attempt.2.num_epochs`.
 
 Metrics are logged by step. The metric `epoch` counts the finished epochs and is logged together
 with their metrics; it shows which epochs have been logged already.
@@ -387,7 +387,8 @@ class MlflowTracker:
     def _reaching(self, *, at_start: bool = False) -> Iterator[None]:
         """Context manager that converts MLflow's errors to `TrackingError` or `ValueError`.
 
-        A `ValueError` means that MLflow rejected the data, so that a retry is useless.
+        A `ValueError` means that MLflow rejected the data, so that a retry is useless. With
+        `at_start`, while a run is being started, every error becomes a `TrackingError`.
         """
         try:
             yield

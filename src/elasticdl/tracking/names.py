@@ -20,11 +20,11 @@ class MetricNames:
     """Two-way mapping between metric names and their names in the tracker.
 
     Args:
-        known: Name in the tracker -> original name, from `renamed` of earlier attempts.
-        kept: Reserved names, which are never assigned.
+        known: `renamed` of the job's earlier attempts, so that metrics keep their names.
+        kept: Names in the tracker that no metric may get, because the tracker uses them itself.
 
     Attributes:
-        renamed: Name in the tracker -> original name, for names that differ.
+        renamed: Name in the tracker -> original name, only where they differ.
 
     Example:
         >>> names = MetricNames()
@@ -63,7 +63,7 @@ class MetricNames:
 
 
 def allowed(name: str) -> str:
-    """Convert a name to one that MLflow accepts; a valid name is unchanged.
+    """Replace the characters of a name that MLflow does not accept; a valid name is unchanged.
 
     Example:
         >>> [allowed(name) for name in ("loss", "iou%", "a//b", "..", "")]

@@ -37,7 +37,8 @@ class Points:
     """Converts the events of a job, in order, to the points that trackers record.
 
     Args:
-        interval_s: Steps whose events lie within this number of seconds become one point.
+        interval_s: Length of an interval in seconds. All steps in an interval become one point, so
+            that trackers are not flooded.
 
     Example:
         >>> Points().take(Evaluated(step=8, epoch=1, metrics={"loss": 0.5}, time=2.0))
@@ -108,7 +109,7 @@ validation={'loss': 0.5})
 
 
 def status_of(event: Event) -> tuple[RunStatus, str] | None:
-    """Return how an attempt ended, with the error message; None if the event is not its end.
+    """Return (status, error message) if an event is the end of an attempt; otherwise None.
 
     Example:
         >>> status_of(JobFailed(kind="DataError", message="no such file", time=0.0))
@@ -126,7 +127,9 @@ def status_of(event: Event) -> tuple[RunStatus, str] | None:
 
 
 def flat(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Flatten metrics to single numbers; list elements are named by their index.
+    """Flatten metrics to single numbers.
+
+    The elements of a list are named by their index. If another metric has that name, `_` is added.
 
     Example:
         >>> flat({"loss": 1, "iou": [0.5, 0.7], "iou_1": 0.9})

@@ -1,4 +1,4 @@
-"""Stored MLflow run: `tracking.json` in a job's output, so that later attempts continue the run.
+"""File `tracking.json` in a job's output: its MLflow run, which later attempts continue.
 
 Callers: `mlflow.py` writes it. `create.py` reads it to see whether MLflow has recorded the end of a
 finished job.

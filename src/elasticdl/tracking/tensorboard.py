@@ -4,8 +4,8 @@
     logs/validation/   epoch_<metric> by epoch; evaluation_<metric>_vs_iterations by step
 
 With these names, TensorBoard draws training and validation in one chart. Each attempt rewrites the
-curves from the history it receives, and never reads files of an earlier attempt, which may be torn
-or contain rolled-back steps.
+curves from the job's event log. It never reads files of an earlier attempt, which may be incomplete
+or contain steps that were repeated later.
 
 Callers: `create.py`. Neither TensorFlow nor PyTorch is needed, only the package `tensorboard`.
 """

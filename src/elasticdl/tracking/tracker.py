@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 
 class RunStatus(enum.Enum):
-    """How an attempt ended. If no end was recorded, the service still shows the run as running."""
+    """How an attempt ended. Until the end is recorded, the service shows the run as running."""
 
     FINISHED = "FINISHED"
     FAILED = "FAILED"
@@ -31,7 +31,7 @@ class RunStatus(enum.Enum):
 
 
 class Kind(enum.Enum):
-    """What led to a `MetricPoint`: the end of an epoch, an evaluation, some steps, or a report."""
+    """What a `MetricPoint` describes: an epoch, an evaluation, some steps, or a report."""
 
     EPOCH = "epoch"
     EVALUATION = "evaluation"
@@ -72,7 +72,7 @@ class TrackedAttempt:
         job_id: Id of the job, the same in all of its attempts.
         run_name: Display name of the run.
         params: The requested options, by name.
-        tags: Further facts, by name.
+        tags: Further properties of the job, by name, such as its dialect and package versions.
         commit: Commit of the user's code; empty if unknown.
     """
 
@@ -90,9 +90,8 @@ class Tracker(Protocol):
     The contract, which `elasticdl.testing.tracker.check_tracker` checks for every tracker:
 
     * All attempts of a job are one run. Another job in the same output is another run.
-    * Repeated points are stored once: each metric has one value per step, even if an earlier
-      attempt sent it. Each attempt first sends the history, and an attempt that resumes from a
-      checkpoint repeats the steps after it.
+    * Each metric has one value per step, even if several attempts send it: each attempt first sends
+      the job's history, and then perhaps repeats steps after a checkpoint.
     * Two metrics never share a name, even if they are renamed.
     * The run's status is that of the last attempt: running after `start`, then as passed to `end`.
     * NaN and infinities do not prevent a point from being accepted.
@@ -133,7 +132,11 @@ class Tracker(Protocol):
         ...
 
     def artifact(self, path: Path, folder: str = "") -> None:
-        """Store a copy of a file, or of the contents of a folder, in a folder of the run.
+        """Store a copy of a file, or of a folder's contents, in the run.
+
+        Args:
+            path: The file or folder to copy.
+            folder: Folder within the run's artifacts; empty for the top folder.
 
         Raises:
             TrackingError: The files cannot be stored now; the call may be repeated.

@@ -8,12 +8,12 @@
          |
     client/party.py            one party: its data, its trainer, its client state
 
-Neither the aggregator nor a party depends on the transport. The aggregator sees arrays and counts,
-never records.
+Neither the aggregator nor a party depends on how messages are transported. The aggregator receives
+weights, metrics and counts, never records.
 
-training.py    a federated job, from the claim on its output to its TrainedModel
+training.py    a federated job: locks its output folder, runs the rounds, publishes the model
 config/        YAML configs -> settings -> jobs; IBM FL's class names (`ibmfl_names.py`)
-strategies/    fusions, server optimizers, central differential privacy (pure)
+strategies/    fusions, server optimizers, central differential privacy; without side effects
 protocol/      messages and their fields; encoding of arrays for sockets
 server/        the aggregator; backoff for parties that did not reply
 client/        a party; its client state, its metrics file, redaction of its errors

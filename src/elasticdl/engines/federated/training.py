@@ -1,10 +1,10 @@
-"""Federated training job, from claiming its output folder to publishing its TrainedModel.
+"""Federated training job, from locking its output folder to publishing its TrainedModel.
 
-    claim the output -> copy the code -> define the model -> PARTIES -> the rounds -> publish
+    lock the output -> copy the code -> define the model -> PARTIES -> the rounds -> publish
 
-This is the federated counterpart of `engines/run.py`. A serving aggregator repeats the last two
-steps at each command `train` (`aggregator_commands.py`). The callers pass functions that connect to
-the parties (`PARTIES`) and that receive commands.
+This is the federated counterpart of `engines/run.py`. An aggregator with `--serve` repeats the
+last two steps at each command `train` (`aggregator_commands.py`). The callers pass functions that
+connect to the parties (`PARTIES`) and that receive commands.
 
 Callers: `simulate.py` and `flower/`.
 """
@@ -71,10 +71,11 @@ def train(
         job: The federated training job.
         reporter: Shows progress and notes to the user.
         open_parties: Function (model definition) -> context manager that connects to the parties.
-        make_trainer: Function (job, model definition, shapes of a party's examples) -> trainer of
-            the aggregator's own model; None means `trainer_for`.
-        open_control: Function (function that answers some commands immediately) -> context manager
-            that receives the user's commands and queues the others.
+        make_trainer: Function (job, model definition, shapes of a party's examples) -> trainer for
+            the aggregator's copy of the model; None means `trainer_for`.
+        open_control: Function that opens the channel for the user's commands. It takes a function
+            (verb, options) that answers commands such as `status` at once, and returns a context
+            manager that yields the queue of all other commands. The default: no commands.
         serves: Whether the aggregator keeps running between training runs: each user command
             `train` starts one, and `stop` ends the aggregator.
         address: The address that parties connect to, for display.
@@ -135,14 +136,19 @@ def train(
 
 @dataclass(frozen=True, eq=False)
 class _Recorder:
-    """Records the start and end of each training run in events and tracking; publishes models."""
+    """Records in the event log when each training run starts and ends; publishes the model."""
 
     begun: Attempt
     job: Job
     definition: ModelDefinition
 
     def begin(self, step: int, num_rounds: int) -> None:
-        """Record the start of a training run after round `step` that ends at round `num_rounds`."""
+        """Record the start of a training run.
+
+        Args:
+            step: The round after which it starts; 0 for a new model.
+            num_rounds: Its last round.
+        """
         begun, job = self.begun, self.job
         assert job.model is not None  # noqa: S101 - a training job
         about = attempt_of(job, begun.generation, self.definition, versions())
@@ -210,7 +216,7 @@ def _measure(job: Job, definition: ModelDefinition) -> Callable[[Trainer], Metri
 
 
 def trainer_for(job: Job, definition: ModelDefinition, example: Mapping[str, Any]) -> Trainer:
-    """Return a trainer of a job's model, built from only the shapes of the examples.
+    """Create the aggregator's trainer from only the shapes of the parties' examples.
 
     Args:
         job: How the model is trained.
@@ -241,7 +247,11 @@ def _zeros(shapes: Any) -> Arrays:
 
 
 def _is_done(begun: Attempt) -> bool:
-    """Return whether all rounds are trained, and the model of the last one is published."""
+    """Return whether a job has nothing left to do.
+
+    All rounds are trained, or training ended early at `termination_accuracy`, and the model of the
+    last round is published.
+    """
     assert begun.checkpoint is not None  # noqa: S101 - called only then
     assert begun.job.federation is not None  # noqa: S101 - a federated job
     step = begun.checkpoint.step

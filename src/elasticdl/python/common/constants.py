@@ -8,7 +8,7 @@ __all__ = ["Mode", "ODPSConfig"]
 
 
 class ODPSConfig:
-    """Names of the environment variables with which old model files locate a MaxCompute table."""
+    """Names of environment variables that locate a MaxCompute table; old model files read them."""
 
     PROJECT_NAME = "MAXCOMPUTE_PROJECT"
     ACCESS_ID = "MAXCOMPUTE_AK"

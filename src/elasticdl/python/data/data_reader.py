@@ -1,4 +1,4 @@
-"""Lets old code import from here the names in `python/data/reader/data_reader.py`."""
+"""Lets model files keep an old import of `AbstractDataReader` from this path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lets old model files import the base class of their `PredictionOutputsProcessor` from here."""
+"""Lets model files keep an old import: the base class of their `PredictionOutputsProcessor`."""
 
 from __future__ import annotations
 

@@ -1,11 +1,15 @@
-"""Client state: a party's checkpoints of its last rounds, and the last global model it adopted.
+"""Client state: what a party stores between rounds, and which model is its current one.
 
-    train  --> keep(own)           the party's model is its own, of this round
-    sync   --> take_over(global)   the party's model is the global one, of this round
+A party has two kinds of checkpoints:
 
-Both number their checkpoints with one counter: the highest number marks the party's model, even
-after a kill. If the party sent gradients in a round, that checkpoint contains no model; the party's
-model is then the global one that it received.
+    own      saved by `keep` after each round of training, to continue in the next round and to
+             answer a repeated request
+    global   saved by `take_over` when the party adopts a global model (request `sync`)
+
+The party's current model, which its commands `eval` and `save` use, is the newest of both kinds.
+Each checkpoint has a sequence number from one common counter, so that the newest is known even
+after the process was killed. With a fusion of gradients, a party does not train: its own checkpoint
+contains gradients and no model, and the global model that it received is saved as its current one.
 
 Callers: `party.py`; `simulate.py` has an implementation in memory.
 """
@@ -26,10 +30,10 @@ GRADIENTS = "gradients"
 
 @dataclass(frozen=True)
 class PartyModel:
-    """Tells which model a party has, without its weights.
+    """Kind and round of a party's current model, without its weights, to show in its status.
 
     Attributes:
-        is_global: Whether it is the aggregator's model, unchanged; otherwise the party trained it.
+        is_global: Whether it is a global model from the aggregator. If not, the party trained it.
         round: The round that produced the model.
     """
 
@@ -44,10 +48,10 @@ class PartyModel:
 
 @dataclass(frozen=True, eq=False)
 class CurrentModel:
-    """The current model of a party.
+    """The current model of a party, with its weights.
 
     Attributes:
-        checkpoint: Its state; the checkpoint's step is the round.
+        checkpoint: Checkpoint with the model; its `step` is the number of the round.
         which: Whether the model is global or the party's own, and its round.
     """
 
@@ -59,18 +63,20 @@ class ClientState(Protocol):
     """Interface to the storage of a party's checkpoints between rounds, on disk or in memory."""
 
     def after(self, history: str, round_number: int) -> Checkpoint | None:
-        """Return what `keep` saved for a round of a training run; None if it is not stored.
+        """Return the party's own checkpoint after a round; None if it is not stored.
 
-        `history` is the ID of the training run, which stays the same when it is resumed.
+        Args:
+            history: ID of the training run, which stays the same when the run is resumed.
+            round_number: The round in which `keep` saved the checkpoint.
         """
         ...
 
     def keep(self, checkpoint: Checkpoint) -> None:
-        """Save the party's own state after it trained in a round; the step is the round."""
+        """Save the party's own checkpoint after a round; its `step` is the number of the round."""
         ...
 
     def take_over(self, checkpoint: Checkpoint) -> None:
-        """Save the global model of a round as the party's current one; the step is the round."""
+        """Save a global model as the party's current one; its `step` is the number of the round."""
         ...
 
     def current(self) -> CurrentModel | None:
@@ -86,8 +92,8 @@ class DiskClientState:
     """Client state on disk, in a folder of the party.
 
     Args:
-        store: The checkpoints of the party's own models.
-        synced: The checkpoints of the global model.
+        store: Store for the party's own checkpoints, saved after each round.
+        synced: Store for the global models that the party adopts.
 
     Raises:
         CorruptCheckpointError: A stored checkpoint is damaged.
@@ -102,7 +108,7 @@ class DiskClientState:
         self._last = max((number_of(one) for one in kept if one is not None), default=0)
 
     def after(self, history: str, round_number: int) -> Checkpoint | None:
-        """Load what `keep` saved for a round of a training run; None if it is not stored."""
+        """Load the party's own checkpoint after a round; None if it is not stored."""
         self._store.wait()
         if round_number not in self._store.steps():
             return None
@@ -110,7 +116,7 @@ class DiskClientState:
         return found if found.metadata["history"] == history else None
 
     def keep(self, checkpoint: Checkpoint) -> None:
-        """Save the party's own state after it trained in a round."""
+        """Save the party's own checkpoint after a round."""
         self._store.save(self._numbered(checkpoint))
         if not checkpoint.metadata.get(GRADIENTS):
             self._which = PartyModel(is_global=False, round=checkpoint.step)
@@ -138,7 +144,7 @@ class DiskClientState:
 
 
 def numbered(checkpoint: Checkpoint, number: int) -> Checkpoint:
-    """Return a copy of a checkpoint with a sequence number, by which `latest` finds the newest."""
+    """Return a copy of a checkpoint with a sequence number; `latest` compares these numbers."""
     return replace(checkpoint, metadata={**checkpoint.metadata, _NUMBER: number})
 
 
@@ -150,11 +156,11 @@ def number_of(checkpoint: Checkpoint) -> int:
 def latest(own: Checkpoint | None, synced: Checkpoint | None) -> CurrentModel | None:
     """Return the party's current model: the checkpoint with the higher sequence number.
 
-    A checkpoint of a round in which the party sent gradients contains no model and is ignored.
+    A checkpoint with gradients (see the module) contains no model and is ignored.
 
     Args:
-        own: The newest checkpoint of the party's own models; None if it has none.
-        synced: The newest checkpoint of the global model; None if it has none.
+        own: The newest checkpoint that `keep` saved; None if there is none.
+        synced: The newest checkpoint that `take_over` saved; None if there is none.
 
     Returns:
         The current model; None if neither checkpoint contains one.

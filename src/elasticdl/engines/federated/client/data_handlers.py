@@ -4,8 +4,9 @@
         def __init__(self, data_config): ...
         def get_data(self): return (x_train, y_train), (x_test, y_test)
 
-It runs only at the party: the party's own config names it. Rows become records with the fields `x`
-and `y`, so that any model can train on them.
+`data_config` is `data.info` of the party's config. Only the party's config names the class, so it
+runs only there. Each row becomes a record with the fields `x` and `y`, so that any model can train
+on it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def source_of(handler: DataHandler) -> Callable[[str], RecordSource]:
     imported and called only when training or test data are first opened.
 
     Args:
-        handler: The user's class, with its file and the argument of its constructor.
+        handler: Name and file of the user's class, and the argument for its constructor.
 
     Returns:
         Function (name of the data) -> records: the training data if the name ends with

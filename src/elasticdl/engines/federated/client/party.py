@@ -7,9 +7,9 @@
 
 Training is the engines' common loop over the party's own records, so a federation of one party
 gives the same model as training without a federation. The optimizer's state, the position in the
-data and the callbacks' state stay here, in a checkpoint after each round. A repeated request (the
-aggregator may have been killed) therefore gets the same reply, and a killed party resumes from its
-last round.
+data and the callbacks' state stay here, in a checkpoint after each round. An aggregator that was
+killed repeats its last request: the party then replies with the stored result and does not train
+again. A killed party resumes from its last round.
 
 No reply contains a record or a path, and metrics are sent only if the party's config shares them.
 The party does not depend on the transport.
@@ -70,10 +70,10 @@ _METRICS = ("training_metrics", "evaluation_metrics")
 
 @dataclass(frozen=True, eq=False)
 class _Opened:
-    """Data and trainer of a party; reused while requests have the same batch size and seed.
+    """Data and trainer of a party, opened once for all requests with the same batch size and seed.
 
     Attributes:
-        way: Batch size and seed with which the data were opened.
+        way: (batch size, seed) with which the data were opened.
         context: The party's data, opened for training.
         trainer: The party's trainer.
         start: The trainer's initial state.
@@ -200,7 +200,9 @@ class Party:
     # --- the party's own commands -----------------------------------------------------------
 
     def restored(self) -> tuple[CurrentModel, TrainingContext, Trainer]:
-        """Return the party's model, data, and trainer loaded with the model, for user commands.
+        """Return the party's current model, its data, and a trainer loaded with the model.
+
+        They are for the user's commands `eval` and `save`.
 
         The trainer is the one that serves requests: use it only until the next request.
 
@@ -287,9 +289,12 @@ class Party:
         )
 
     def _differentiated(self, request: RoundRequest, opened: _Opened, asked: str) -> Checkpoint:
-        """Compute the gradient of the mean loss over all records, without training.
+        """Compute the gradient of the mean loss over all records, for a fusion of gradients.
 
-        The returned checkpoint has gradients, not a model. `_trained` describes the arguments.
+        The party does not train. Arguments are as in `_trained`.
+
+        Returns:
+            The checkpoint to store, which has the gradients in place of a model's weights.
         """
         context, trainer = opened.context, opened.trainer
         _load(trainer, request.weights)
@@ -394,16 +399,20 @@ class Party:
     def _measured_before(
         self, request: RoundRequest, context: TrainingContext, trainer: Trainer
     ) -> MetricStates:
-        """Evaluate the global weights before training; return {} if no one uses the result.
+        """Evaluate the global weights before training, if the result is used.
 
-        The aggregator may request it, and the party's own metrics file may contain it.
+        It is sent to the aggregator on request, and written to the party's own metrics file if its
+        config says so. Otherwise, return {}.
         """
         recorded = self.recorder is not None and self.recorder.before_training
         asked = request.options.evaluate_before and self.shares_metrics
         return measured(context, trainer) if recorded or asked else {}
 
     def _shared(self, request: RoundRequest, evaluation: MetricStates) -> MetricStates:
-        """Return the evaluation to send: {} if it is not requested, or the party shares none."""
+        """Return an evaluation if it may be sent to the aggregator, otherwise {}.
+
+        It is sent if the aggregator requested it and the party's config shares metrics.
+        """
         return evaluation if request.options.evaluate_before and self.shares_metrics else {}
 
     def _record(
@@ -423,7 +432,7 @@ class Party:
         )
 
     def _measured(self, context: TrainingContext, trainer: Trainer) -> MetricStates:
-        """Evaluate the model on the party's validation data; {} if it shares no metrics."""
+        """Evaluate a model for the aggregator; return {} if the config shares no metrics."""
         return measured(context, trainer) if self.shares_metrics else {}
 
     def _reply(self, request: RoundRequest, **found: Any) -> Reply:
@@ -440,7 +449,10 @@ class Party:
 
 
 class _MetricsCommitter(InProcessCommitter):
-    """Commits steps as the in-process engine does, and sums their metrics over a whole round."""
+    """Committer of the training loop that also sums the metric states of a round's steps.
+
+    The sums are the training metrics of the party's reply.
+    """
 
     states: MetricStates
 
@@ -459,7 +471,10 @@ class _MetricsCommitter(InProcessCommitter):
 
 @dataclass(frozen=True, eq=False)
 class _Sum:
-    """Sum of gradients over batches, in float64: a large float32 sum would lose small gradients."""
+    """Sum of gradients over batches, in float64.
+
+    In float32, a small gradient added to a large sum would be lost.
+    """
 
     buffer: np.ndarray[Any, Any]
     num_examples: int
@@ -471,7 +486,7 @@ class _Sum:
 
 
 class _NullSink:
-    """Event log and checkpoint store that discard everything that the training loop passes.
+    """Event log and checkpoint store that discard everything, to pass to the training loop.
 
     A party writes no events, and saves one checkpoint per round itself.
     """
@@ -494,11 +509,11 @@ class _NullSink:
 
 
 def _at_epoch(opened: _Opened, epoch: int) -> Checkpoint:
-    """Return the initial checkpoint of a party that has no state of the previous round.
+    """Return a checkpoint to begin from, for a party that has none of the previous round.
 
     Args:
         opened: The party's data and trainer.
-        epoch: The epoch in which training begins; weights and optimizer have their initial state.
+        epoch: The epoch in which training begins. Weights and optimizer have their initial state.
     """
     progress = opened.context.initial_progress()
     progress = replace(progress, ledger=replace(progress.ledger, epoch=epoch))
@@ -540,7 +555,10 @@ def weights_of(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shapes_of(batch: Batch) -> dict[str, Any]:
-    """Return the shapes and dtypes of one example of a batch, without its values."""
+    """Return the shapes and dtypes of one example of a batch, without its values.
+
+    A joining party sends them, so that the aggregator can build its model without data.
+    """
 
     def of(tree: Arrays) -> Any:
         if tree is None:

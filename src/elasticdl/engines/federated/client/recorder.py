@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class MetricsFile:
-    """Writes a party's metrics to a file on its machine, if its config requests one.
+    """File on a party's machine to which the party's metrics are written after each round.
 
     Attributes:
         before_training: Whether to evaluate the global weights before each round's training.
         after_training: Whether to evaluate the party's own weights after it.
 
     Args:
-        settings: The settings of the metrics file in the config.
+        settings: Section `metrics_recorder` of the party's config.
     """
 
     def __init__(self, settings: Recorder) -> None:

@@ -1,9 +1,9 @@
 """Reader for a section `model` that names components, and for the data that they read.
 
-Components are the classes that load the data and build the model, such as `data_loader_class`. The
-section is the session's config: it has the keys of `runs/NAME/config.yaml`, and the components
-receive all of it. The number of epochs and the seed are taken from `hyperparams` instead. No class
-is imported here.
+Components are the classes that load the data and build the model of a training session; keys such
+as `data_loader_class` name them. The section has the same keys as the config of the session
+`runs/NAME/config.yaml`, and all of it is passed to the components. Its number of epochs and seed
+do not control the training: those in `hyperparams` do. No class is imported here.
 
 Callers: `shared_sections.py`, `reading.py` and `jobs.py`.
 """
@@ -103,7 +103,9 @@ def _note_what_decides_nothing(section: Section) -> None:
 
 
 def data_in(section: Section, folder: str) -> Data:
-    """Return data that a `data_loader_class` reads; record problems with the section `data`.
+    """Return the settings of data that a `data_loader_class` reads from a folder.
+
+    A missing folder, or a key for other kinds of data, is recorded as a problem.
 
     Args:
         section: `data` of a config.
@@ -122,9 +124,9 @@ def data_in(section: Section, folder: str) -> Data:
 
 
 def check_data(section: Section, data: Data | None, model: ModelChoice | None) -> None:
-    """Record a problem if the model cannot read the data.
+    """Record a problem if data and model do not fit together.
 
-    A model with components reads a folder; any other model reads records.
+    A model with components reads a folder, and any other model reads records.
 
     Args:
         section: `data` of a config.
@@ -149,7 +151,13 @@ def check_data(section: Section, data: Data | None, model: ModelChoice | None) -
 
 
 def check_local(aggregator: AggregatorConfig, model: ModelChoice) -> None:
-    """Reject `hyperparams.local` settings that the components of a session would ignore.
+    """Reject a batch size or learning rate in `hyperparams.local` that would have no effect.
+
+    A session's components make the batches and compile the optimizer themselves.
+
+    Args:
+        aggregator: The config with `hyperparams.local`.
+        model: The model to train; without components, nothing is checked.
 
     Raises:
         DefinitionError: There is such a setting.
@@ -199,6 +207,6 @@ def _folder(file: Path) -> Path:
 
 
 def minibatch_size_of(model: ModelChoice) -> int | None:
-    """Return a model's `batch_size`; None if it has no components, or the value is not valid."""
+    """Return `batch_size` of a section `model` with components; None without a valid one."""
     size: Any = model.written.get("batch_size") if model.has_components else None
     return size if isinstance(size, int) and not isinstance(size, bool) and size > 0 else None

@@ -31,8 +31,9 @@ def read_fusion(section: Section) -> tuple[Fusion | None, Mapping[str, Any]]:
     """Read the section `fusion`, recording problems in it.
 
     Returns:
-        The fusion, None if its name is missing or unknown; and the params that its IBM FL name
-        implies, such as the centre of Fed+.
+        The fusion, None if its name is missing or unknown; and the params that are fixed by the
+        name itself, because IBM FL has several names for variants of one fusion. For example,
+        `FedAvgPlusFusionHandler` is Fed+ with the param `centre` "mean".
     """
     found = look_up(section, ibmfl_names.FUSION_NAMES)
     if "name" not in section:
@@ -63,8 +64,8 @@ def read_rounds(
     Args:
         section: `hyperparams.global`.
         fusion: None if it is unknown; then its params cannot be checked.
-        preset: Params that the name of the fusion implies.
-        has_data: Whether the aggregator has its own data.
+        preset: Params that are fixed by the fusion's name, as `read_fusion` returns them.
+        has_data: Whether the aggregator has its own data, on which it can evaluate.
         waits: Whether a party can be late; then a missing timeout causes a warning.
 
     Returns:
@@ -122,14 +123,14 @@ def _num_parties(section: Section) -> int | None:
 
 
 def _params(section: Section, fusion: Fusion | None, preset: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the remaining keys of `hyperparams.global`: they must be valid params of the fusion.
+    """Read the fusion's params: all keys of `hyperparams.global` that have not been read yet.
 
-    Problems are recorded in `section`.
+    Unknown params and invalid values are recorded as problems.
 
     Args:
         section: `hyperparams.global`.
         fusion: The fusion; None if it is unknown.
-        preset: Values that the fusion's name implies; the config must not contradict them.
+        preset: Params that are fixed by the fusion's name; the config must not contradict them.
 
     Returns:
         The valid params, with `preset` and the fusion's defaults; empty without a fusion.
@@ -163,7 +164,10 @@ def _check_enough(
     *,
     has_data: bool,
 ) -> None:
-    """Record a problem or a warning if parties, quorum or data do not suffice for the fusion."""
+    """Record a problem or a warning if the fusion cannot work with these settings.
+
+    It may need more parties, a higher quorum, or data of the aggregator on which it evaluates.
+    """
     needed = fusion.needs(params)
     if rounds.num_parties < needed:
         key = "byzantine_threshold"
@@ -192,7 +196,8 @@ def _check_enough(
 def read_local(section: Section, fusion: Fusion | None) -> Local:
     """Read `hyperparams.local`: how parties train between two rounds.
 
-    Problems are recorded, such as several local epochs with a fusion of gradients.
+    Problems are recorded. One of them is several local epochs with a fusion such as FedSGD, whose
+    parties send a gradient and do not train.
 
     Args:
         section: `hyperparams.local`.

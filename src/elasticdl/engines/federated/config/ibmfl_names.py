@@ -3,8 +3,8 @@
 An IBM FL config names classes: `{name: IterAvgFusionHandler, path: ibmfl.aggregator.fusion...}`.
 No class is ever loaded by such a name. There is one table per kind, and a name is looked up with
 or without its suffix, as a class, a module or a word (IterAvgFusionHandler,
-iter_avg_fusion_handler, iter_avg). The tables also list what IBM FL has and ElasticDL does not,
-with the reason. For any other name, the error suggests the nearest one.
+iter_avg_fusion_handler, iter_avg). The tables also list names of IBM FL that ElasticDL does not
+support, each with the reason. For any other name, the error suggests the nearest one.
 
 Callers: `reading.py`.
 """
@@ -30,7 +30,7 @@ class Known:
 
     Attributes:
         ours: ElasticDL's name for it.
-        params: Params that the name implies, such as the centre of Fed+.
+        params: Params that are fixed by the name, such as `{"centre": "mean"}`.
     """
 
     ours: str
@@ -46,7 +46,7 @@ class NameTable:
     """The IBM FL names of one kind, such as fusions.
 
     Attributes:
-        kind: Name of the kind, for errors.
+        kind: What the names stand for, such as "fusion", for errors.
         suffix: Pattern of the common suffix of the kind's class names, in lower case.
         known: Name without the suffix, only lower-case letters and digits -> its meaning.
         unsupported: Pattern to search in such a name -> why it is not supported, and what to do.
@@ -63,8 +63,8 @@ class NameTable:
         """Return ElasticDL's equivalent of a name in an IBM FL config.
 
         Args:
-            name: A class, a module or a word.
-            path: The dotted path given with the name; None without one.
+            name: Value of `name` in the config: a class, a module or a word.
+            path: Value of `path` beside it, a dotted path; None without one.
 
         Raises:
             UnsupportedNameError: The name is unknown or not supported, or the path belongs to
@@ -263,13 +263,15 @@ RECORDER_NAMES = NameTable(
 
 
 def data_handler_problem(path: str) -> str | None:
-    """Check whether a data handler is one of IBM FL's own classes, which are not supported.
+    """Return why a data handler cannot be used; None if it is a user's own class.
+
+    IBM FL's own data handlers are not supported.
 
     Args:
         path: The dotted path of the handler, as in a config.
 
     Returns:
-        The explanation, with what to do; None if the handler is a user's own class.
+        The reason, with what to do; None if the handler may be used.
 
     Example:
         >>> data_handler_problem("my_data")

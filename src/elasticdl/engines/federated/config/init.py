@@ -54,7 +54,7 @@ class FederationFiles:
         aggregator: The aggregator's config.
         parties: The parties' configs.
         summary: Number of records per party and label; None if the parties already have data.
-        data_dirs: The parties' folders, if they already have data.
+        data_dirs: Data folders of parties that already had data; otherwise empty.
     """
 
     aggregator: Path
@@ -63,7 +63,11 @@ class FederationFiles:
     data_dirs: Sequence[Path] = ()
 
     def remove(self) -> None:
-        """Delete the written files; keep those that existed before."""
+        """Undo the creation of a federation whose new configs turn out to be invalid.
+
+        Delete the configs, the records written for parties and the folder `model`. Folders of
+        parties that already had data are kept.
+        """
         for path in self.parties:
             if self.summary is not None:
                 shutil.rmtree(path.with_suffix(""), ignore_errors=True)
@@ -95,9 +99,9 @@ def write_federation(
             evenly at random; None means none.
         num_parties: Number of parties.
         split: How the records are distributed: a name in `SPLITS`.
-        settings: Keyword arguments of the split, such as `alpha`.
-        label: Name of the field by whose values the split distributes the records. None: search for
-            it.
+        settings: Keyword arguments of the split's function, such as `alpha` of `dirichlet`.
+        label: Name of the field by whose values the split distributes the records. None: use the
+            first field with a usual name, such as `label` or `y`.
         seed: Seed of the split.
         address: The `ip` and `port` by which parties reach the aggregator.
         aggregator: Sections of the aggregator's config, except `model`.
@@ -142,11 +146,13 @@ def write_component_federation(
     aggregator: Mapping[str, Any],
     model: Mapping[str, Any],
 ) -> FederationFiles:
-    """Write the configs of parties that already have data, read by a session's components.
+    """Write configs for parties that already have their data, each in a folder of its own.
+
+    The components of a training session read these folders.
 
     Args:
         folder: Created if it does not exist.
-        data_dirs: The parties' folders; they are not copied.
+        data_dirs: The parties' data folders, one party for each. They are not copied.
         address: The `ip` and `port` by which parties reach the aggregator.
         aggregator: Sections of the aggregator's config, except `model`.
         model: The section `model` of all configs.
@@ -165,7 +171,7 @@ def write_component_federation(
 
 
 def _opened(data: str) -> RecordSource:
-    """Open the records to distribute to parties; reject image files.
+    """Open records to distribute to parties; a folder of images is rejected.
 
     Raises:
         DataError: The data are image files, or there are no records.
@@ -233,7 +239,7 @@ def _labels_of(source: RecordSource, label: str | None, *, needed: bool) -> Any:
 
     Args:
         source: The records.
-        label: Name of the label's field. None: search for it.
+        label: Name of the label's field. None: the first field with a usual name, such as `y`.
         needed: Whether the split depends on labels.
 
     Returns:
@@ -281,7 +287,7 @@ def _as_yaml(values: Mapping[str, Any]) -> str:
 
 
 def check_split(split: str) -> None:
-    """Raise an error if a split has an unknown name.
+    """Check the name of a split, which the user has given.
 
     Raises:
         UsageError: There is no such split.

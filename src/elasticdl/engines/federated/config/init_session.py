@@ -1,4 +1,4 @@
-"""Makes the configs of a federation from a training session's config; each data folder is a party.
+"""Makes the configs of a federation from a training session's config, one party per data folder.
 
 The data are neither copied nor changed.
 
@@ -56,11 +56,11 @@ def session_section(config: str, folder: Path) -> dict[str, Any]:
 
 
 def folders_of(data: str, num_parties: int | None) -> Sequence[Path]:
-    """Return the parties' folders, sorted by name.
+    """Find the folders with data, one for each party; return them sorted by name.
 
     Args:
         data: A glob that matches them, such as `hospitals/*`.
-        num_parties: The required number. None: any number.
+        num_parties: The required number of folders. None: any number.
 
     Raises:
         DataError: No folder matches, or not the required number.
@@ -78,10 +78,12 @@ def folders_of(data: str, num_parties: int | None) -> Sequence[Path]:
 
 
 def check_for_sessions(given: Mapping[str, Any]) -> None:
-    """Reject options that have no effect if a session's components define model and data.
+    """Reject options that have no effect with the config of a training session.
+
+    The session's components, not these options, define the model and read the data.
 
     Args:
-        given: Option -> its value; None if it was not given.
+        given: Name of each such option -> its value; None if the user did not give it.
 
     Raises:
         UsageError: One of them was given.

@@ -1,4 +1,4 @@
-"""Converts the configs of a federation to its training job and to the members of a simulation.
+"""Converts the configs of a federation to a training job and to the parties of a simulation.
 
 Callers: `elasticdl.federated`.
 """
@@ -31,15 +31,15 @@ def job_of(
     output: str | None = None,
     tracking: Tracking | None = None,
 ) -> Job:
-    """Return the job that an aggregator's config describes.
+    """Return the federated training job that an aggregator's config describes.
 
     Args:
         aggregator: The config.
-        parties: The parties' configs, if known: the first provides the model if the aggregator's
-            config has none.
+        parties: The parties' configs; empty if they are not known here. The first one provides the
+            model if the aggregator's config has none.
         num_rounds: Number of rounds; None means the number in the config.
         output: Folder for the TrainedModel; None means the folder in the config.
-        tracking: The experiment tracking of the job.
+        tracking: Where the job is tracked, such as an MLflow server; None for nowhere.
 
     Raises:
         DefinitionError: No config names the model, or the aggregator's config cannot be used.
@@ -115,14 +115,16 @@ def check_names(parties: list[PartyConfig]) -> None:
 
 
 def check_party(party: PartyConfig, aggregator: AggregatorConfig | None) -> None:
-    """Check that a party's `local_training` matches the aggregator's fusion.
+    """Check that a party's `local_training` names the kind of training that the fusion needs.
+
+    For example, FedProx needs `proximal`. The kind `local` is accepted with every fusion.
 
     Args:
         party: The party's config.
-        aggregator: The aggregator's config; None if it is not known, then nothing is checked.
+        aggregator: The config that names the fusion. None if it is not known: nothing is checked.
 
     Raises:
-        DefinitionError: `local_training` names another kind of training than the fusion needs.
+        DefinitionError: `local_training` names another kind.
     """
     if aggregator is None or party.local_training in {None, "local"}:
         return
@@ -146,16 +148,16 @@ def _with_rate(reference: ModelReference, aggregator: AggregatorConfig) -> Model
 
 
 def simulated(parties: list[PartyConfig], aggregator: AggregatorConfig) -> list[SimulatedMember]:
-    """Return the parties to simulate, each with its data.
+    """Convert parties' configs to the parties of a simulation.
 
-    The field `model` is set only if the party's model differs from the aggregator's.
+    `SimulatedMember.model` is set only for a party whose model differs from the aggregator's.
 
     Args:
         parties: The parties' configs.
         aggregator: The aggregator's config; if it names no model, the first party's is used.
 
     Raises:
-        DefinitionError: The aggregator's local settings cannot apply to the parties' components.
+        DefinitionError: `hyperparams.local` has settings that the parties' components would ignore.
     """
     members = []
     model = aggregator.model or parties[0].model
@@ -167,7 +169,7 @@ def simulated(parties: list[PartyConfig], aggregator: AggregatorConfig) -> list[
 
 
 def member_of(party: PartyConfig) -> SimulatedMember:
-    """Return a party to simulate, with the data that its config names."""
+    """Convert a party's config to a party of a simulation, without the model."""
     folder = party.data.data_dir
     member = SimulatedMember(
         name=party.name,

@@ -1,9 +1,9 @@
 """Reader for the configs of an aggregator and of a party.
 
 The files have IBM FL's format: the same sections, keys and class names, each checked. Unsupported
-keys are rejected with their line, never ignored: without them, training would differ from what the
-config requests. ElasticDL adds the keys of `data` (uri, validation_uri), of `model` (model_zoo,
-model_def, params, dialect, trust) and of `connection.info.tls_config`, and `output`.
+keys are rejected with their line. They are never ignored, because training would then differ from
+what the config requests. ElasticDL adds the keys of `data` (uri, validation_uri), of `model`
+(model_zoo, model_def, params, dialect, trust) and of `connection.info.tls_config`, and `output`.
 
 Reading has no side effects: no class is imported, and no file except the config is opened. Paths
 are relative to the file's folder.
@@ -79,7 +79,7 @@ _SECURE_AGGREGATION = (
 
 
 def role_of(path: str | Path) -> Role:
-    """Return the role that a config is for, aggregator or party; only section names are checked.
+    """Tell from a config's section names whether it is for an aggregator or a party.
 
     Raises:
         UsageError: The file cannot be read.
@@ -221,10 +221,19 @@ def _opened(path: str | Path) -> tuple[Path, Section, Notes]:
 
 
 def _check_role(file: Path, top: Section, role: Role) -> None:
-    """Reject a config of the other role early, because every line of it would be a problem.
+    """Reject a party's config where the aggregator's is expected, and the reverse.
+
+    It is rejected with one clear message before its sections are read. Reading it would report
+    nearly all of its lines as problems.
+
+    Args:
+        file: The config.
+        top: All of its sections.
+        role: The expected role.
 
     Raises:
-        DefinitionError: The config has sections of the other role, and none of this one.
+        DefinitionError: The config has sections that only the other role has, such as `fusion`, and
+            none that only the expected role has.
     """
     own, others = (_AGGREGATORS, _PARTYS) if role == "aggregator" else (_PARTYS, _AGGREGATORS)
     found = [key for key in others if key in top]

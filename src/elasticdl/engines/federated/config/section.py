@@ -52,14 +52,14 @@ class Notes:
 class Section:
     """A section of a config, read key by key, so that all mistakes are reported together.
 
-    An invalid value is recorded as a problem, and then read as if the key were missing. `close`
-    records a problem for each key that was not read.
+    If a value is invalid, a problem is recorded and the caller gets the same result as for a
+    missing key. At the end, `close` records a problem for each key that was not read.
 
     Args:
         values: The section's values in the file; None if the file has no such section.
         path: The section's dotted key; empty for the whole file.
         notes: Collects the problems and warnings.
-        where: `file:line` of the section, or of the section that should contain it.
+        where: `file:line` of the section. If the file has no such section: of the outer section.
     """
 
     def __init__(self, values: ConfigStruct | None, path: str, notes: Notes, where: str) -> None:
@@ -75,7 +75,10 @@ class Section:
         return self._values.get(key) is not None
 
     def is_bare(self, key: str) -> bool:
-        """Return whether the section contains this key, but without a value (`key:`)."""
+        """Return whether the section contains this key without a value (`key:`).
+
+        Other methods treat such a key as missing.
+        """
         return key in list(self._values) and key not in self
 
     def __bool__(self) -> bool:
@@ -102,7 +105,12 @@ class Section:
         self._notes.warnings.append(f"{self.where(key)}: {self._name(key)}: {_sentence(text)}")
 
     def missing(self, key: str, what: str) -> None:
-        """Record as a problem that a required key is missing; `what` advises what to write."""
+        """Record as a problem that a required key is missing.
+
+        Args:
+            key: The key.
+            what: Advice for the message, such as "set the number of rounds to train".
+        """
         self.problem(key, f"is missing; {what}")
 
     def section(self, key: str) -> Section:
@@ -198,7 +206,10 @@ class Section:
         return None
 
     def values(self, key: str) -> dict[str, Any]:
-        """Return an inner section as a dict, empty if it is missing; the caller checks its keys."""
+        """Return an inner section as a dict, {} if it is missing.
+
+        For sections with keys of the user's choice: `close` does not check them.
+        """
         value = self._asked(key)
         if value is None or isinstance(value, ConfigStruct):
             return {} if value is None else value.to_dict()
@@ -206,12 +217,12 @@ class Section:
         return {}
 
     def everything(self) -> dict[str, Any]:
-        """Return the whole section as a dict, and mark all its keys as read."""
+        """Return the whole section as a dict, and mark all its keys as read for `close`."""
         self._known.extend(key for key in self._values if key not in self._known)
         return self._values.to_dict()
 
     def others(self) -> dict[str, Any]:
-        """Return the keys that have not been read, with their values."""
+        """Return the keys that have not been read, with their values; they stay unread."""
         plain = self._values.to_dict()
         return {key: value for key, value in plain.items() if key not in self._known}
 
@@ -219,7 +230,8 @@ class Section:
         """Record a problem for each key in the section that has not been read.
 
         Args:
-            refused: Known but unsupported key, such as one of IBM FL -> the reason, and what to do.
+            refused: Key that is known but not supported, such as one of IBM FL -> the reason, and
+                what to do, for the message.
             more: Names to suggest for unknown keys, besides the keys that were read.
         """
         for key in self._values:
@@ -256,7 +268,7 @@ class Section:
 
 
 def is_real(value: object) -> bool:
-    """Return whether a value is a finite number that float64 can hold.
+    """Return whether a value is a number, not a boolean, and finite as a float64.
 
     Example:
         >>> is_real(1.5), is_real(True), is_real(float("nan")), is_real(10**400)

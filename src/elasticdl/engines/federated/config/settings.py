@@ -23,7 +23,7 @@ class Tls:
 
     Attributes:
         ca_certificate: Certificate of the authority that signs the certificates.
-        certificate: The aggregator's own certificate.
+        certificate: The aggregator's own certificate; not used at a party.
         private_key: Its private key; at a party, the key that authenticates the party.
     """
 
@@ -42,12 +42,12 @@ class Address:
 
 @dataclass(frozen=True)
 class DataHandler:
-    """A user's class that reads a party's data in `get_data()`.
+    """A user's class whose method `get_data()` returns a party's data.
 
     Attributes:
         name: Name of the class.
         file: The file that defines it, inside the config's folder.
-        info: Argument of its constructor.
+        info: The section `data.info`, which is the argument of its constructor.
     """
 
     name: str
@@ -94,12 +94,12 @@ class FusionChoice:
 
 @dataclass(frozen=True)
 class Rounds:
-    """Number of rounds, and requirements of each (`hyperparams.global`).
+    """Number of rounds, and how many replies each needs and waits for (`hyperparams.global`).
 
     Attributes:
         num_rounds: Number of rounds.
         num_parties: Number of parties.
-        perc_quorum: Fraction of the parties whose replies a round needs.
+        perc_quorum: Fraction of the parties, above 0 and at most 1, that must reply in each round.
         max_timeout_s: How long a round waits for replies; None means without limit.
         termination_accuracy: Training ends when the accuracy on the aggregator's own data reaches
             this; None means never.
@@ -150,7 +150,8 @@ class ModelChoice:
             `dialects/`) interprets the contents. None if it is not a saved file.
         trust: `model.trust`: which parts of a saved file may be executed. It applies only to the
             saved file of this config, and is never sent to other machines.
-        written: The whole section `model`, unchanged.
+        written: The whole section `model` as in the file; two configs have the same model if these
+            are equal.
     """
 
     reference: ModelReference
@@ -168,9 +169,9 @@ class ModelChoice:
         return self.reference.dialect == "abstractions"
 
     def is_same(self, other: ModelChoice) -> bool:
-        """Return whether another config has the same `model` section and is in the same folder.
+        """Return whether another config has the same model: an equal section, in the same folder.
 
-        In another folder it could mean another model: its paths are relative to the folder.
+        Paths in the section are relative to the folder of the config.
         """
         folders = {Path(str(each.reference.config_file)).parent for each in (self, other)}
         return len(folders) == 1 and self.written == other.written
@@ -181,7 +182,7 @@ class Recorder:
     """Settings of a party's metrics file.
 
     Attributes:
-        output_file: The JSON file to write.
+        output_file: The JSON file to write; see `client/recorder.py`.
         before_training: Whether to evaluate the global weights before each round's training.
         after_training: Whether to evaluate the party's own weights after it.
     """
@@ -198,9 +199,9 @@ class AggregatorConfig:
     Attributes:
         file: The config.
         fusion: The fusion that combines the weights.
-        rounds: Number of rounds, and requirements of a round.
+        rounds: Number of rounds, and how many replies each needs and waits for.
         local: How parties train between two rounds.
-        listen: The address that it listens on; None if it is not set, as for a simulation.
+        listen: The address that it listens on; None if not set, because a simulation needs none.
         tls: Its certificates; None if connections are not encrypted.
         model: The model. None: take it from the parties.
         data: Its own data, to evaluate on.
@@ -233,8 +234,9 @@ class PartyConfig:
         data: Its own data, which never leaves it.
         aggregator: The address to connect to; None if it is not set, as for a simulation.
         tls: Its certificates; None if connections are not encrypted.
-        local_training: Kind of local training in the config: "local", "gradients", "proximal" or
-            "own_weights". None: the kind that the aggregator requests.
+        local_training: Kind of local training that the config names: "local" (plain training),
+            "gradients", "proximal" or "own_weights". It must be the kind that the fusion needs;
+            "local" and None are accepted with every fusion.
         metrics_may_leave: `privacy.metrics`: whether its metrics are sent to the aggregator.
         recorder: Its own metrics file; None if it writes none.
         output: Folder for its own files; None means `NAME/state` beside the config.

@@ -44,7 +44,7 @@ def _folder(file: Path) -> Path:
 
 
 def path_of(section: Section, key: str, file: Path) -> Path | None:
-    """Return the path that a key names, which is relative to the config's folder.
+    """Read a path on this machine, which may be relative to the config's folder.
 
     A URI is recorded as a problem.
 
@@ -70,12 +70,13 @@ def read_connection(
     Args:
         section: `connection` of a config.
         file: The config; paths are relative to its folder.
-        own_name: Whether it is a party's config: then the name must be valid as the name of a
-            folder, and an address is ignored with a warning.
+        own_name: True for a party's config. The party's name must then be valid as the name of a
+            folder. An address in it is ignored with a warning, because a party does not listen.
 
     Returns:
-        The address on which an aggregator listens, None for a party or if it is not set; the files
-        for TLS, None without encryption; and `info.id`, by default the name of the config file.
+        Three values: the address on which an aggregator listens, None for a party or if it is not
+        set; the files for TLS, None without encryption; and the name, which is `info.id` or else
+        the name of the config file without its suffix.
     """
     if section:
         look_up(section, ibmfl_names.CONNECTION_NAMES)
@@ -157,7 +158,8 @@ def _tls(section: Section, file: Path, *, at_party: bool) -> Tls | None:
 def look_up(section: Section, table: ibmfl_names.NameTable) -> ibmfl_names.Known | None:
     """Look up `name` and `path` of a section in a table of IBM FL's names.
 
-    An unsupported name is recorded as a problem. A missing name is not: the caller decides.
+    An unsupported name is recorded as a problem. A missing name is not, because some sections are
+    valid without one.
 
     Returns:
         ElasticDL's equivalent; None if the name is missing or unsupported.
@@ -223,7 +225,9 @@ def read_data(section: Section, file: Path) -> Data | None:
 def _handled(
     section: Section, file: Path, name: str | None, path: str | None, info: dict[str, Any]
 ) -> Data | None:
-    """Return data that a user's class reads; a missing or invalid name or path is a problem.
+    """Return the settings of data that a user's class reads (a data handler).
+
+    A missing or invalid name or path is recorded as a problem.
 
     Args:
         section: `data` of a config, where problems are recorded.
@@ -266,7 +270,8 @@ def _own_file(section: Section, path: str, file: Path) -> Path | None:
         file: The config.
 
     Returns:
-        The file; None if it is missing, outside the folder, or one of IBM FL's own.
+        The file; None if it is missing, outside the folder, or a module of IBM FL. A problem is
+        then recorded.
     """
     problem = ibmfl_names.data_handler_problem(path)
     if problem:
@@ -357,7 +362,7 @@ def _params(section: Section) -> dict[str, Any]:
 
 
 def _not_plain(value: Any) -> Any:
-    """Return the first value that is not a JSON value; None if there is none."""
+    """Return the first value within `value` that JSON cannot hold; None if there is none."""
     if isinstance(value, dict | list | tuple):
         inner = value.values() if isinstance(value, dict) else value
         return next((odd for each in inner if (odd := _not_plain(each)) is not None), None)
@@ -408,9 +413,10 @@ def _saved_model(section: Section, file: Path) -> ModelChoice | None:
 
 
 def _trust(section: Section) -> dict[str, Any]:
-    """Read `model.trust`: which code in a saved file may run.
+    """Read `model.trust`: which kinds of code in a saved file may run, such as pickles.
 
-    If any is allowed, the SHA-256 of the file is required; otherwise a problem is recorded.
+    If the section allows any, it must also contain the SHA-256 of the trusted file. A missing
+    SHA-256 is then recorded as a problem.
 
     Returns:
         `allow_pickle`, `allow_lambda` and `sha256`; empty if there is no such section.

@@ -1,1 +1,1 @@
-"""User commands to a running aggregator or party on the same machine."""
+"""User commands, such as `status` or `stop`, to an aggregator or party running on this machine."""

@@ -10,8 +10,8 @@
     --serve   idle --train--> waiting for parties --> rounds --> published --> idle --stop--> ends
     without                   waiting for parties --> rounds --> published --> ends
 
-A training run that fails ends the aggregator, unless it serves: then the caller of `train` receives
-the reason, and the aggregator becomes idle again, with the model of the last completed round.
+If a training run fails, an aggregator without `--serve` ends. With `--serve`, the caller of `train`
+receives the reason. The aggregator becomes idle again, with the model of the last completed round.
 
 Callers: `training.py`.
 """
@@ -66,7 +66,7 @@ class Followed:
         self._total = 0
 
     def started(self, title: str, total: int, unit: str, done: int = 0) -> None:
-        """Forward to the job's reporter, and store the total for later messages."""
+        """Forward to the job's reporter, and store the total for the messages of `advanced`."""
         self._total = total
         self._reporter.started(title, total, unit, done)
 
@@ -220,7 +220,7 @@ class AggregatorCommands:
     # --- between two rounds -----------------------------------------------------------------
 
     def between_rounds(self) -> bool:
-        """Execute the queued commands, while no request is in flight.
+        """Execute the queued commands; called while the aggregator waits for no reply of a party.
 
         Returns:
             Whether to stop training: the command `stop` has been executed.
@@ -333,13 +333,14 @@ class AggregatorCommands:
         """Start a training run at each command `train`, until the command `stop`.
 
         Args:
-            begin: Function (round from which a training run resumes, its last round) that records
-                its start.
+            begin: Function (round that the model has reached, last round of the new training run)
+                that records the start of a training run.
             publish: Function (aggregator) that publishes the TrainedModel, and records it.
 
         Returns:
-            The exception of Ctrl-C or SIGTERM if one arrived while the aggregator was idle; None
-            after the command `stop`.
+            None after the command `stop`. If Ctrl-C or SIGTERM arrived while the aggregator was
+            idle: its exception. The caller raises it at the end, so that the job is not recorded as
+            failed.
 
         Raises:
             ElasticDLError: The aggregator cannot continue to serve.
@@ -362,7 +363,7 @@ class AggregatorCommands:
         return None
 
     def _wait(self, one: Aggregator) -> Command | None:
-        """Execute commands and admit parties until the command `train` or `stop` arrives.
+        """Stay idle: execute commands and admit parties until `train` or `stop` arrives.
 
         Args:
             one: The aggregator that parties join.
@@ -423,10 +424,13 @@ class AggregatorCommands:
     def _until(self, reached: int, until: int, options: Facts) -> int:
         """Return the last round of the training run that a command `train` starts.
 
+        With the option `num_rounds`, this is so many rounds from now. Otherwise, a previous run
+        that is unfinished or unpublished is completed; else as many rounds follow as the config
+        says.
+
         Args:
             reached: The round that the global model has reached.
-            until: Last round of the previous training run. It is returned if that run is unfinished
-                or not yet published, unless `options` has `num_rounds`.
+            until: Last round of the previous training run.
             options: Options of the command; `num_rounds` is a number of further rounds.
         """
         asked = options.get("num_rounds")

@@ -46,7 +46,7 @@ class ProcessAddress:
         config: Path of the process's config, as the user gave it.
         role: Aggregator or party.
         folder: The process's own folder: an aggregator's output, or a party's client state.
-        kept: Function that reads the status from the saved files; used when no process runs.
+        kept: Function () -> status read from the saved files, for when no process runs or answers.
     """
 
     config: str
@@ -148,9 +148,9 @@ def send(
         note: Function (line of progress), called for each line. None: discard the lines.
 
     Raises:
-        UsageError: No process is running, or its role does not have this command.
-        OutputBusyError: A process is using the folder but does not listen.
-        UnavailableError: The process is stopped, or stuck.
+        UsageError: No process is running, or it is a party and the command is the aggregator's.
+        OutputBusyError: A process uses the folder but accepts no commands, such as a simulation.
+        UnavailableError: The process runs but does not answer: it is suspended or stuck.
         ElasticDLError: The error of the command; see `elasticdl.errors`.
     """
     if address.role == "party" and verb in {"train", "sync"}:

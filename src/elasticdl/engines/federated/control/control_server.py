@@ -11,7 +11,7 @@ leaves this file behind; if no process listens at the path, the process is repor
 running". The socket cannot be reached over a network. This module does not know which verbs exist
 or what they do.
 
-A command may take hours, but a process that is stopped (SIGSTOP) or stuck is silent as well. The
+A command may take hours, but a process that is suspended (SIGSTOP) or stuck is silent as well. The
 caller therefore checks on a second connection that the process is alive; its accept thread answers
 immediately. The caller also checks before it sends the command, so that a command it has given up
 on is never executed later.
@@ -232,9 +232,10 @@ def send_command(
         The result; None if no process is running.
 
     Raises:
-        ElasticDLError: The error of the command; or the process cannot be reached from here.
+        ElasticDLError: The command failed in the process; this is its error.
+        UsageError: The process runs on another machine or belongs to another user.
         TrainingError: The process ended before it answered.
-        UnavailableError: The process runs but does not answer; if it did not answer from the
+        UnavailableError: The process runs but does not answer. If it did not answer from the
             start, the command was not sent.
     """
     at = _address(folder)
@@ -340,7 +341,9 @@ def _is_there(at: _Address, folder: Path) -> bool:
 
 
 def _wait(stream: socket.socket, at: _Address, folder: Path) -> None:
-    """Wait until the process at the other end of a stream sends something.
+    """Wait until the process at the other end of a stream sends progress or the result.
+
+    While it is silent, check on another connection that it is alive.
 
     Raises:
         UnavailableError: The process runs but does not answer.

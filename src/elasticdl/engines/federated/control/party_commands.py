@@ -1,12 +1,12 @@
-"""Commands to a running party: executes those that the owner of its data sends.
+"""Commands to a running party, from the user who started it and owns its data.
 
     status   answered immediately, in the listening thread
     eval     )  executed between two requests of the aggregator; the results stay on this machine,
     save     )  even if `privacy.metrics` is true
     stop     )
 
-The party's model is the one it trained last, or the global one if that was synced since
-(`client_state.py`).
+`eval` and `save` use the model that the party trained last, or the global model if the aggregator
+has sent one with `sync` since (`client_state.py`).
 
 Callers: `flower/deployment.py`.
 """
@@ -55,7 +55,7 @@ class PartyCommands:
         is_connected: Function that returns whether the aggregator has accepted the connection.
         queue: The queue of commands.
         party: The party; None while it is starting.
-        code: A copy of the code of the party's model.
+        code: Folder with a copy of the model's code, which `save` stores with the model.
     """
 
     config: Path
@@ -73,7 +73,7 @@ class PartyCommands:
         Args:
             party: The party, with its data open.
             num_examples: Number of its training examples.
-            code: A copy of the code of its model.
+            code: Folder with a copy of the code of its model.
         """
         self.party, self.code = party, code
         self.current_status = replace(

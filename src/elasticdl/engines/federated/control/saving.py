@@ -1,4 +1,4 @@
-"""The `save` command: writes a model to a folder that the user names, from a running process.
+"""The command `save`: a running aggregator or party writes its model to a folder of the user.
 
 Callers: `aggregator_commands.py` and `party_commands.py`.
 """
@@ -38,7 +38,7 @@ def save_model(
         trainer: Trainer with the model's weights.
         metrics: Metrics of the model.
         output: The folder to write to.
-        code: The copy of the code from `publish.copy_code`.
+        code: Folder with a copy of the model's code, as `publish.copy_code` writes it.
 
     Raises:
         OutputTakenError: The folder holds something else, such as the output of a job.

@@ -1,6 +1,6 @@
-"""Status of an aggregator or a party, and results of user commands, as values.
+"""Dataclasses for the status of an aggregator or a party, and for the results of user commands.
 
-If no process runs, the status is read from the saved files.
+If no process runs or answers, the status is read from the saved files.
 
 Callers: `aggregator_commands.py` and `party_commands.py` create them, `elasticdl.federated` shows
 them.
@@ -54,11 +54,11 @@ class AggregatorStatus:
 
     Attributes:
         state: `not running`, `not listening` (just started, or a simulation), `not answering`
-            (stopped or stuck; the other fields are the saved ones), `starting`,
+            (suspended or stuck; the other fields are the saved ones), `starting`,
             `waiting for parties`, `idle`, `training`, `finishing` (after the last round),
             `stopping`.
-        round: Number of rounds that produced the current model.
-        num_rounds: Number of rounds after which training is complete.
+        round: The round of the current model; 0 before the first round.
+        num_rounds: The last round, after which training is complete.
         num_parties: Number of parties in the federation.
         parties: The known parties, by name.
         metrics: The latest metrics of the global model.
@@ -94,8 +94,8 @@ class PartyStatus:
 
     Attributes:
         name: The party's name.
-        state: `not running`, `not listening` (just started), `not answering` (stopped or stuck; the
-            other fields are the saved ones), `starting`, `connecting`, `connected`, `stopping`.
+        state: `not running`, `not listening` (just started), `not answering` (suspended or stuck;
+            the other fields are the saved ones), `starting`, `connecting`, `connected`, `stopping`.
         aggregator: The address that it connects to.
         num_examples: Number of its training examples; 0 if no process runs.
         num_answered: Number of requests answered since it was started.
@@ -127,10 +127,10 @@ class RoundEvaluation:
 
     Attributes:
         model: `global`, or `own` (trained by the party).
-        round: Number of rounds that produced the model.
+        round: The round of the model.
         parties: Party -> its metrics.
         silent: Party -> why it reports no metrics.
-        merged: Metrics over the records of all parties together.
+        merged: Metrics over the validation records of all parties in `parties` together.
         own_data: Metrics over the aggregator's own records; empty if it has none.
     """
 
@@ -147,7 +147,7 @@ class Synced:
     """Result of the command `sync`: the parties that adopted the global model.
 
     Attributes:
-        round: Number of rounds that produced the model.
+        round: The round of the model.
         parties: Names of the parties that adopted the model.
         left_out: Party -> why it did not adopt the model.
     """
@@ -163,8 +163,8 @@ class Saved:
 
     Attributes:
         output: Folder of the TrainedModel.
-        model: `global`, or `own`.
-        round: Number of rounds that produced the model.
+        model: `global`, or `own` (trained by the party).
+        round: The round of the model.
     """
 
     output: str
@@ -177,8 +177,8 @@ class TrainedRounds:
     """Result of the command `train`: the training run that the command started.
 
     Attributes:
-        round: Number of rounds that produced the current global model.
-        num_rounds: Number of the last round of this training run; rounds are counted over all runs.
+        round: The round of the current global model.
+        num_rounds: The last round of this training run. Rounds are counted over all training runs.
         stopped: Whether a command stopped it before the last round.
         output: Folder of the TrainedModel.
         metrics: The latest metrics of the global model.
@@ -197,7 +197,7 @@ def facts_of(value: Any) -> dict[str, Any]:
 
 
 def kept_aggregator(output: str, num_rounds: int, num_parties: int) -> AggregatorStatus:
-    """Read the status of a stopped aggregator from its checkpoints.
+    """Read the status of an aggregator from its output, without asking the process.
 
     Args:
         output: The aggregator's output folder.
@@ -237,7 +237,7 @@ def published_round(output: str) -> int:
 
 
 def kept_party(name: str, state: Path, aggregator: str) -> PartyStatus:
-    """Read the status of a stopped party from its checkpoints.
+    """Read the status of a party from its checkpoints, without asking the process.
 
     Args:
         name: The party's name.
@@ -255,7 +255,7 @@ def kept_party(name: str, state: Path, aggregator: str) -> PartyStatus:
 
 
 def model_of(which: PartyModel | None) -> dict[str, Any]:
-    """Return the fields `model` and `model_round` of a `PartyStatus`, as a dict."""
+    """Return the fields `model` and `model_round` of a `PartyStatus`, to set with `replace`."""
     if which is None:
         return {"model": "", "model_round": 0}
     return {"model": which.kind, "model_round": which.round}

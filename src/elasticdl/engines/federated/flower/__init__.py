@@ -7,14 +7,14 @@
        |            (on a unix socket)              (on another)
        '--- starts and ends all of them     (TLS, fleet routes only)
 
-Flower only carries messages. The rounds run in our own process, which is not a child of Flower's,
-and models are trained in a long-running process; the code inside Flower only forwards messages.
-If a Flower process is killed, a few seconds are lost but no training, and frameworks are imported
-only once.
+The TLS proxy forwards only the routes that Flower calls "fleet", which parties need. Flower only
+carries messages. The rounds run in our own process, which is not a child of Flower's, and models
+are trained in a long-running process; the code inside Flower only forwards messages. If a Flower
+process is killed, a few seconds are lost but no training. Frameworks are imported only once.
 
 parties.py     sends the aggregator's requests to the parties, and receives their answers
 exchange.py    sends them as arrays and JSON values; keeps a ServerApp running
-membership.py  which Flower node belongs to which party                            (pure)
+membership.py  which Flower node belongs to which party; no I/O
 superlink.py   Flower's processes at the aggregator
 tls_proxy.py   the only port that is reachable from outside
 same_user.py   if there are no keys: refuses processes of other users
@@ -28,7 +28,7 @@ server_app.py  inside Flower, at the aggregator
 client_app.py  inside Flower, at a party
 records.py     arrays and JSON values in Flower's records (on sockets: `protocol/wire.py`)
 protocol_constants.py  names that both ends of a socket use
-flower_app.py  the app that Flower runs                                            (pure)
+flower_app.py  the app that Flower runs, which has no code of its own
 keys.py        certificates and node keys
 commands.py    Flower's commands as child processes; supervisor.py ends them with their parent
 

@@ -40,10 +40,11 @@ def check_connection(address: str, ca: Path | None) -> str | None:
         ca: Certificate of the authority that signed its certificate; None for plain HTTP.
 
     Returns:
-        None if it answers; otherwise why it cannot be reached, which may be temporary.
+        None if it answers as expected; otherwise why it cannot be reached. This may be temporary.
 
     Raises:
-        TrainingError: The server answers, but not as expected; this is permanent.
+        TrainingError: A server answers, but with another certificate or protocol. Trying again is
+            useless.
     """
     url = f"{'http' if ca is None else 'https'}://{address}/health"
     try:

@@ -50,11 +50,12 @@ class ClientDaemon:
         answer: Function (arrays and facts of a request) -> arrays and facts of the reply; called
             for one request at a time. Exceptions are only written to this process's log, because
             they may quote data.
-        between: Called several times a second while no message is being answered, in the same
-            thread; executes the commands of the user.
+        between: Function () that executes the user's commands. It is called several times a second
+            in the same thread, while no message is being answered.
 
     Attributes:
-        is_answering: Whether the thread of `run` is in `answer` or `between`, which may take long.
+        is_answering: Whether the thread of `run` is in `answer` or `between`. These may take long,
+            so a signal handler interrupts them.
     """
 
     def __init__(
@@ -155,10 +156,10 @@ class ClientDaemon:
 
 
 def answering(name: str, answer: Callable[[RoundRequest], Reply | Refusal]) -> Answer:
-    """Wrap a function of requests, such as `Party.answer`, as the `answer` of a `ClientDaemon`.
+    """Convert a function of decoded requests to one of encoded messages, for a `ClientDaemon`.
 
-    The returned function decodes the request and encodes the answer, because the daemon exchanges
-    encoded messages. It answers an invalid request with a refusal.
+    The returned function decodes the request, calls `answer` and encodes the result. It answers an
+    invalid request with a refusal.
 
     Args:
         name: The party's name.

@@ -136,10 +136,10 @@ def program(name: str) -> str:
 
 
 def unix_socket_command(name: str) -> list[str]:
-    """Return the start of a command line that runs a Flower command on a unix socket.
+    """Return the first arguments of a command line that runs a Flower command on a unix socket.
 
-    Other users cannot connect to it. The variable `SOCKET` in the command's environment names the
-    socket; see `unix_socket.py`.
+    Arguments of the Flower command follow them. Other users cannot connect to the socket. The
+    variable `SOCKET` in the command's environment contains its path; see `unix_socket.py`.
 
     Raises:
         MissingExtraError: Flower is not installed.
@@ -150,11 +150,14 @@ def unix_socket_command(name: str) -> list[str]:
 
 
 def write_commands(folder: Path, commands: Mapping[str, Sequence[str]]) -> None:
-    """Write a folder of scripts: the only programs that a Flower process can find on its PATH.
+    """Write scripts to the folder that is the whole `PATH` of a Flower process.
+
+    So the process can start no other programs by name.
 
     Args:
-        folder: The process's whole `PATH`; its old contents are removed.
-        commands: Name -> command line, without the arguments that Flower adds.
+        folder: The folder; its old contents are removed.
+        commands: Name of each script -> the command line that it runs. Arguments of the script are
+            appended.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700, parents=True)
@@ -210,7 +213,10 @@ def free_port() -> int:
 
 
 def _python_path() -> str:
-    """Return this process's `PYTHONPATH` as absolute paths, with the folder of this package."""
+    """Return a `PYTHONPATH` with which a child process can import this package.
+
+    It has this process's own paths, made absolute, because the child may run in another folder.
+    """
     given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     paths = [str(Path(part).resolve()) for part in given]
     return os.pathsep.join(dict.fromkeys([*paths, str(_PACKAGES)]))

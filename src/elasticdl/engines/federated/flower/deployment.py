@@ -1,9 +1,14 @@
-"""A federation on separate machines: the aggregator's process, and one process per party.
+"""Runs a federation on separate machines: `aggregate` is the aggregator, `serve` is one party.
 
-    aggregator   claim -> Flower's superlink and the one open port -> the rounds -> TrainedModel
-    party        lock -> its data and model -> Flower's supernode -> replies, until it is ended
+Each runs in a process of its own, and does these steps in order:
 
-Both accept commands only from the user who started them (`control_server.py`).
+    aggregate   lock the output folder; start Flower's superlink, which listens on the only port
+                of the federation; train the rounds; publish the TrainedModel
+    serve       lock the party's state folder; open its data and its model; start Flower's
+                supernode, which connects to that port; answer requests until the process is ended
+
+Both also accept commands of the user who started them, such as `status` and `stop`
+(`control_server.py`).
 
 Callers: `elasticdl.federated`.
 """
@@ -71,7 +76,8 @@ def aggregate(
         reporter: Shows progress and notes to the user.
         host: The address that parties connect to.
         port: The port that parties connect to.
-        tls: Certificates and public keys; None means unencrypted, and only on this machine.
+        tls: Paths of certificates and keys. None: connections are not encrypted, and only parties
+            on this machine can connect.
         serves: Whether the aggregator keeps running between training runs: each user command
             `train` starts one, and `stop` ends the aggregator.
 
@@ -106,7 +112,9 @@ def aggregate(
 
 
 def _check_room(folder: Path) -> None:
-    """Check that the disk is not full, because Flower's superlink would lose messages silently.
+    """Check that the disk is not full, by writing a small file.
+
+    A full disk explains why a round failed: Flower's superlink then loses messages silently.
 
     Raises:
         OutputError: The disk is full, or the folder cannot be written for another reason.
@@ -127,13 +135,14 @@ def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **o
         job: The party's model and data.
         reporter: Shows progress and notes to the user.
         state: Folder for the party's client state.
-        **opens: Fields of the model's definition to replace: only `open_source`, if the party has
-            its own code that reads the data.
+        **opens: `open_source=FUNCTION` if a data handler of the user reads the party's data: a
+            function (name of the data) -> records. It replaces the field of the same name in the
+            model's definition.
 
     Raises:
         OutputBusyError: Another process is already running this party.
         UsageError: A file of its `tls_config` is missing, or is not a certificate.
-        TrainingError: The aggregator refuses it.
+        TrainingError: The aggregator refuses the party.
         ElasticDLError: The model or the data cannot be used; see `elasticdl.errors`.
     """
     assert job.model is not None  # noqa: S101 - of a party
@@ -206,7 +215,10 @@ def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **o
 
 
 def _what_is_kept(memory: DiskClientState, supernode: Supernode, address: str) -> str:
-    """Describe the saved progress of an interrupted party, and how to resume."""
+    """Return a sentence for the user that says what an interrupted party has saved.
+
+    It also says how to resume.
+    """
     kept = memory.which()
     if kept is not None:
         return (
@@ -234,19 +246,24 @@ def _watch(supernode: Supernode, daemon: ClientDaemon, reporter: Reporter) -> No
 
 
 class _SignalledError(BaseException):
-    """Raised by a signal to abort the answer in progress; `except Exception` does not catch it."""
+    """Raised by a signal handler to abort the answer in progress.
+
+    It is a `BaseException`, so that no `except Exception` on the way catches it.
+    """
 
 
 @contextlib.contextmanager
 def ended_by_signals(daemon: ClientDaemon) -> Iterator[Sequence[int]]:
-    """Context manager that lets SIGINT and SIGTERM end a party without finishing its request.
+    """Context manager inside which SIGINT and SIGTERM stop a party at once.
+
+    A request in progress is aborted, and gets no answer.
 
     Args:
         daemon: The client daemon, which runs inside the `with` block, in this thread.
 
     Yields:
-        A list, to which the number of an arriving signal is appended. The previous handlers are
-        restored when the signal arrives, and at the end of the block.
+        A list, empty at first, to which the number of an arriving signal is appended. The previous
+        signal handlers are restored when a signal arrives, and at the end of the block.
     """
     noted: list[int] = []
     before: dict[int, Any] = {}

@@ -3,7 +3,7 @@
     ask(requests, 10 s)                                             the caller's thread
        |  pending messages ("letters")     ^ answers, as they arrive
        v                                   |
-    outbox --> writer --socket--> server_app --socket--> reader     two threads for each server_app
+    outbox --> writer --socket--> server_app --socket--> reader     writer, reader: two threads
 
 A letter is a message to one party that is not answered yet. The aggregator's process survives the
 death of any Flower process. A dead ServerApp is replaced by a new run, and all unanswered letters
@@ -68,11 +68,11 @@ class _PendingMessage:
 
     Attributes:
         party: Name of the party; for a new node without a name, the number of the node.
-        kind: TASK for a request of the aggregator, JOIN to ask a new node for its name.
+        kind: `TASK` for a request of the aggregator, `JOIN` to ask a new node for its name.
         arrays: The arrays of the message.
         facts: The JSON values of the message.
         deadline_s: When to stop waiting for the answer, by the monotonic clock.
-        inbox: Receives the answer; None for JOIN.
+        inbox: Queue in which the caller of `ask` waits for the answer; None for `JOIN`.
     """
 
     party: str
@@ -151,7 +151,7 @@ class Exchange:
             return sorted(self._membership.nodes)
 
     def wait_for(self, num_parties: int, timeout_s: float) -> Sequence[str]:
-        """Wait for a number of connected parties, or the timeout; return the connected ones.
+        """Wait at most `timeout_s` until `num_parties` are connected; return the connected ones.
 
         Raises:
             TrainingError: Flower could not be kept running.
@@ -268,7 +268,10 @@ class Exchange:
                 self._outbox.put(Frame(FORGET, {"ids": sent}))
 
     def _seen(self, nodes: Sequence[int]) -> None:
-        """Record which nodes are online, and request the names of new nodes."""
+        """Process a list of nodes from the ServerApp: record that these are online.
+
+        New nodes are asked for the names of their parties.
+        """
         before = self._membership
         self._membership = before.with_online(nodes)
         now_s = time.monotonic()

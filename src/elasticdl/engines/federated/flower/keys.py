@@ -153,7 +153,10 @@ class PartyKeys:
 
 
 def _named(path: Path | None, key: str) -> Path:
-    """Check that a file of `tls_config` is set and exists; return its path. `key` is its entry."""
+    """Check that an entry of `tls_config` is set and its file exists; return the path.
+
+    `key` is the name of the entry, for the error.
+    """
     if path is None:
         raise UsageError(
             f"connection.info.tls_config.{key} is missing; it is required for encryption. Set it "
@@ -169,7 +172,10 @@ def _named(path: Path | None, key: str) -> Path:
 
 
 def _check_certificate(path: Path, key: str) -> None:
-    """Check that a file has certificates; errors never quote its contents."""
+    """Check that a file contains certificates.
+
+    Errors never quote its contents. `key` is the entry of `tls_config` that names the file.
+    """
     try:
         with user_files.open_regular(path) as file:
             content = file.read(_MAX_CERTIFICATE_BYTES)
@@ -186,7 +192,10 @@ def _check_certificate(path: Path, key: str) -> None:
 
 
 def _fingerprint(path: Path) -> str:
-    """Return the fingerprint of a party's key; errors never quote the file's contents."""
+    """Read a party's private key; return the fingerprint of its public key.
+
+    Errors never quote the file's contents.
+    """
     try:
         with user_files.open_regular(path) as file:
             content = file.read(_MAX_CERTIFICATE_BYTES)
@@ -296,7 +305,10 @@ def _certificate(
     hosts: Sequence[str],
     years: int,
 ) -> x509.Certificate:
-    """Create a self-signed CA certificate, or a server certificate signed by a CA."""
+    """Create a certificate: of the authority (CA) if `signer` is None, otherwise of a server.
+
+    The first is self-signed, the second is signed by `signer` and valid for `hosts`.
+    """
     # A common name is limited to 64 characters; it is not used, because hosts are in an extension.
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
     now = dt.datetime.now(dt.UTC)

@@ -45,7 +45,7 @@ class FlowerParties:
         return self._exchange.here()
 
     def wait_for(self, num_parties: int, timeout_s: float) -> Collection[str]:
-        """Wait for a number of connected parties, or the timeout; return the connected ones.
+        """Wait at most `timeout_s` until `num_parties` are connected; return the connected ones.
 
         Raises:
             TrainingError: Flower could not be kept running.

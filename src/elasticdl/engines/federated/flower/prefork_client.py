@@ -26,10 +26,10 @@ _POLL_S = 0.05
 
 
 def with_token(arguments: list[str]) -> list[str]:
-    """Return the arguments with Flower's token in place of its placeholder.
+    """Replace the placeholder in a command's arguments by Flower's secret token.
 
-    Other users can read a command line, so the token is passed in the environment; it is removed
-    from this process's environment.
+    The token comes in an environment variable, because other users can read a command line. It is
+    removed from this process's environment.
     """
     token = os.environ.pop(TOKEN, PLACEHOLDER)
     return [token if one == PLACEHOLDER else one for one in arguments]

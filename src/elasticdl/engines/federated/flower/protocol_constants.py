@@ -1,9 +1,12 @@
-"""Names of messages and variables for the two sockets between our own processes and Flower's.
+"""Names of messages and environment variables for the sockets between our processes and Flower's.
 
     aggregator's process  --PUSH, FORGET-->            server_app
                           <--NODES, ANSWER, FAILED, LOST--
     client_app            --TASK, JOIN-->              ClientDaemon
                           <--an answer--
+
+`server_app.py` describes the first six. TASK is a request of the aggregator, and JOIN a request for
+the party's name.
 
 Callers: `parties.py`, `server_app.py`, `client_app.py`, `client_daemon.py`,
 `unix_socket.py`, and the modules that start them.

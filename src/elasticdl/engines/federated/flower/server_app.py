@@ -164,8 +164,9 @@ class _Relay:
     def _pulled(self) -> Iterator[Message]:
         """Yield the answers that have arrived.
 
-        If Flower cannot parse one of several, all pending letters are reported as lost, and then
-        answers are fetched one by one; an answer that cannot be parsed alone is reported as failed.
+        If Flower fails to parse one of several answers, it does not tell which. All pending letters
+        are then reported as lost, so that they are sent again, and from then on answers are fetched
+        one by one. An answer that cannot be parsed alone is reported as failed.
         """
         outstanding = list(self._out)
         for numbers in [[one] for one in outstanding] if self._one_by_one else [outstanding]:

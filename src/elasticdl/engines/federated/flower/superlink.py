@@ -1,8 +1,8 @@
-"""Flower's processes at the aggregator: a superlink, the TLS proxy in front of it, and its runs.
+"""Flower's processes at the aggregator: a superlink, the TLS proxy in front of it, the ServerApp.
 
     FOLDER/state.db        the superlink's database; it survives a kill
     FOLDER/nodes.json      the node of each party's key, written when the key is registered
-    FOLDER/run             the run that was started last
+    FOLDER/run             ID of the newest run (one start of the ServerApp)
     FOLDER/flwr/           Flower's own folder
     FOLDER/bin/            the only two commands that the superlink can start
     FOLDER/*.log           output of the processes

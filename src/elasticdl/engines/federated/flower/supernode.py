@@ -7,8 +7,8 @@
 A supernode that dies is restarted. For up to 60 s, Flower regards a killed supernode as connected,
 and refuses a second one with the same key; so a refused supernode is retried for longer than that.
 Flower gives the same answer for an unregistered key. A supernode waits without limit for an
-aggregator that does not answer; `certificate_check.py` finds out why, and checks the aggregator's
-certificate.
+aggregator that does not answer. `certificate_check.py` therefore checks why it does not, and
+whether its certificate is the expected one.
 
 Callers: `elasticdl federated party`.
 """
@@ -146,9 +146,10 @@ class Supernode:
             self._prefork_server.end()
 
     def write_commands(self) -> None:
-        """Write scripts for the only two programs that the supernode can find on its PATH.
+        """Write scripts for the only two programs that the supernode needs and can find.
 
-        Flower has commands for other kinds of tasks too, and the aggregator chooses the kind.
+        The aggregator chooses the kind of each task, and Flower has a command for each kind. A
+        command without a script cannot be started.
         """
         shutil.rmtree(self.folder / "flwr" / "apps", ignore_errors=True)
         become = [sys.executable, "-I", "-S", str(_PREFORK_CLIENT), str(self._prefork_path)]
@@ -224,11 +225,12 @@ class Supernode:
                 self._child = self._start()
 
     def _why_ended(self, output: str) -> tuple[str, bool]:
-        """Explain why the supernode ended, and whether to give up if that happens repeatedly.
+        """Explain to the user why the supernode ended, and decide whether to give up.
 
         Returns:
-            A sentence for the user, and whether to give up: True if the aggregator has refused the
-            supernode, or if the supernode was never connected although the aggregator is reachable.
+            The explanation; and whether to give up if this happens repeatedly. It is True if the
+            aggregator has refused the supernode or has another certificate, or if the supernode was
+            never connected although the aggregator is reachable.
         """
         reason = refusal(output, self._keys)
         if reason is not None:
@@ -288,7 +290,7 @@ def refusal(output: str, keys: PartyKeys | None) -> str | None:
 
 
 def explain(output: str) -> str:
-    """Return the last lines of a supernode's output for the user, without Flower's INFO lines."""
+    """Return the last lines of a supernode's output as a reason, without Flower's INFO lines."""
     plain = [_COLOUR.sub("", line).strip() for line in output.splitlines()]
     lines = [line for line in plain if line and not _CHATTER.match(line)]
     return f"Flower's supernode ended: {' / '.join(lines[-3:])[-300:] or 'no output'}."

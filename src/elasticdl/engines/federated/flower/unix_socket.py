@@ -5,7 +5,7 @@
 A superlink serves control (starts a run of any code) and runtime (fetch a task and answer it); a
 supernode serves runtime. Flower 1.41 can serve them only on TCP, where a caller from the same
 machine needs no credentials: any user of the machine could start a run, or take a party's task.
-Therefore, in each Flower process:
+Therefore, in each Flower process (in parentheses: the name in its code that is replaced):
 
 1.  A server listens on the socket that `SOCKET` names, in a folder that only this user can enter,
     instead of the host and port of its command line (`uvicorn.Config`).

@@ -30,47 +30,47 @@ _MAX_AXES = 32
 
 
 def is_text(value: object) -> bool:
-    """Whether a value can be a name: a string of limited length."""
+    """Return whether a value can be a name: a string of limited length."""
     return isinstance(value, str) and len(value) <= _LONGEST_NAME
 
 
 def is_printable(value: object) -> bool:
-    """Whether a value can be a name and has no control characters, which affect a terminal."""
+    """Return whether a value can be a name and is safe to print, without control characters."""
     return isinstance(value, str) and len(value) <= _LONGEST_NAME and value.isprintable()
 
 
 def is_long_text(value: object) -> bool:
-    """Whether a value is a string of any length."""
+    """Return whether a value is a string of any length."""
     return isinstance(value, str)
 
 
 def is_count(value: object) -> bool:
-    """Whether a value is an integer, 0 or greater."""
+    """Return whether a value is an integer, 0 or greater."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def is_whole(value: object) -> bool:
-    """Whether a value is an integer and not a boolean."""
+    """Return whether a value is an integer and not a boolean."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_amount(value: object) -> bool:
-    """Whether a value is a finite number, 0 or greater."""
+    """Return whether a value is a finite number, 0 or greater."""
     return is_real(value) and value >= 0  # type: ignore[operator]
 
 
 def is_flag(value: object) -> bool:
-    """Whether a value is a boolean."""
+    """Return whether a value is a boolean."""
     return isinstance(value, bool)
 
 
 def is_mapping(value: object) -> bool:
-    """Whether a value is a mapping from names to values."""
+    """Return whether a value is a mapping whose keys are strings."""
     return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
 
 
 def is_counts(value: object) -> bool:
-    """Whether a value is a mapping from printable names to counts, of limited size."""
+    """Return whether a value is a mapping from printable names to counts, of limited size."""
     return (
         isinstance(value, Mapping)
         and len(value) <= _MAX_COUNTS
@@ -80,7 +80,7 @@ def is_counts(value: object) -> bool:
 
 
 def is_architecture(value: object) -> bool:
-    """Whether a value is a mapping from names of arrays to (dtype, shape)."""
+    """Return whether a value is a mapping from names of arrays to (dtype, shape)."""
     return is_mapping(value) and all(_is_form(form) for form in value.values())  # type: ignore[attr-defined]
 
 
@@ -92,7 +92,10 @@ def _is_form(value: object) -> bool:
 
 
 def is_example(value: object) -> bool:
-    """Whether a value describes shapes and dtypes of an example of at most 1 GiB, or is empty.
+    """Return whether a value describes an example by its shapes and dtypes, or is empty.
+
+    The example must have at most 1 GiB, because the aggregator allocates arrays of this size. Only
+    a party that joins describes an example; in all other replies the value is {}.
 
     Example:
         >>> is_example({"features": {"dtype": "float32", "shape": [28, 28]}, "labels": None})
@@ -144,8 +147,9 @@ def check_fields(values: Mapping[str, Any], rules: Rules, where: str) -> None:
 
     Args:
         values: The fields, by name.
-        rules: All known fields, with their rules.
-        where: What the fields belong to, for error messages.
+        rules: Name of each field that the message must have -> function (value) -> whether the
+            value is valid.
+        where: Name of the message for errors, such as "a reply".
 
     Raises:
         MessageError: A field is unknown or missing, or has an invalid value.

@@ -4,9 +4,10 @@
     aggregator <--Reply---- party        or a Refusal, with a redacted reason
 
 A message is sent as named arrays and JSON values (`to_message`); it never contains code, a class
-or a pickle. Incoming messages are parsed strictly: an unknown or missing field, a value of another
-type, an unannounced array or another version raises `MessageError`, and no part of the message is
-used. `replies.py` decides whether a parsed reply can be used.
+or a pickle. Incoming messages are parsed strictly. An unknown or missing field, a value of another
+type, an array that the JSON values do not announce, or another protocol version raises
+`MessageError`, and no part of the message is used. `replies.py` decides whether a parsed reply can
+be used.
 
 This module does not depend on the transport; `flower/` packs the arrays and the JSON values into
 its records.
@@ -85,7 +86,7 @@ class LocalTraining:
 
     Attributes:
         num_epochs: Number of passes over its examples.
-        minibatch_size: Examples in a step; None means the value in the party's own config.
+        minibatch_size: Examples in a step; None means the value of the party's own job.
         learning_rate: Learning rate of the local optimizer; None means the model's.
         max_steps: Stop after this many steps; 0 means no limit.
         seed: Determines the order of records and dropout.
@@ -150,7 +151,7 @@ class Reply:
 
     Attributes:
         party: Name of the party.
-        kind: Kind of the request.
+        kind: Kind of the request, such as `train`.
         history: Training run of the request.
         round: Round of the request.
         weights: Its trained weights, or gradients; empty for other kinds than `train`.
@@ -161,7 +162,7 @@ class Reply:
             can be summed in the same way.
         metrics_stay_home: Whether the party's config does not share metrics
             (`privacy.metrics: false`); then both metrics are empty.
-        architecture: Architecture of its model.
+        architecture: Dtype and shape of each of its model's weights, by name; for `join`.
         example: Shapes and dtypes of one of its examples, without the contents
             (`party.shapes_of`); for `join`.
         is_evaluating: Whether it has validation data and shares its metrics; for `join`.
@@ -388,8 +389,9 @@ def _weights(
 
     Args:
         arrays: The arrays of the message, by name.
-        num_weights: Number of weights that the message announces.
-        counts: Announced arrays of metric states: group -> metric -> number of arrays.
+        num_weights: Number of arrays of weights that the message's JSON values announce.
+        counts: The metric states that they announce: group, such as `training_metrics` -> name of
+            the metric -> number of its arrays.
 
     Raises:
         MessageError: An array is missing or was not announced.

@@ -114,8 +114,8 @@ def flatten(arrays: Arrays) -> tuple[Plan, list[memoryview]]:
     """Return the layout of arrays in one sequence of bytes, and the bytes of each array.
 
     Returns:
-        [name, dtype, shape] of each array, in order; and a view of the bytes of each array that is
-        not empty.
+        The layout: [name, dtype, shape] of each array, in order. And the bytes: a view for each
+        array that is not empty.
 
     Raises:
         WireError: An array is not numeric.

@@ -6,7 +6,7 @@
         wait     for the replies; an unusable one is left out, and its party is reported
         fuse     the usable replies if they reach the quorum; otherwise training fails
         save     weights, the fusion's state and the round number, as one checkpoint
-        report   the round, and the parties' evaluation of the model before it
+        report   the round, and how the parties evaluated the weights that it began with
 
 A round is a function of the global weights and the parties' data. An aggregator that was killed
 and restarted therefore repeats the same requests, the parties give the same replies (`party.py`),
@@ -64,13 +64,13 @@ _PARTIES = "parties/"
 
 @dataclass(frozen=True, eq=False)
 class GlobalModel:
-    """The global model after a round.
+    """The global model after a round, with what is needed to continue from it.
 
     Attributes:
         weights: Parameter path -> array.
-        round: Number of rounds that produced it.
+        round: The round after which it was saved; 0 for the initial model.
         history: ID of the training run; every start from scratch gets a new one.
-        fusion: The fusion's state.
+        fusion: The fusion's state, such as the momentum of a server optimizer.
         metrics: The latest known metrics.
     """
 
@@ -94,8 +94,8 @@ class Aggregator:
         metadata: Values to add to the metadata of every checkpoint.
         measure: Function (trainer) -> metric states of the trainer's model on the aggregator's own
             data. None: the aggregator has no data, and the parties evaluate.
-        safe_point: Function () -> whether to stop training. Called while no request is in flight:
-            between two rounds, and while waiting for parties.
+        safe_point: Function () that executes pending user commands -> whether to stop training.
+            Called while no request is in flight: between two rounds, and while waiting for parties.
         until: The last round to train; stored in the checkpoints.
         model: The current global model; None until a party has described its examples.
         phase: What `run` is doing; "idle" while it is not running.
@@ -177,8 +177,9 @@ class Aggregator:
     def begin(self) -> GlobalModel:
         """Return the model to continue from: the initial one, or that of the last saved round.
 
-        With a checkpoint, the parties' saved client states are restored as well. Without one, a
-        party must have joined, because the initial model is built for the examples it describes.
+        If the job resumes from a checkpoint, the client states in it (of simulated parties) are
+        restored as well. If it does not, a party must have joined, because the initial model is
+        built for the examples that the party describes.
         """
         if self.model is None:
             self.model = self._beginning()
@@ -291,9 +292,10 @@ class Aggregator:
 
     @property
     def _evaluates_at_once(self) -> bool:
-        """Whether to evaluate a model right after its round, not with the next round's training.
+        """Whether to evaluate a model right after its round.
 
-        True if the result may end training, or if the aggregator evaluates on its own data.
+        Otherwise, the parties evaluate it at the beginning of the next round, which saves a
+        request. True if the result may end training, or if the aggregator has its own data.
         """
         return self.measure is not None or self._federation.termination_accuracy is not None
 
@@ -343,7 +345,7 @@ class Aggregator:
         )
 
     def synced(self) -> Synced:
-        """Send the global model to the parties, which adopt it; return which have done so.
+        """Send the global model to the parties, to adopt as their model; return which have done so.
 
         Raises:
             UsageError: There is no global model yet.
@@ -381,12 +383,15 @@ class Aggregator:
         by_party: Mapping[str, MetricStates],
         others: Sequence[MetricStates] = (),
     ) -> None:
-        """Log the metrics of a model, computed from the metric states of all evaluations.
+        """Log the validation metrics of a model, and add them to `model.metrics`.
+
+        They are computed from the sum of all given metric states. Does nothing if there are none,
+        or if the model of this round has been logged already.
 
         Args:
-            model: The model.
-            by_party: Metric states of the parties.
-            others: Metric states of evaluations on the aggregator's own data.
+            model: The evaluated model.
+            by_party: Party -> metric states on its validation data; empty if none evaluated.
+            others: Metric states on the aggregator's own data; empty if it has none.
         """
         metrics = self._results("evaluation_metrics", [*by_party.values(), *others])
         if not metrics or self._evaluated_round == model.round:
@@ -417,7 +422,8 @@ class Aggregator:
         """Compute metrics from the sum of several metric states.
 
         Args:
-            which: `training_metrics` or `evaluation_metrics`.
+            which: Which metrics of the model the states belong to: `training_metrics` or
+                `evaluation_metrics`.
             states: Metric states to sum, such as one mapping per party.
         """
         assert self.registry.trainer is not None  # noqa: S101 - a party has joined

@@ -3,9 +3,9 @@
 Answers are collected within the round's timeout; for every party without a usable answer, the
 reason is returned.
 
-    here ---join---> joined ---train, evaluate, sync---> usable replies, and why others are missing
-      |                ^
-      +---> refused ---+  the request is repeated after a while: the cause may have been fixed
+    connected ---join---> joined ---train, evaluate, sync---> usable replies; why others are missing
+      |                     ^
+      +------> refused -----+  the request is repeated after a while: the cause may have been fixed
 
 The first party that joins describes its examples. The aggregator builds its own model for them and
 refuses every party whose model differs. A round waits for all joined parties, at most
@@ -63,9 +63,10 @@ class ClientRegistry:
         federation: How many parties are needed, and how long to wait for them.
         parties: The parties that can receive requests.
         create_trainer: Function (shapes of a party's examples) -> trainer of the job's model.
-        options_for: Function (number of the party, whether the party evaluates) -> options of the
-            party's training.
-        needs: Minimum number of replies that the fusion can combine, regardless of the quorum.
+        options_for: Function (number of the party, whether it reports evaluation metrics) ->
+            options of the party's training.
+        needs: Minimum number of replies that the fusion can combine, such as 5 for Krum with one
+            lying party. The quorum may require more.
         joined: Party -> its reply to the join request.
         trainer: Trainer of the aggregator's own model; None before a party has joined.
         last: Party -> what it did in the last round, or why it was left out.
@@ -94,7 +95,7 @@ class ClientRegistry:
 
     @property
     def needed(self) -> int:
-        """Number of usable replies that a round needs."""
+        """Number of usable replies that a round needs: the quorum, and at least `needs`."""
         share = self.federation.quorum * self.federation.num_parties
         # 0.6 of 5 must be 3, despite floating-point error.
         return max(1, math.ceil(share - 1e-9), self.needs)
@@ -210,13 +211,14 @@ class ClientRegistry:
             self._refuse(name, f"Party {name!r} did not answer the join request.")
 
     def _try_to_build_model(self, reply: Reply) -> str | None:
-        """Build the aggregator's model for the examples of the first party that joins.
+        """Build the aggregator's model for a party's examples, if there is no model yet.
 
         Args:
             reply: The party's reply to the join request, with the shapes of its examples.
 
         Returns:
-            Why the party cannot join; None if there is a model, perhaps from an earlier party.
+            None if there is a model now, from this or an earlier party. Otherwise the reason for
+            which the party is refused: no model can be built for its examples.
 
         Raises:
             ElasticDLError: The model cannot be built, and too few other parties are left to try.
@@ -270,7 +272,8 @@ class ClientRegistry:
             weights: The global weights.
 
         Returns:
-            The usable replies, sorted by party; and every other party -> why it is left out.
+            The usable replies, sorted by party; and for every other known party: name -> why it is
+            left out, for messages.
 
         Raises:
             TrainingError: The connected parties could not be determined.

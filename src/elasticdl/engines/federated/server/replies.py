@@ -4,7 +4,7 @@ A reply that could be parsed (`messages.py`) may still belong to another round o
 be full of NaN; one such reply must not spoil the round. This module only describes problems: the
 aggregator leaves the party out of the round and reports them.
 
-Callers: `client_registry.py`. Pure.
+Callers: `client_registry.py`. The functions have no side effects.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def problem_of_metrics(reply: Reply, training: Metrics, evaluation: Metrics) -> 
 
     Args:
         reply: A party's reply.
-        training: Training metrics of the aggregator's own model. They are tried on the reply's
-            metric states.
-        evaluation: Evaluation metrics of the aggregator's own model.
+        training: Training metrics of the aggregator's own model. Computing their values from the
+            reply's metric states must not fail, and the loss must be finite.
+        evaluation: Evaluation metrics of the aggregator's own model, for the same check.
 
     Returns:
         One problem, in a sentence or two that name the party; None if all metrics can be used.
@@ -163,12 +163,12 @@ def _of_its_weights(reply: Reply, request: RoundRequest, expected: Architecture)
 
 
 def _unlike(verb: str, found: Architecture, expected: Architecture) -> str:
-    """Describe how a party's architecture differs from the global model's.
+    """Describe how the arrays of a party's model or reply differ from the global model's.
 
     Args:
         verb: First word of the description, `has` or `sent`.
-        found: The party's architecture.
-        expected: The global model's architecture.
+        found: Name -> (dtype, shape) of the party's arrays.
+        expected: The same of the global model's arrays.
 
     Returns:
         One difference, to follow the party's name in an error message, such as "has dense/kernel

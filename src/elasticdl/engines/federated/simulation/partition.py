@@ -9,7 +9,8 @@ same split.
     shards      each party has only a few labels
     by_size     the same mixture, but different numbers of examples
 
-The splits use only which labels are equal, and their order. They do not see the examples.
+The splits do not see the examples. Labels may be of any type that can be sorted: only their order
+and which of them are equal affects a split.
 
 Callers: `init.py`, benchmarks.
 """

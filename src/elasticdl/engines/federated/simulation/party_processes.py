@@ -1,8 +1,8 @@
 """Processes that run the simulated parties: this process, or processes forked from it.
 
-A forked process has this process's imports and definitions from the start. Any free process can
-serve any party: a party's client state is sent with the request and returned with the reply, so
-this process has all client states whenever a round is saved.
+A forked process begins with this process's imports and model definitions, which saves time. Any
+free process can serve any party: a party's client state is sent with the request and returned with
+the reply. So this process has all client states whenever a round is saved.
 
 Callers: `simulate.py`.
 """
@@ -36,13 +36,13 @@ _PR_SET_PDEATHSIG = 1
 def num_processes_for(definition: ModelDefinition, num_parties: int, asked: int | None) -> int:
     """Choose the number of processes that run the simulated parties.
 
-    Each of several processes has one thread.
+    A single process trains with a thread per core. Each of several processes has one thread.
 
     Args:
         definition: The model that the parties train.
         num_parties: Number of parties.
-        asked: The user's choice. None: one process per core if there are enough parties and the
-            model can train in forked processes; otherwise a single process with a thread per core.
+        asked: The user's choice. None: one process per core if there are at least as many parties
+            and the model can train in forked processes; otherwise a single process.
 
     Raises:
         UsageError: Several processes are requested, but the model cannot train in forked ones.
@@ -65,7 +65,7 @@ def num_processes_for(definition: ModelDefinition, num_parties: int, asked: int 
 
 
 class PartyProcesses:
-    """Processes that run parties; a context manager that ends them on exit.
+    """Processes that run simulated parties; a context manager that ends them on exit.
 
     Args:
         parties: The parties by name.

@@ -49,8 +49,8 @@ class SimulatedMember:
         data: Location of the party's records.
         validation_data: Records to evaluate on; None means none.
         shares_metrics: Whether its metrics are sent to the aggregator.
-        open_source: Function (`data` or `validation_data`) -> opened source of these records. None:
-            open them like those of any other job.
+        open_source: Function (value of `data` or `validation_data`) -> these records. None: open
+            them as in any other job.
         recorder: Settings of the party's own metrics file. None: write no such file.
         model: The party's model if it differs from the aggregator's; None if it is the same.
     """
@@ -134,7 +134,7 @@ class _Definitions:
 
 
 class _Trainers:
-    """Cache of trainers, one per model and shape of the examples; building one is slow."""
+    """Cache of trainers, one per model and shape of the examples, because building one is slow."""
 
     def __init__(self) -> None:
         self._made: dict[str, tuple[Trainer, State]] = {}
@@ -223,7 +223,10 @@ class SimulatedParties:
         timeout_s: float | None,
         check: Callable[[], None],
     ) -> Iterator[Reply | Refusal]:
-        """Send requests to some of the parties, and yield their answers; the timeout is unused."""
+        """Send requests to some of the parties, and yield their answers.
+
+        `timeout_s` has no effect: an answer that is lost (`change`) is not waited for.
+        """
         del timeout_s
         for request, given in self._crew.answers(requests, check):
             answer = self._change(request, given)
@@ -290,7 +293,7 @@ def _party(
 def _open_party_records(
     data: str, definition: ModelDefinition, name: str
 ) -> RecordSource | SelectedRecords:
-    """Open a party's records; read a small data set into memory, because each round uses it.
+    """Open a party's records; a small data set is read into memory, because each round uses it.
 
     Args:
         data: Location of the records.

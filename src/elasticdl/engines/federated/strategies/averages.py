@@ -33,9 +33,9 @@ from elasticdl.errors import AggregationError
 def iter_avg(global_weights: Weights, updates: Sequence[PartyUpdate], state: FusionState) -> Fused:
     """Average the parties' weights, each counted once.
 
-    One step of parallel stochastic gradient descent (Zinkevich et al., 2010,
-    https://papers.nips.cc/paper/4006-parallelized-stochastic-gradient-descent), repeated in every
-    round.
+    This is the mean of parallelized SGD (Zinkevich et al., 2010,
+    https://papers.nips.cc/paper/4006-parallelized-stochastic-gradient-descent). The paper takes it
+    once, after training; here, every round ends with it.
 
     Args:
         global_weights: The weights that the parties started from.
@@ -92,12 +92,12 @@ def fedprox(
     *,
     mu: float,
 ) -> Fused:
-    """Average as `fedavg` does; the proximal term of FedProx is applied at the parties.
+    """Average as `fedavg` does, with parties that train with FedProx's proximal term.
 
     FedProx (Li et al., 2020, algorithm 2, https://arxiv.org/abs/1812.06127) adds
     mu/2 * |w - global weights|² to every party's loss. The server step is that of FedAvg, so `mu`
-    has no effect here. It is an argument because it is the fusion's param; it reaches the parties
-    through `FUSIONS["fedprox"].proximal_mu`.
+    has no effect here. It is an argument because all params of a fusion are passed to its function.
+    The parties receive it through `FUSIONS["fedprox"].proximal_mu`.
 
     Args:
         global_weights: The weights that the parties started from.
@@ -135,8 +135,8 @@ def gradient_avg(
     Args:
         global_weights: The weights at which the gradients were computed.
         updates: One per party. Their `weights` are gradients of the mean loss over the party's
-            examples, by the name of the parameter. Arrays without a gradient, such as layers'
-            statistics and counters, keep their global value.
+            examples, by the name of the parameter. Arrays without a gradient, such as counters and
+            the moving means of layers, keep their global values.
         state: Returned unchanged: this fusion has no state.
         learning_rate: Learning rate of the step.
 

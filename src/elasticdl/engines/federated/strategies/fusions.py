@@ -49,11 +49,11 @@ class FusionParam:
 
     Attributes:
         default: Default value.
-        kind: Type of its values: whole number, real number, or one of the strings in `choices`.
-        low: Lower bound.
-        high: Upper bound, exclusive.
+        kind: Type of its values: "whole" numbers, "real" numbers, or "choice" of strings.
+        low: Lower bound of a number.
+        high: Upper bound of a number, exclusive.
         above_low: Whether the lower bound is exclusive.
-        choices: The allowed strings.
+        choices: The allowed strings of the kind "choice".
         about: Its meaning, in a few words.
     """
 
@@ -76,7 +76,7 @@ class FusionParam:
         return f"{_KINDS[self.kind]}, {least} and below {self.high:g}"
 
     def allows(self, value: object) -> bool:
-        """Whether a value has the right type and is within the bounds or one of the choices."""
+        """Return whether a value has the right type and is an allowed one."""
         if self.kind == "choice":
             return value in self.choices
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -94,14 +94,14 @@ class Fusion:
 
     Attributes:
         name: Its name in `fusion: {name: ...}` of a config.
-        title: Its name in the documentation.
+        title: Its name as shown in the documentation, such as "FedAvg".
         paper: URL of the paper that defines it.
-        rule: Function (global weights, updates, state, params by name) -> fused weights.
+        rule: Function (global weights, updates, state, params as keyword arguments) -> `Fused`.
         params: Name -> description of the param.
         least: Function that takes all params, including defaults, and returns the minimum number of
             parties.
-        proximal: Name of the param with the strength of the proximal term in the parties' loss;
-            None if there is no such term.
+        proximal: Name of its param that is the strength of a proximal term, such as `mu`. Parties
+            add this term to their loss. None if there is no such term.
         keeps_own_weights: Whether parties continue from their own weights, not the global ones.
         sends_gradients: Whether parties send the gradient over all their examples and do not train.
         needs_score: Whether it compares the parties by the losses of their weights on the

@@ -134,7 +134,10 @@ def _change(start: Array, after: Array) -> Floats:
 def _clipping_factor(
     global_weights: Weights, update: PartyUpdate, privacy: CentralPrivacy
 ) -> float:
-    """Return the factor, at most 1, that scales a party's change down to the clipping norm."""
+    """Return the factor by which a party's change is scaled so that its norm is at most S.
+
+    It is at most 1: a change within the clipping norm S is not scaled.
+    """
     squared = 0.0
     with np.errstate(over="ignore"):
         for name in averaged_names(global_weights):
@@ -148,6 +151,13 @@ def privately(
     fusion: Fusion, privacy: CentralPrivacy, noise: Noise = system_noise
 ) -> Callable[..., Fused]:
     """Wrap a fusion so that it receives only the private mean of the parties' weights.
+
+    The fusion gets the mean as if it were the update of a single party.
+
+    Args:
+        fusion: The fusion; it must need only the mean of the parties' weights.
+        privacy: The clipping norm and the noise multiplier.
+        noise: Function (shape) -> array of noise.
 
     Returns:
         A function to call instead of `fusion.fuse`, with the same arguments.

@@ -4,9 +4,10 @@ The number of parties that may be Byzantine (may lie) is a param, and each funct
 many parties it needs to tolerate them. A party can lie about `num_examples`, so only
 `geometric_median` uses it, as its paper does.
 
-A median is near all honest parties only if they are near each other. If their data differ,
-`byzantine_threshold` makes `coordinate_median`, `trimmed_mean` and `geometric_median` mix each
-update with its nearest ones first (`nearest_neighbor_mixing`).
+A median is a good model only if the honest parties' updates are similar. If their data differ much,
+set `byzantine_threshold` of `coordinate_median`, `trimmed_mean` or `geometric_median`: each update
+is then mixed with its nearest ones first (`nearest_neighbor_mixing`). Fed+ is here because its
+"centre" may be one of the medians.
 
 Callers: `fusions.py`, where each fusion is registered under its name.
 """
@@ -44,16 +45,18 @@ def nearest_neighbor_mixing(
 ) -> list[PartyUpdate]:
     """Replace each update by the mean of its n - f nearest updates, including itself.
 
-    NNM (Allouah et al., 2023, https://arxiv.org/abs/2302.01772): it moves honest parties with
-    different data closer together, and a liar is part of few means. Each party counts once.
+    NNM (Allouah et al., 2023, https://arxiv.org/abs/2302.01772). It is done before a median,
+    because it moves the updates of honest parties with different data closer together. A liar that
+    is far from them enters few of the means. Each party counts once in a mean.
 
     Args:
         global_weights: The weights that the parties started from.
         updates: One per party, in any order.
-        num_byzantine: f, below half of the parties; 0 means no mixing.
+        num_byzantine: f, the number of parties that may lie, below half of all n parties. 0 means
+            no mixing.
 
     Returns:
-        One update per party, sorted by party, rounded to their dtypes.
+        One update per party, sorted by party, with the dtypes of the original updates.
 
     Raises:
         AggregationError: The updates cannot be fused (`updates.in_order`).
@@ -96,8 +99,9 @@ def coordinate_median(
         global_weights: The weights that the parties started from.
         updates: One per party, in any order.
         state: Returned unchanged: this fusion has no state.
-        byzantine_threshold: Number of parties that may lie even if the honest parties' data differ.
-            Above 0, each update is first mixed with its nearest ones (`nearest_neighbor_mixing`).
+        byzantine_threshold: 0 uses the updates as they are. With a number f above 0, each update is
+            first replaced by the mean of its nearest ones (`nearest_neighbor_mixing`), so that f
+            lying parties do little harm even if the honest parties' data differ much.
 
     Returns:
         Arrays with the shapes and dtypes of the updates; `chosen` has all parties.
@@ -136,8 +140,9 @@ def trimmed_mean(
         updates: One per party, in any order.
         state: Returned unchanged: this fusion has no state.
         beta: Fraction of the parties left out at each end; below 0.5. 0 is `iter_avg`.
-        byzantine_threshold: Number of parties that may lie even if the honest parties' data differ.
-            Above 0, each update is first mixed with its nearest ones (`nearest_neighbor_mixing`).
+        byzantine_threshold: 0 uses the updates as they are. With a number f above 0, each update is
+            first replaced by the mean of its nearest ones (`nearest_neighbor_mixing`), so that f
+            lying parties do little harm even if the honest parties' data differ much.
 
     Returns:
         Arrays with the shapes and dtypes of the updates; `chosen` has all parties.
@@ -186,18 +191,19 @@ def geometric_median(
 ) -> Fused:
     """Return the geometric median: the point with the least mean distance to the parties' weights.
 
-    RFA (Pillutla et al., 2022, algorithms 1 and 2, https://arxiv.org/abs/1912.13445): smoothed
-    Weiszfeld, each party counted by its number of examples. The result is robust if the lying
-    parties have fewer than half of all examples. But a party can also lie about its number of
-    examples, which the other robust fusions do not use.
+    RFA (Pillutla et al., 2022, algorithms 1 and 2, https://arxiv.org/abs/1912.13445), computed by
+    the smoothed Weiszfeld algorithm. Each party is counted by its number of examples, so the result
+    is robust only while lying parties report fewer than half of all examples. A party can lie about
+    this number too; the other robust fusions do not use it.
 
     Args:
         global_weights: The weights that the parties started from.
         updates: One per party, in any order.
         state: Returned unchanged: this fusion has no state.
-        smoothing: Lower bound of the distances in the divisions; the paper's nu.
-        byzantine_threshold: Number of parties that may lie even if the honest parties' data differ.
-            Above 0, each update is first mixed with its nearest ones (`nearest_neighbor_mixing`).
+        smoothing: Lower bound of the distances by which the algorithm divides; the paper's nu.
+        byzantine_threshold: 0 uses the updates as they are. With a number f above 0, each update is
+            first replaced by the mean of its nearest ones (`nearest_neighbor_mixing`), so that f
+            lying parties do little harm even if the honest parties' data differ much.
 
     Returns:
         Arrays with the shapes and dtypes of the updates; `chosen` has all parties.
@@ -226,7 +232,7 @@ def weiszfeld_shares(squared: Floats, counted: Floats, smoothing: float) -> Floa
     Args:
         squared: float64[points, points]: squared distances between the points.
         counted: How much each point counts, such as its fraction of the examples; sums to 1.
-        smoothing: Lower bound of the distances in the divisions.
+        smoothing: Lower bound of the distances by which the algorithm divides.
 
     Returns:
         One share per point; the shares sum to 1.
@@ -266,7 +272,8 @@ def fed_plus(
         global_weights: The previous centre.
         updates: One per party, in any order.
         state: Returned unchanged: this fusion has no state.
-        centre: "mean" as `fedavg`, "median" as `coordinate_median`, "geometric_median".
+        centre: How the centre is computed: "mean" (`fedavg`), "median" (`coordinate_median`) or
+            "geometric_median".
         rho: Strength of the pull at the parties; it has no effect here.
 
     Returns:

@@ -130,9 +130,10 @@ def zeno(
 ) -> Fused:
     """Average the weights of the parties that reduce the loss on the aggregator's data most.
 
-    Zeno (Xie et al., 2019, algorithm 2, https://arxiv.org/abs/1805.10032): a party's score is its
-    reduction of the loss minus rho * the squared norm of its change. The f parties with the lowest
-    scores are left out, and the rest have equal weights in the mean. All parties but one may lie.
+    Zeno (Xie et al., 2019, algorithm 2, https://arxiv.org/abs/1805.10032). A party's score is how
+    much its weights reduce the loss, minus rho * the squared norm of its change. The f parties with
+    the lowest scores are left out, and the rest have equal weights in the mean. All parties but one
+    may lie.
 
     Args:
         global_weights: The weights that the parties started from.
@@ -194,7 +195,7 @@ def zeno(
 def _by_krum(
     global_weights: Weights, ordered: Sequence[PartyUpdate], num_byzantine: int
 ) -> list[int]:
-    """Rank the parties by Krum's score.
+    """Rank the parties by their scores of `krum`.
 
     Args:
         global_weights: The weights that the parties started from.

@@ -1,7 +1,8 @@
 """Fusions with a server optimizer, which updates the weights from the parties' mean change.
 
-The server optimizer uses the parties' mean change as a gradient. The optimizer's state is the
-fusion's state. Like plain means, these fusions trust every party.
+The server optimizer takes the negative of this change for a gradient. Its state, such as the
+momentum, is the fusion's state, kept from round to round. Like plain means, these fusions trust
+every party.
 
 Callers: `fusions.py`.
 """
@@ -57,7 +58,8 @@ def fedavgm(
         momentum: Fraction of v that is kept from one round to the next.
 
     Returns:
-        Arrays with the shapes and dtypes of the updates, and v. Layers' statistics are plain means.
+        Arrays with the shapes and dtypes of the updates, and v as the state. Layers' moving means
+        and variances are plain means of the parties.
 
     Raises:
         AggregationError: The updates cannot be fused, the state belongs to another model, or a
@@ -135,8 +137,8 @@ def fedadam(
         epsilon: Degree of adaptivity, the paper's tau: the larger, the less adaptive.
 
     Returns:
-        Arrays with the shapes and dtypes of the updates, m and v. Layers' statistics are plain
-        means.
+        Arrays with the shapes and dtypes of the updates, and m and v as the state. Layers' moving
+        means and variances are plain means of the parties.
 
     Raises:
         AggregationError: The updates cannot be fused, the state belongs to another model, or a
@@ -196,15 +198,14 @@ def _adaptive(
     rates: tuple[float, float, float],
     variance: Callable[[Floats, Floats], Floats],
 ) -> Fused:
-    """Take a step of FedAdagrad, FedAdam or FedYogi.
+    """Take a step of FedAdagrad, FedAdam or FedYogi, which differ only in `variance`.
 
     Args:
         global_weights: The weights that the parties started from.
         updates: One per party, in any order.
         state: State of the optimizer.
-        rates: Learning rate, beta_1, epsilon.
-        variance: Function (v, d²) -> next v, in the symbols of `fedadam`; only this differs between
-            the three optimizers.
+        rates: (learning rate, beta_1, epsilon).
+        variance: Function (v, d²) -> next v, in the symbols of `fedadam`.
     """
     learning_rate, beta_1, epsilon = rates
 
@@ -225,11 +226,14 @@ def _stepped(
 ) -> Fused:
     """Return the global weights after a step of the server optimizer for each parameter.
 
+    Other arrays, such as counters and layers' moving means, are fused as in `fedavg`.
+
     Args:
         global_weights: The weights that the parties started from.
         updates: One per party, in any order.
         state: State of the optimizer.
-        step: Function (name, mean change of the parties, state) -> change to apply, and new state.
+        step: Function (name of a parameter, mean change of the parties, state) -> change to add to
+            the global weights, and the parameter's part of the new state.
     """
     ordered = in_order(updates, global_weights)
     weights = combined(ordered, shares_by_examples(ordered))

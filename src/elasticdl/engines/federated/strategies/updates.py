@@ -3,7 +3,7 @@
 The rules of all fusions are here:
 
 * parties are sorted by name before summing, so that the result is bit-identical in any order;
-* sums are computed in float64, and rounded once, to the dtype of the first update;
+* sums are computed in float64, and rounded once, to the dtype of the updates;
 * arrays of integers and booleans (counters, seeds) are not averaged, but taken from the party with
   the most examples: a mean of counters is meaningless;
 * values that are not finite are refused, with the name of the party.
@@ -76,7 +76,7 @@ class Fused:
 
 
 def is_averaged(dtype: np.dtype[Any]) -> bool:
-    """Whether arrays of this dtype are averaged: floats are, integers and booleans are not.
+    """Return whether arrays of this dtype are averaged: floats are, integers and booleans not.
 
     Raises:
         AggregationError: The dtype is neither real nor integer nor boolean.
@@ -92,7 +92,7 @@ def is_averaged(dtype: np.dtype[Any]) -> bool:
 
 
 def is_statistic(name: str) -> bool:
-    """Whether an array is a layer's moving mean or variance of its inputs.
+    """Tell by its name whether an array is a layer's moving mean or variance of its inputs.
 
     These are averaged, but a server optimizer does not change them: its momentum could make a
     variance negative.
@@ -209,11 +209,13 @@ def named(names: Sequence[str]) -> str:
 
 
 def combined(updates: Sequence[PartyUpdate], shares: Floats) -> dict[str, Array]:
-    """Return the weighted sum of the parties' weights.
+    """Return the weighted mean of the parties' weights.
+
+    Arrays of integers and booleans are not averaged but copied, as `by_name` describes.
 
     Args:
         updates: The result of `in_order`: checked, and sorted by party.
-        shares: One per party, not negative, summing to 1.
+        shares: Weight of each party in the mean: not negative, summing to 1.
     """
     return by_name(updates, lambda name: _sum(updates, shares, name))
 
@@ -226,14 +228,15 @@ def _sum(updates: Sequence[PartyUpdate], shares: Floats, name: str) -> Floats:
 
 
 def by_name(updates: Sequence[PartyUpdate], fused: Callable[[str], Floats]) -> dict[str, Array]:
-    """Build the next global weights: call `fused` for each array of real numbers, and round.
+    """Build the next global weights array by array, in the dtypes of the updates.
 
-    Arrays of whole numbers are copied. If there is only one update, all its arrays are copied.
+    For each array of real numbers, the result of `fused` is rounded to the array's dtype. Arrays of
+    integers and booleans are copied from the update with the most examples (among equals, from the
+    first by name). If there is only one update, all its arrays are copied.
 
     Args:
-        updates: The result of `in_order`: checked, and sorted by party. Arrays of whole numbers are
-            taken from the update with the most examples; among equals, from the first by name.
-        fused: Function (name) -> fused array in float64, for arrays of real numbers.
+        updates: The result of `in_order`: checked, and sorted by party.
+        fused: Function (name of an array) -> the parties' fused array in float64.
 
     Raises:
         AggregationError: A result is not finite.
@@ -269,7 +272,7 @@ def rounded(name: str, values: Floats, dtype: np.dtype[Any]) -> Array:
 
 
 def averaged_names(weights: Weights) -> Iterator[str]:
-    """Yield the names of the arrays that are averaged, in the order of the weights."""
+    """Yield the names of the arrays that are averaged: those of real numbers."""
     return (name for name, array in weights.items() if is_averaged(array.dtype))
 
 
@@ -278,7 +281,7 @@ def means(ordered: Sequence[PartyUpdate], like: Weights) -> dict[str, Floats]:
 
     Args:
         ordered: Updates as `in_order` returns them.
-        like: Weights of the model; means are computed for their arrays of real numbers only.
+        like: Weights of the model, by name. Means are returned for its arrays of real numbers.
 
     Returns:
         Name -> mean in float64.
@@ -295,12 +298,12 @@ def shares_by_examples(ordered: Sequence[PartyUpdate]) -> Floats:
 
 
 def equal_shares(ordered: Sequence[PartyUpdate]) -> Floats:
-    """Return each party's share in a mean that counts every party once."""
+    """Return each party's share in a mean that counts every party once: 1 / number of parties."""
     return np.full(len(ordered), 1 / len(ordered))
 
 
 def names_of(ordered: Sequence[PartyUpdate]) -> tuple[str, ...]:
-    """Return the names of the parties that sent the updates, as a value of `Fused.chosen`."""
+    """Return the names of the parties that sent the updates, to store in `Fused.chosen`."""
     return tuple(update.party for update in ordered)
 
 

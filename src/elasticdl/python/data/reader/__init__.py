@@ -1,1 +1,1 @@
-"""Exists only for old imports in model files; nothing of ElasticDL itself is here."""
+"""Lets model files keep imports of an earlier ElasticDL; ElasticDL itself does not use it."""

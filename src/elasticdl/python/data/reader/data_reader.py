@@ -1,4 +1,4 @@
-"""Lets old code import `AbstractDataReader`, the base class of users' data readers, from here."""
+"""Lets model files keep an old import: `AbstractDataReader`, base class of users' data readers."""
 
 from __future__ import annotations
 
