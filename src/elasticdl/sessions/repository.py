@@ -89,7 +89,9 @@ class WorkingTree:
         return _names(listing)
 
     def has_others(self, folder: Path) -> bool:
-        """Return whether a folder has untracked or ignored files.
+        """Return whether a folder has files that are not in git: untracked, ignored, or outside it.
+
+        Such files may be data of which only a part, such as a README, was committed.
 
         Raises:
             UsageError: git fails.

@@ -274,7 +274,9 @@ def _tracking_uri(request: SubmitRequest) -> str | None:
 
 
 def _new_files(request: SubmitRequest, origin: SubmitOrigin) -> Sequence[str]:
-    """Return the untracked files to include in the patch; none if no patch is included.
+    """Return the untracked files to include in the patch: those in the code's and the run's folder.
+
+    There are none if a commit other than HEAD, or a URL, is submitted.
 
     Raises:
         UsageError: There are uncommitted changes that the request does not include.
@@ -352,8 +354,9 @@ def _session(request: SubmitRequest, origin: SubmitOrigin, checkout: Path) -> Se
 def _data(request: SubmitRequest, session: SessionProject, origin: SubmitOrigin) -> str:
     """Return the data folder; empty if it is part of the commit.
 
-    A relative path in the config is first looked up in the project as committed. If the data was
-    not committed, it is looked up in the project of the user's working tree.
+    A relative path in the config is first looked up in the project as committed. If the data are
+    not there, or if the user's working tree has more files in this folder, the folder of the working
+    tree is returned.
 
     Raises:
         UsageError: No data folder is configured.
@@ -388,7 +391,11 @@ def _data(request: SubmitRequest, session: SessionProject, origin: SubmitOrigin)
 
 
 def _ignore_bytecode(checkout: Path) -> None:
-    """Let git ignore Python's bytecode, so that `-dirty` always means changed code."""
+    """Let git ignore Python's bytecode in a checkout.
+
+    Otherwise the `-dirty` that a session adds to its commit could mean `__pycache__` folders only,
+    not changed code.
+    """
     file = checkout / ".git" / "info" / "exclude"
     file.parent.mkdir(exist_ok=True)
     file.write_text("__pycache__/\n", encoding="utf-8")
