@@ -205,9 +205,9 @@ class Queue:
     def settled(self, submission: Submission) -> Submission:
         """Return a submission with its actual state.
 
-        The file of a submission may still say `running` although its process has ended. The state is
-        then derived from what the session wrote: a final state, or `interrupted`. The file is not
-        changed.
+        The file of a submission may still say `running` although its process has ended. Its state
+        is then derived from what the session wrote: a final state, or `interrupted`. The file is
+        not changed.
         """
         if submission.state is not SessionState.RUNNING or self.lives(submission):
             return submission

@@ -4,8 +4,8 @@
     reports/test.parquet        .html   eval_report.csv        eval_report_summary.csv
 
 The data are read once, by the user's code, which generates, preprocesses and batches them. This
-module splits these batches into examples, assigns their ids, and groups examples of equal shapes into
-new batches for the model. `evaluation/` computes the values in each example's row of a report.
+module splits these batches into examples, assigns their ids, and groups examples of equal shapes
+into new batches for the model. `evaluation/` computes the values in each example's row of a report.
 """
 
 from __future__ import annotations
@@ -217,8 +217,8 @@ def _examples(split: Split, name: str) -> Iterator[tuple[Any, Any, Any]]:
 
     Args:
         split: The split.
-        name: `test` for tuples `(x, y, id)`; `validation` for `(x, y, sample weight)`, where a weight
-            that the user's code does not yield is None.
+        name: `test` for tuples `(x, y, id)`; `validation` for `(x, y, sample weight)`, with None as
+            the weight if the user's code yields none.
 
     Raises:
         DefinitionError: An example is not such a tuple.
@@ -288,8 +288,8 @@ def _weights(thirds: Sequence[Any]) -> Any:
 def _pictures(table: Report, split: Split) -> Callable[[int, str], Any]:
     """Return a function that looks up the unprocessed x of an example, to show it as a picture.
 
-    A report shows pictures of the worst examples of each metric. The function's first call reads the
-    split once more, up to the last of these examples or to a time limit, and keeps their x.
+    A report shows pictures of the worst examples of each metric. The function's first call reads
+    the split once more, up to the last of these examples or to a time limit, and keeps their x.
 
     Args:
         table: The report, whose metrics determine the worst examples.

@@ -89,9 +89,10 @@ class WorkingTree:
         return _names(listing)
 
     def has_others(self, folder: Path) -> bool:
-        """Return whether a folder has files that are not in git: untracked, ignored, or outside it.
+        """Return whether a folder has files that are untracked or ignored by git.
 
-        Such files may be data of which only a part, such as a README, was committed.
+        Such files may be data of which only a part, such as a README, was committed. A folder
+        outside of the repository counts as one with such files.
 
         Raises:
             UsageError: git fails.

@@ -214,9 +214,9 @@ class _Runner:
 def _environment(queue: Queue, submission: Submission) -> dict[str, str]:
     """Return the environment variables for a session's process.
 
-    They are those of this process, except for two. `PYTHONPATH` has no folder inside the submission's
-    repository. `MLFLOW_TRACKING_URI`, if the user has not set it, is a database in the queue's folder,
-    so that all sessions of the queue can be compared.
+    They are those of this process, with three changes. `PYTHONPATH` has no folder inside the
+    submission's repository. Python does not buffer its output. `MLFLOW_TRACKING_URI`, if the user
+    has not set it, is a database in the queue's folder, so that its sessions can be compared.
     """
     path = _python_path(submission.repo.removeprefix("file://"))
     # Log readers see output as soon as it is printed.

@@ -110,7 +110,7 @@ class Submission:
 
     @property
     def how(self) -> tuple[Any, ...]:
-        """How to train: the fields `epochs` to `as_ray_job`, to compare those of two submissions."""
+        """How to train: the fields `epochs` to `as_ray_job`, to compare two submissions by them."""
         return (
             self.epochs,
             self.num_workers,

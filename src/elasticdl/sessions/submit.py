@@ -354,9 +354,8 @@ def _session(request: SubmitRequest, origin: SubmitOrigin, checkout: Path) -> Se
 def _data(request: SubmitRequest, session: SessionProject, origin: SubmitOrigin) -> str:
     """Return the data folder; empty if it is part of the commit.
 
-    A relative path in the config is first looked up in the project as committed. If the data are
-    not there, or if the user's working tree has more files in this folder, the folder of the working
-    tree is returned.
+    A relative path in the config is first looked up in the project as committed. If it is not
+    there, or only a part of it was committed, the folder in the user's working tree is returned.
 
     Raises:
         UsageError: No data folder is configured.

@@ -124,16 +124,16 @@ def pointed_in(problem: str, statement: str, begins_at: tuple[int, int], span: S
 def check_distinct(
     names: Sequence[str], statement: str, begins_at: tuple[int, int], at: str = ""
 ) -> None:
-    """Raise a `DataError` that points at the column, if two columns of a query share a name.
+    """Raise a `DataError` if two columns of a query have the same name.
 
-    Call it once the query itself runs: the earlier checks run it as a subquery, in which DuckDB and
-    SQLite silently rename such columns.
+    The checks before a query run it as a subquery, in which DuckDB and SQLite silently rename such
+    columns. So they are found only here, when the query itself has been run.
 
     Args:
         names: Columns of the query, with the names that they had in training.
         statement: The statement's text; empty if it is unknown.
         begins_at: Line and column of the statement in its program.
-        at: Word to point at. If empty, the second of the two columns.
+        at: Word of the statement that the error points at. If empty, the second of the two columns.
     """
     twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
     if twice is None:

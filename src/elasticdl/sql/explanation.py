@@ -150,7 +150,7 @@ class _Losses:
         return names if schema is None else [name for name in names if name in schema.names]
 
     def of(self, data: str) -> float:
-        """Return the mean loss of the model on the rows stored at a location."""
+        """Return the mean loss of the model on the records of `data`, a path as in `--data`."""
         source = open_records(self._opened.definition, data)
         opened = dataclasses.replace(self._opened, source=source)
         states: Any = {}

@@ -160,10 +160,10 @@ def _frame(result: Result) -> Any:
 
 
 def _quietly(do: Callable[[], Any]) -> Any:
-    """Call a function and return its result; raise an `ElasticDLError` if it fails or is cancelled.
+    """Call a function, and convert Ctrl-C and a failed submitter to a `StatementFailedError`.
 
-    A notebook shows the message of such an error without a traceback. Unexpected exceptions pass
-    unchanged.
+    A notebook shows an `ElasticDLError` such as this one without a traceback. Other exceptions of
+    the function pass unchanged. Its result is returned.
     """
     try:
         return do()

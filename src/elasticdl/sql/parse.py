@@ -137,7 +137,10 @@ def _extension(tokens: Sequence[Token]) -> int | None:
 
 
 def _depths(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
-    """Yield the index and the bracket nesting depth of each token that is not itself a bracket."""
+    """Yield the index of each token that is not a bracket, and how many brackets enclose it.
+
+    A token at depth 0 is outside of all subqueries and calls, where a clause such as TO TRAIN is.
+    """
     depth = 0
     for index, token in enumerate(tokens):
         if token.token_type in _OPENING:

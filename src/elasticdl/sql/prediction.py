@@ -404,8 +404,9 @@ def _with_predictions(request: PredictRequest, beside: str, predicted: Path) -> 
 
     Args:
         request: The request.
-        beside: Parquet file with the other columns to write: the key, or the selected columns.
-        predicted: Folder with the predictions, in the same order.
+        beside: Parquet file with the columns that identify or accompany each prediction: the key if
+            a column is filled, the selected columns if rows are appended.
+        predicted: Folder with the predictions, in the order of the rows of `beside`.
     """
     source = pq.ParquetFile(beside)
     parts = [pq.ParquetFile(path) for path in sorted(predicted.glob("*.parquet"))]

@@ -73,7 +73,7 @@ class TrainRequest:
     """A TRAIN statement that has passed all checks; the arguments of `train`.
 
     Attributes:
-        statement: Text of the statement, which identifies it.
+        statement: Text of the statement. If a run of the same text was interrupted, it is resumed.
         select: The query.
         model: Name of the model in the zoo.
         into: Name of the trained model.
@@ -81,7 +81,8 @@ class TrainRequest:
         params: Parameters of the model.
         options: Options of `job_options.training_job`.
         columns: Features of the COLUMN clause. None: derive them from the table.
-        model_params: Names of all parameters of the model.
+        model_params: Names of all parameters that the model has. Some of them, such as `classes`,
+            are derived from the rows if the user has not set them.
         model_zoo: Folder of the model file; None is the prebuilt zoo.
         validation_select: Query for the validation rows. None: hold out some training rows.
         validation_fraction: Fraction of the rows to hold out.

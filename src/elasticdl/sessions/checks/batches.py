@@ -148,8 +148,8 @@ def _columns(trees: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:
         trees: The x (or y, or weights) of each batch: an array, or a dict, list or tuple of arrays.
 
     Yields:
-        A suffix for messages, and the array of each batch. The suffix is `['age']` for a dict,
-        `[0]` for a list, and empty if there is one array only.
+        A suffix for messages, and the array of each batch. The suffix is `['age']` for a dict of
+        arrays, else `[0]`, or empty for a single array.
     """
     first = trees[0]
     names = [f"[{name!r}]" for name in first] if isinstance(first, Mapping) else None

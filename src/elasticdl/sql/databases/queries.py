@@ -186,7 +186,10 @@ class _Call(Generic[Found]):
                 act()
 
     def then(self, act: Callable[[], None]) -> bool:
-        """Schedule a function to run when the call ends; return False if it has ended already."""
+        """Schedule a function to run when the call ends; return True.
+
+        If the call has ended already, return False without running the function.
+        """
         with self._lock:
             if not self.done.is_set():
                 self._then.append(act)

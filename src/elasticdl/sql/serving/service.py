@@ -297,7 +297,10 @@ class _Outbox:
                 self._queue.put_nowait(None)
 
     def responses(self) -> Any:
-        """Yield the responses; then return the error of the execution, or None after success."""
+        """Yield the responses until the end of the program.
+
+        The generator's return value is the error that ended the program; None after success.
+        """
         while (response := self._queue.get()) is not None:
             yield response
         return self._failure
