@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Orchestrator:
-    """Runs a session of a project; the same as `elasticdl session run`.
+    """A session of a project, to be run from Python as by `elasticdl session run`.
 
     Args:
         run_name: Name of the folder in `runs/`.

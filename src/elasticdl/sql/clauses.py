@@ -419,7 +419,14 @@ class _Tokens:
             raise self.error(f"Expected {expected}{self._found()}")
 
     def separated(self, item: Callable[[], Any]) -> list[Any]:
-        """Parse comma-separated entries, each by a call of `item`; may end with a comma."""
+        """Parse a list of comma-separated entries; a comma after the last one is allowed.
+
+        Args:
+            item: Function () that parses one entry and returns it.
+
+        Returns:
+            The parsed entries, at least one.
+        """
         items = [item()]
         while self.accept(TokenType.COMMA):
             if self.is_done or self.peek().text.upper() in CLAUSES:

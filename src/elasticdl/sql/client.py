@@ -74,7 +74,7 @@ class Row:
 
 @dataclass(frozen=True)
 class End:
-    """Marks the end of a statement.
+    """Mark of the end of a statement's results.
 
     Attributes:
         statement: Text of the statement.

@@ -130,7 +130,7 @@ def explain(
 
 
 class _Losses:
-    """Computes the loss of a trained model on several sets of rows, loading the model once.
+    """The loss of a trained model on different rows; the model is loaded only once.
 
     Args:
         job: An evaluation job, whose model and options are used for all sets of rows.

@@ -170,7 +170,7 @@ def _read(  # noqa: PLR0917 - a query, and how to store its rows
     folder: Path,
     reporter: Reporter,
 ) -> FileSnapshot | pa.Schema:
-    """Read the rows to predict and store them in files; if there are none, return their schema.
+    """Read the rows to predict and store them in files.
 
     Args:
         request: The request.
@@ -179,6 +179,9 @@ def _read(  # noqa: PLR0917 - a query, and how to store its rows
         record: How the model was trained.
         folder: Folder for the files: `rows`, and `keys.parquet` with the key columns.
         reporter: Reports progress to the user.
+
+    Returns:
+        The stored rows, without the key; if the query has no rows, their schema.
     """
     reporter.started("Reading rows", 0, "rows")
     try:

@@ -102,7 +102,7 @@ def run_piped(
 
 
 class _Output:
-    """Reads the output lines of a process in a thread, so that waiting for a line can time out."""
+    """Output lines of a process, read in a thread so that waiting for a line can time out."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.is_complete = False
@@ -118,7 +118,12 @@ class _Output:
         self._lines.put(None)
 
     def forward(self, on_line: Callable[[str], None]) -> bool:
-        """Pass the next line to `on_line` if one arrives soon; return whether more can follow."""
+        """Wait briefly for the next line, and pass it to `on_line`.
+
+        Returns:
+            Whether more lines can follow: False after the end of the output, True otherwise, even
+            if no line arrived in time.
+        """
         try:
             line = self._lines.get(timeout=_POLL_S)
         except queue.Empty:

@@ -191,7 +191,8 @@ def best(
 
     Args:
         config: Config of the session.
-        metrics: Metrics of a batch, under their names in the evaluation.
+        metrics: Metrics of a batch: name in the evaluation -> value. Only a metric whose value is
+            one number can select the best model.
         direction: Function (name of a metric) -> `min` if lower values are better, or `max`; None
             if unknown.
     """
@@ -225,7 +226,7 @@ def monitors(
 
     Args:
         callbacks: Keras callbacks; those without a `monitor` are ignored.
-        metrics: Metrics of a batch, under their names in the evaluation.
+        metrics: Metrics of a batch: name in the evaluation -> value; only the names are used.
         where: Location of the method that creates the callbacks.
     """
     names = [*metrics, *(f"val_{name}" for name in metrics), "learning_rate", "lr"]

@@ -234,7 +234,8 @@ def written_type(found: pa.DataType, words: Mapping[str, str]) -> str:
         found: Arrow type of the values.
         words: Arrow type -> the database's type, such as `int64` -> `BIGINT`. The keys `decimal`,
             `list` and `time` stand for all types of that kind, `timestamp` and `timestamp with
-            zone` for all timestamps. `{item}`, `{digits}` and `{scale}` in a value are filled in.
+            zone` for all timestamps. A database's type may contain `{item}`, for the type of a
+            list's items, or `{digits}` and `{scale}` of a decimal, such as `{item}[]`.
 
     Raises:
         UsageError: The database has no such type.

@@ -39,7 +39,7 @@ class Queries:
 
     @contextlib.contextmanager
     def registered(self, cancel: Callable[[], None]) -> Iterator[DatabaseQuery]:
-        """Context manager that registers a query during its block, for `Queries.cancel`.
+        """Context manager for running a query, so that `Queries.cancel` can cancel it meanwhile.
 
         Args:
             cancel: Function () that ends the connection's current call, if there is one; may be

@@ -362,7 +362,7 @@ class SQLAlchemyDatabase(SQLAlchemyConnection):
 
 
 class _Reading:
-    """Fetches the rows of a query's result batch by batch, with calls that can be cancelled.
+    """Reader of a query's result: fetches rows batch by batch, with calls that can be cancelled.
 
     Args:
         result: The result.

@@ -124,7 +124,7 @@ class BaseDatabase(ABC):
 
     @contextlib.contextmanager
     def _filling(self, info: TableInfo, names: Sequence[str]) -> Iterator[None]:
-        """Context manager that adds the table and the columns being filled to database errors."""
+        """Context manager that adds the table's and the columns' names to errors of an UPDATE."""
         try:
             with self._errors():
                 yield

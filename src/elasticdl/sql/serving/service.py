@@ -263,9 +263,9 @@ class Server:
 
 
 class _Outbox:
-    """Passes responses from the thread that runs a program to the gRPC call that sends them.
+    """Queue of responses, from the thread that runs a program to the gRPC call that sends them.
 
-    Its queue is bounded, so a program waits for a client that reads slowly.
+    It is bounded, so a program waits for a client that reads slowly.
     """
 
     def __init__(self) -> None:
@@ -307,9 +307,9 @@ class _Outbox:
 
 
 class _Unreadable:
-    """Stands for a request that cannot be parsed, so that the client gets a clear error.
+    """A request that cannot be parsed, for which the client gets a clear error.
 
-    If the parser returned None or raised, gRPC would report an internal error.
+    The parser returns it, because gRPC reports an internal error if it returns None or raises.
     """
 
 
