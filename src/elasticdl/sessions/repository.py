@@ -105,6 +105,10 @@ class WorkingTree:
     def write_patch(self, target: Path, new_files: Sequence[str]) -> None:
         """Write a patch with the changes of tracked files since HEAD, and with some new files.
 
+        Args:
+            target: File to write the patch to.
+            new_files: Untracked files to include, as paths from the top.
+
         Raises:
             UsageError: git fails.
         """

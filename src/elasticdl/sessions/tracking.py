@@ -112,7 +112,7 @@ def followed(
     Args:
         session: The session.
         job: Its training job, whose tracking options say where the run is.
-        attempt: Number of the start of the job, part of the run's description.
+        attempt: Number of starts of the session so far; recorded with the run.
         reporter: Receives the notes.
     """
     followers = SessionTrackers(_started(session, job, attempt, reporter), reporter)

@@ -217,7 +217,9 @@ def _checked_label(
     database: Database,
     models: Models,
 ) -> str:
-    """Check the SELECT of an EVALUATE or EXPLAIN statement; return its column of true values.
+    """Check that the SELECT of an EVALUATE or EXPLAIN statement has all columns that are needed.
+
+    These are the features of the model and the column with the true values.
 
     Args:
         statement: The statement.

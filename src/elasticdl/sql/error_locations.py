@@ -83,7 +83,7 @@ def located(database: Database, program: str, span: Span) -> Iterator[None]:
 
 
 def _name(wording: re.Pattern[str], problem: str) -> str:
-    """Return the name that an error message is about, without its schema; empty if none matches.
+    """Return the name that an error message is about, without its schema; "" if it names none.
 
     Args:
         wording: Pattern of the message, with groups for the name.

@@ -104,7 +104,7 @@ def matching(name: str, names: Iterable[str]) -> str | None:
     """Find a table's or column's name as the database spells it, ignoring case if necessary.
 
     Databases differ in how they treat a name without quotes: PostgreSQL converts it to lower case,
-    others ignore case. This function finds a name that is spelled for any of these rules.
+    others ignore case. So an equal name is looked for first, then one that differs only in case.
 
     Args:
         name: The name as the user wrote it.

@@ -318,10 +318,13 @@ def _unmatched(request: PredictRequest, why_not: str) -> UsageError:
 
 
 def _checked_columns(request: PredictRequest, table: TableInfo, record: ModelRecord | None) -> str:
-    """Check that the predictions fit the target columns; return a note for the user.
+    """Check that the predictions fit the existing target columns.
+
+    Returns:
+        A note for the user if the database will round the predictions; else empty.
 
     Raises:
-        UsageError: The predictions do not fit the columns.
+        UsageError: The predictions do not fit a column, or it cannot be written to.
     """
     kinds = {request.column: _predicted_kind(request, record)}
     if request.probability:

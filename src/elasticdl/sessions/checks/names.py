@@ -100,11 +100,15 @@ def modules_of(source: Path) -> list[Module]:
 
 
 def check(source: Path, wanted: Collection[Path]) -> Iterator[CheckFinding]:
-    """Yield missing names and imports in the modules of a folder.
+    """Yield findings about the Python files of a folder, without running them.
+
+    A finding is a name that a file uses but never defines, a module that cannot be imported, or
+    invalid Python.
 
     Args:
         source: The folder, which will be first on `sys.path`.
-        wanted: Files that training will import; problems in other files are only warnings.
+        wanted: Files that training will import. Problems in these, and in files that they import,
+            are errors; those in other files are only warnings.
     """
     modules = {module.file: module for module in modules_of(source)}
     needed = _reached(source, modules, wanted)

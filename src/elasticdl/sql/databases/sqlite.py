@@ -152,7 +152,13 @@ class SQLite(BaseDatabase):
     def _columns(
         self, connection: sqlite3.Connection, select: str, declared: Sequence[tuple[str, str]]
     ) -> list[TupleColumn]:
-        """Determine the columns of a query, with types that fit the values in all of its rows."""
+        """Determine the columns of a query, with types that fit the values in all of its rows.
+
+        Args:
+            connection: The connection.
+            select: The query, which is run once for this.
+            declared: Name and declared type of each column, from `_declared`.
+        """
         counts = ", ".join(
             f"total(typeof({column}) = '{kind}')"
             for column in (f"c{i}" for i in range(len(declared)))
