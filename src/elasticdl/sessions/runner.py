@@ -247,7 +247,12 @@ def _print(text: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None, command: Command = session_command) -> None:
-    """Entry point of the runner's process: work on a queue, unless it has a runner already."""
+    """Entry point of the runner's process: work on a queue, unless it has a runner already.
+
+    Args:
+        arguments: `--home=FOLDER --slots=N`; None means those of the command line.
+        command: Function (submission, its folder) -> command line that runs it.
+    """
     parser = argparse.ArgumentParser(prog="python -m elasticdl.sessions.runner")
     parser.add_argument("--home", required=True)
     parser.add_argument("--slots", type=int, default=1)

@@ -327,7 +327,17 @@ def _patched(origin: SubmitOrigin, aside: Path, new_files: Sequence[str]) -> str
 
 
 def _session(request: SubmitRequest, origin: SubmitOrigin, checkout: Path) -> SessionProject:
-    """Return the session at the commit, after checking its config and the request's options."""
+    """Return the session as committed, after checking its config and the request's options.
+
+    Args:
+        request: The request.
+        origin: The repository and commit.
+        checkout: Folder with the files of the commit, and of the patch if there is one.
+
+    Raises:
+        UsageError: There is no such session, or an option is wrong.
+        DefinitionError: The config cannot be used.
+    """
     project = (checkout / origin.url.subfolder).resolve()
     place = f"{origin.url.shown}@{origin.commit[:12]}"
     if not project.is_dir() or not project.is_relative_to(checkout.resolve()):

@@ -126,6 +126,10 @@ def parse_extension(program: str, select: str, extension: Span, span: Span) -> S
 def parse_show(program: str, span: Span) -> ShowTrain | None:
     """Parse `SHOW TRAIN name`; return None for any other SHOW, which the database runs.
 
+    Args:
+        program: The whole program.
+        span: Position of the statement, which begins with SHOW.
+
     Raises:
         StatementError: The name is missing, or something follows it.
     """

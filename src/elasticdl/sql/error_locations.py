@@ -96,7 +96,16 @@ def _name(wording: re.Pattern[str], problem: str) -> str:
 
 
 def location_of(name: str, program: str, span: Span) -> Span:
-    """Return where a name first occurs in a statement, or else the statement's first word."""
+    """Return the position of a name in a statement, to point an error at it.
+
+    Args:
+        name: The name; may be empty.
+        program: The whole program.
+        span: The statement, or a part of it to search.
+
+    Returns:
+        The first occurrence of the name, ignoring case; without one, the first word of `span`.
+    """
     if name:
         word = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)", re.IGNORECASE)
         found = word.search(program, span.start, span.stop)

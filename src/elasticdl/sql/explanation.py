@@ -70,9 +70,18 @@ def explain(
 ) -> pa.Table:
     """Compute the permutation importance of each column for a model's loss.
 
-    The table has the columns `column`, `importance` and `deviation`. The importance is the mean
-    increase of the loss over all repeats, the deviation its standard deviation. The most important
-    column comes first.
+    The result is also appended to the table of the INTO clause, if there is one.
+
+    Args:
+        request: The request.
+        database: Database of the rows and of the INTO table.
+        models: The trained models.
+        reporter: Receives the progress. None: write it to standard error.
+
+    Returns:
+        A table with the columns `column`, `importance` and `deviation`. The importance is the mean
+        increase of the loss over all repeats, the deviation its standard deviation. The most
+        important column comes first.
 
     Raises:
         ElasticDLError: The explanation failed, for any reason.

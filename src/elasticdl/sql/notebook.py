@@ -192,7 +192,12 @@ def _run_submitter(path: Path, environment: dict[str, str]) -> int:
 
 
 def _show_importances(table: pa.Table, model: str) -> None:
-    """Plot the result of an EXPLAIN: as an image if Matplotlib is installed, else as text."""
+    """Plot the result of an EXPLAIN: as an image if Matplotlib is installed, else as text.
+
+    Args:
+        table: The result, with the columns `column`, `importance` and `deviation`.
+        model: The model's name, for the title.
+    """
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - optional
     except ModuleNotFoundError:

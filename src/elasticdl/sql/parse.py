@@ -89,7 +89,16 @@ def _tokenize(program: str, dialect: str) -> list[Token]:
 
 
 def _unclosed(program: str, dialect: str, error: TokenError) -> Span:
-    """Find where an unterminated string, quoted name or comment begins."""
+    """Find where an unterminated string, quoted name or comment begins.
+
+    Args:
+        program: The program.
+        dialect: Name of the database's dialect in sqlglot.
+        error: The tokenizer's error, whose cause may contain the position.
+
+    Returns:
+        The first character of the string, name or comment.
+    """
     found = _UNMATCHED.match(str(error.__cause__))
     if found is not None:
         start = int(found["offset"])

@@ -105,6 +105,12 @@ def predict(
 ) -> pa.Table:
     """Predict the rows of a query and write the predictions to a table.
 
+    Args:
+        request: The request.
+        database: Database of the rows and of the table.
+        models: The trained models.
+        reporter: Receives the progress. None: write it to standard error.
+
     Returns:
         One row per written column: `table`, `column`, `rows` (number of changed or appended
         rows).
@@ -212,7 +218,7 @@ def _as_trained(
     database: Database,
     reporter: Reporter,
 ) -> RowSource:
-    """Rename the columns of rows to the names that the model was trained with.
+    """Rename columns to the names that the model was trained with, and check their types.
 
     Reports a note if a column has dates where training had timestamps, or vice versa.
 
@@ -237,6 +243,12 @@ def _made_empty(
 
     Other programs may expect the table. However, it is not created if the types of the model's
     outputs are unknown until the model predicts.
+
+    Args:
+        request: The request.
+        database: Database of the table.
+        schema: The selected columns, which the table gets in addition to the predictions.
+        record: How the model was trained, which determines the type of its predictions.
 
     Returns:
         A note on what was done, such as "t was created without rows" or "t was not created"; empty

@@ -39,7 +39,12 @@ _MAX_LINES = 1000
 
 
 def run_process(path: Path, environment: Mapping[str, str]) -> int:
-    """Run a submitter that prints to this process's terminal; return its exit code."""
+    """Run a submitter that prints to this process's terminal; return its exit code.
+
+    Args:
+        path: The program.
+        environment: Environment of the process.
+    """
     with subprocess.Popen(  # noqa: S603 - this very command, and a file that we wrote
         _command(path), env={**environment, WATCHED: "1"}, stdin=subprocess.PIPE
     ) as process:

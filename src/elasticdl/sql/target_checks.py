@@ -55,8 +55,8 @@ def _is_same(name: Name, table: TableInfo | None, read: Name, database: Database
 def view_of(table: TableInfo, select: str, database: Database) -> str:
     """Return the name of a view through which a SELECT reads the rows of a table; empty if none.
 
-    Predictions of such a SELECT cannot fill the table, and appending them would repeat its rows. A
-    view that only checks which rows the table already has (WHERE NOT EXISTS ...) does not count.
+    Predictions of such a SELECT cannot fill the table, and appending them would repeat its rows.
+    A view that only checks which rows the table already has (WHERE NOT EXISTS ...) does not count.
     """
     seen: set[tuple[str, ...]] = set()
     left = [(select, "")]

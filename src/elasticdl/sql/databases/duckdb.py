@@ -251,7 +251,7 @@ class DuckDB(BaseDatabase):
 
 
 def _reader_of(cursor: Any, statement: str) -> Any:
-    """Execute a statement; return a reader of its rows, None if it has no result."""
+    """Execute a statement; return an Arrow reader of its rows, or None if it has no result."""
     # It is None for statements without a result, although DuckDB's type stubs do not say so.
     relation = cursor.sql(statement)
     reader = None if relation is None else relation.to_arrow_reader(BATCH_ROWS)

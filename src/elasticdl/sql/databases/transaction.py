@@ -324,6 +324,10 @@ class BaseDatabase(ABC):
     ) -> Sequence[tuple[str, str]]:
         """Return the columns to add, without those that another program has added meanwhile.
 
+        Args:
+            info: The table, as it was when the missing columns were determined.
+            missing: Name and type of each column that it lacked.
+
         Raises:
             DatabaseError: Another program has added a column that the values do not fit.
         """
