@@ -120,7 +120,10 @@ def _group(
 
 
 def _add(context: CheckContext, found: list[CheckFinding], finding: CheckFinding) -> None:
-    """Add a finding to `found`, unless it repeats an earlier one or results from an undefined name.
+    """Add a finding to `found`, unless it tells the user nothing new.
+
+    A finding is left out if its message was reported before. A `NameError` of code that was run is
+    left out if a check that only reads the code has already reported this name as undefined.
 
     Args:
         context: Contains the messages and the undefined names that were reported so far.

@@ -52,9 +52,9 @@ def exported(session: SessionProject) -> dict[str, Any] | None:
 
 
 def export(trained: TrainedSession) -> dict[str, Any]:
-    """Publish the trained model as `exported/`, unless it is already there.
+    """Publish the trained model in the folder `exported/`, unless the same model is already there.
 
-    Then delete all checkpoints except the newest and the best.
+    In both cases, delete all checkpoints except the newest and the best afterwards.
 
     Returns:
         The manifest of the export.

@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 
 
 class Orchestrator:
-    """Runs a session of a project; the same as `elasticdl session run`.
+    """A session of a project, to be run from Python as by `elasticdl session run`.
 
     Args:
         run_name: Name of the folder in `runs/`.
         data_dir: Data folder. None: `data_dir` of the config.
         project_root: The repository.
-        eval_reports_dir: Additional folder for the tables of the test data, under the names of the
-            project and the run. None: write them beside the config only.
+        eval_reports_dir: Folder for a copy of the test data's tables, `eval_report.csv` and
+            `eval_report_summary.csv`. They are written to its subfolder PROJECT/RUN. None: only
+            write them to `reports/` of the session.
         mlflow_tracking_uri: An MLflow server, database or folder. None: `MLFLOW_TRACKING_URI` of
             the environment, or the project's own `mlflow.db`.
 

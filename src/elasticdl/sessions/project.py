@@ -150,7 +150,11 @@ def session_of(
 ) -> SessionProject:
     """Return the session that a config describes.
 
-    The config must be valid: `problems` yields nothing for it.
+    Args:
+        run_name: Name of the folder in `runs/`.
+        project: The repository.
+        config: Content of `config.yaml`. It must be valid: `problems` yields nothing for it.
+        data_dir: Data folder. None: `data_dir` of the config.
     """
     data = _data_of(config, data_dir, project)
     return SessionProject(run_name, project, config, _config_file(project, run_name), data)
@@ -159,7 +163,12 @@ def session_of(
 def read_session(
     run_name: str, *, project_root: str = ".", settings: Sequence[str] = ()
 ) -> tuple[Path, ConfigStruct]:
-    """Return a session's project folder and its config, without checking the values.
+    """Return a session's project folder and its config, without checking the config's values.
+
+    Args:
+        run_name: Name of the folder in `runs/`.
+        project_root: The repository.
+        settings: `key=value` strings that replace values of the config.
 
     Raises:
         UsageError: There is no such session, or a setting is wrong.

@@ -169,10 +169,13 @@ class Queue:
     # --- processes ------------------------------------------------------------------------
 
     def new_process_lock(self, submission: Submission) -> int:
-        """Lock `.process` for the process of a submission to be started; return the descriptor.
+        """Create and lock the file `.process`, before a submission's process is started.
 
-        The new process inherits the descriptor, and with it the lock, which shows that the process
-        is alive. The caller closes its own copy.
+        The new process inherits the file descriptor, and with it the lock, which shows that the
+        process is alive.
+
+        Returns:
+            The file descriptor. The caller passes it on and then closes its own copy.
         """
         path = self.folder(submission.id) / _PROCESS
         # A new file each time: a forked child that outlives its session keeps the old one.
@@ -200,16 +203,21 @@ class Queue:
             os.close(descriptor)
 
     def settled(self, submission: Submission) -> Submission:
-        """Return a submission, corrected if its state is `running` but its process has ended.
+        """Return a submission with its actual state.
 
-        Its new state is then final, or `interrupted`. The file of the submission is not changed.
+        The file of a submission may still say `running` although its process has ended. Its state
+        is then derived from what the session wrote: a final state, or `interrupted`. The file is
+        not changed.
         """
         if submission.state is not SessionState.RUNNING or self.lives(submission):
             return submission
         return submission.ended(None, self.status(submission))
 
     def status(self, submission: Submission) -> SessionStatus:
-        """Return the status of a submission's session; an empty status if it cannot be read."""
+        """Return what the session of a submission last wrote about itself.
+
+        If this cannot be read, for example before the first start, the status has the state `new`.
+        """
         try:
             return read_status(submission.session_folder(self.folder(submission.id)))
         except OutputError:
@@ -273,7 +281,7 @@ class Queue:
         return 0
 
     def last_words(self, submission: Submission) -> str:
-        """Return the last error that a submission's process printed, else its last line or ""."""
+        """Return the last error in a submission's log; without one, its last line or ""."""
         with contextlib.suppress(FileNotFoundError), self.log(submission).open("rb") as log:
             log.seek(max(0, self.log_size(submission) - _TAIL_BYTES))
             printed = log.read().decode(errors="replace").strip()

@@ -3,9 +3,9 @@
     reports/validation.parquet  .html   validation_report.csv  validation_report_summary.csv
     reports/test.parquet        .html   eval_report.csv        eval_report_summary.csv
 
-The user's code generates, preprocesses and batches the data, once. This module splits its batches
-into examples with ids, and builds the batches for the model. `evaluation/` computes the row of
-values of each example.
+The data are read once, by the user's code, which generates, preprocesses and batches them. This
+module splits these batches into examples, assigns their ids, and groups examples of equal shapes
+into new batches for the model. `evaluation/` computes the values in each example's row of a report.
 """
 
 from __future__ import annotations
@@ -147,6 +147,8 @@ def _report_split(
 def open_split(components: Components, data: str, name: str) -> tuple[Split, Sequence[Any] | None]:
     """Return a split, and the ids of its examples if the data loader lists them separately.
 
+    A data loader may list the ids of validation data; test examples contain their ids themselves.
+
     Args:
         components: The session's components.
         data: Data folder.
@@ -211,7 +213,16 @@ def batches(
 
 
 def _examples(split: Split, name: str) -> Iterator[tuple[Any, Any, Any]]:
-    """Yield a split's examples one by one: `(x, y, id)`, or `(x, y, sample weight or None)`."""
+    """Yield a split's examples one by one, as tuples of three.
+
+    Args:
+        split: The split.
+        name: `test` for tuples `(x, y, id)`; `validation` for `(x, y, sample weight)`, with None as
+            the weight if the user's code yields none.
+
+    Raises:
+        DefinitionError: An example is not such a tuple.
+    """
     for example in split.preprocessed():
         # As in training, each example without a weight counts once.
         has_none = name == "validation" and len(example) == _PARTS - 1
@@ -275,13 +286,13 @@ def _weights(thirds: Sequence[Any]) -> Any:
 
 
 def _pictures(table: Report, split: Split) -> Callable[[int, str], Any]:
-    """Return a function that looks up the pictures of the worst examples, to show in a report.
+    """Return a function that looks up the unprocessed x of an example, to show it as a picture.
 
-    At its first call, it reads the split once more for the worst examples of each metric. It stops
-    after the last of them, or at a time limit.
+    A report shows pictures of the worst examples of each metric. The function's first call reads
+    the split once more, up to the last of these examples or to a time limit, and keeps their x.
 
     Args:
-        table: The report, which determines the worst examples.
+        table: The report, whose metrics determine the worst examples.
         split: The split that was evaluated.
 
     Returns:

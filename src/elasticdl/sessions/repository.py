@@ -89,7 +89,10 @@ class WorkingTree:
         return _names(listing)
 
     def has_others(self, folder: Path) -> bool:
-        """Return whether a folder has untracked or ignored files.
+        """Return whether a folder has files that are untracked or ignored by git.
+
+        Such files may be data of which only a part, such as a README, was committed. A folder
+        outside of the repository counts as one with such files.
 
         Raises:
             UsageError: git fails.
@@ -101,6 +104,10 @@ class WorkingTree:
 
     def write_patch(self, target: Path, new_files: Sequence[str]) -> None:
         """Write a patch with the changes of tracked files since HEAD, and with some new files.
+
+        Args:
+            target: File to write the patch to.
+            new_files: Untracked files to include, as paths from the top.
 
         Raises:
             UsageError: git fails.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Running:
-    """Holds the status of a running session, and writes it to disk whenever it changes.
+    """The status of a running session, written to disk whenever it changes.
 
     Attributes:
         folder: Folder of the session.

@@ -142,7 +142,11 @@ class _Runner:
             time.sleep(_POLL_S)
 
     def _turn(self) -> bool:
-        """Record ended sessions, start waiting ones; return True if no session is running then."""
+        """Make one pass of the loop: record the sessions that ended, and start waiting ones.
+
+        Returns:
+            Whether nothing is left to do: no session is running after the pass.
+        """
         submissions = self._queue.all()
         self._running = {}
         for number, one in enumerate(submissions):
@@ -210,8 +214,9 @@ class _Runner:
 def _environment(queue: Queue, submission: Submission) -> dict[str, str]:
     """Return the environment variables for a session's process.
 
-    They are those of this process, but `PYTHONPATH` has no folder inside the submission's
-    repository. Unless the user has set an MLflow address, it is a database in the queue's folder.
+    They are those of this process, with three changes. `PYTHONPATH` has no folder inside the
+    submission's repository. Python does not buffer its output. `MLFLOW_TRACKING_URI`, if the user
+    has not set it, is a database in the queue's folder, so that its sessions can be compared.
     """
     path = _python_path(submission.repo.removeprefix("file://"))
     # Log readers see output as soon as it is printed.
@@ -242,7 +247,12 @@ def _print(text: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None, command: Command = session_command) -> None:
-    """Entry point of the runner's process: work on a queue, unless it has a runner already."""
+    """Entry point of the runner's process: work on a queue, unless it has a runner already.
+
+    Args:
+        arguments: `--home=FOLDER --slots=N`; None means those of the command line.
+        command: Function (submission, its folder) -> command line that runs it.
+    """
     parser = argparse.ArgumentParser(prog="python -m elasticdl.sessions.runner")
     parser.add_argument("--home", required=True)
     parser.add_argument("--slots", type=int, default=1)

@@ -44,7 +44,7 @@ class Submission:
         patch: SHA-256 of the changes on top of the commit; empty if there are none.
         subfolder: The project's folder in the repository; empty for the repository itself.
         run_name: Name of the run.
-        data_dir: Data folder; empty if it is part of the commit, as the config states.
+        data_dir: Data folder; empty if the data are part of the commit, in the config's `data_dir`.
         settings: `key=value` strings that replace values of the config.
         epochs: Number of epochs. None: that of the config.
         num_workers: Number of workers, as the user typed it. None: train in one process.
@@ -110,7 +110,7 @@ class Submission:
 
     @property
     def how(self) -> tuple[Any, ...]:
-        """The options of training, the fields `epochs` to `as_ray_job`, to compare submissions."""
+        """How to train: the fields `epochs` to `as_ray_job`, to compare two submissions by them."""
         return (
             self.epochs,
             self.num_workers,
@@ -123,10 +123,10 @@ class Submission:
         )
 
     def session_folder(self, folder: Path) -> Path:
-        """Return the folder that the session writes to.
+        """Return the folder that the session writes to: `runs/NAME` of the checked-out project.
 
         Args:
-            folder: The submission's own folder in the queue, which contains the result.
+            folder: The submission's own folder in the queue, which contains the checkout.
         """
         return folder / PROJECT / self.subfolder / "runs" / self.run_name
 
@@ -168,7 +168,7 @@ class Submission:
         Args:
             code: The process's exit code, or minus the number of the signal that killed it; None if
                 it is unknown, because the runner that started the process died first.
-            status: Status that the session wrote.
+            status: Status that the session wrote; ignored if it is from before this start.
             said: The last line of its log, used as the error message if the status has none.
         """
         # A status from before this start does not describe this start.

@@ -274,7 +274,9 @@ def _tracking_uri(request: SubmitRequest) -> str | None:
 
 
 def _new_files(request: SubmitRequest, origin: SubmitOrigin) -> Sequence[str]:
-    """Return the untracked files to include in the patch; none if no patch is included.
+    """Return the untracked files to include in the patch: those in the code's and the run's folder.
+
+    There are none if a commit other than HEAD, or a URL, is submitted.
 
     Raises:
         UsageError: There are uncommitted changes that the request does not include.
@@ -325,7 +327,17 @@ def _patched(origin: SubmitOrigin, aside: Path, new_files: Sequence[str]) -> str
 
 
 def _session(request: SubmitRequest, origin: SubmitOrigin, checkout: Path) -> SessionProject:
-    """Return the session at the commit, after checking its config and the request's options."""
+    """Return the session as committed, after checking its config and the request's options.
+
+    Args:
+        request: The request.
+        origin: The repository and commit.
+        checkout: Folder with the files of the commit, and of the patch if there is one.
+
+    Raises:
+        UsageError: There is no such session, or an option is wrong.
+        DefinitionError: The config cannot be used.
+    """
     project = (checkout / origin.url.subfolder).resolve()
     place = f"{origin.url.shown}@{origin.commit[:12]}"
     if not project.is_dir() or not project.is_relative_to(checkout.resolve()):
@@ -352,8 +364,8 @@ def _session(request: SubmitRequest, origin: SubmitOrigin, checkout: Path) -> Se
 def _data(request: SubmitRequest, session: SessionProject, origin: SubmitOrigin) -> str:
     """Return the data folder; empty if it is part of the commit.
 
-    A relative path in the config is first looked up in the project as committed. If the data was
-    not committed, it is looked up in the project of the user's working tree.
+    A relative path in the config is first looked up in the project as committed. If it is not
+    there, or only a part of it was committed, the folder in the user's working tree is returned.
 
     Raises:
         UsageError: No data folder is configured.
@@ -388,7 +400,11 @@ def _data(request: SubmitRequest, session: SessionProject, origin: SubmitOrigin)
 
 
 def _ignore_bytecode(checkout: Path) -> None:
-    """Let git ignore Python's bytecode, so that `-dirty` always means changed code."""
+    """Let git ignore Python's bytecode in a checkout.
+
+    Otherwise the `-dirty` that a session adds to its commit could mean `__pycache__` folders only,
+    not changed code.
+    """
     file = checkout / ".git" / "info" / "exclude"
     file.parent.mkdir(exist_ok=True)
     file.write_text("__pycache__/\n", encoding="utf-8")

@@ -60,7 +60,7 @@ def tracking_of(session: SessionProject, uri: str | None, commit: str) -> Tracki
 
 
 class SessionTrackers:
-    """Reports a session's export and evaluation, the phases after training, to trackers.
+    """The trackers of a session in its phases after training, export and evaluation.
 
     Args:
         trackers: Started trackers.
@@ -108,6 +108,12 @@ def followed(
 
     It yields the trackers, and ends the run on exit: as finished, failed or killed. If a tracker
     cannot be reached, only a note is shown: training is over, and its results are saved.
+
+    Args:
+        session: The session.
+        job: Its training job, whose tracking options say where the run is.
+        attempt: Number of starts of the session so far; recorded with the run.
+        reporter: Receives the notes.
     """
     followers = SessionTrackers(_started(session, job, attempt, reporter), reporter)
     try:

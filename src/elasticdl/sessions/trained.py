@@ -34,7 +34,8 @@ class TrainedSession:
         model: The stored model.
         components: The session's components, created from the code stored with the model.
         trainer: A trainer with the weights of the stored model.
-        example: A batch with the structure and types of the training batches.
+        example: A batch with the structure and types of the training batches, from which the
+            trainer was created and with which the export is verified.
     """
 
     session: SessionProject

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Trainer:
-    """Trains a compiled model on generators of batches.
+    """Trainer for notebooks: trains a compiled Keras model on generators of batches.
 
     Args:
         config: Has `epochs`, and `export.metric` and `export.mode`, which select the best model;

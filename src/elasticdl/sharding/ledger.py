@@ -144,7 +144,10 @@ class Ledger:
         return ShardLease(*self._leased[at, :_RANK].tolist())
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both ledgers have the same progress; `left_out` is not compared."""
+        """Return whether both ledgers have the same batches queued, leased and done.
+
+        `left_out` is not compared: it does not change which rank has which batch.
+        """
         return (
             isinstance(other, Ledger)
             and self._counts == other._counts
@@ -249,8 +252,8 @@ class Ledger:
             patience: Missed steps in a row after which a lease is released; at least 1.
 
         Raises:
-            ValueError: `patience` is less than 1, so that ranks that took part would lose their
-                leases too.
+            ValueError: `patience` is less than 1. Ranks that took part have missed 0 steps, so they
+                would lose their leases too.
         """
         if patience < 1:
             raise ValueError(f"A patience of {patience} steps; expected at least 1.")
@@ -274,9 +277,9 @@ class Ledger:
         )
 
     def leave_out(self, batches: Iterable[BatchId]) -> Ledger:
-        """Return a ledger that also leaves out these batches; those committed already are ignored.
+        """Return a ledger in which these batches are added to `left_out`, which says what follows.
 
-        The records of a left-out batch are skipped from its epoch onward (see `left_out`).
+        A batch that is already committed is not added, because the model was trained on it.
         """
         more = {batch for batch in batches if not self._is_committed(batch)}
         if more <= set(self.left_out):
@@ -343,7 +346,12 @@ def _as_array(ranks: Iterable[int]) -> Ints:
 
 
 def _with(leased: Ints, given: Ints) -> Ints:
-    """Insert the leases `given`, sorted by rank, into a table of leases; return the new table."""
+    """Return a table of leases with more of them inserted; all are sorted by rank.
+
+    Args:
+        leased: The table, with the columns of `Ledger.leased_table`.
+        given: Leases to insert, with the same columns, for ranks that are not in the table.
+    """
     places = np.searchsorted(leased[:, _RANK], given[:, _RANK])
     return np.insert(leased, places, given, axis=0)
 

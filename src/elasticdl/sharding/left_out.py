@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class BatchId(NamedTuple):
-    """Identifies a batch of a training run.
+    """Identity of a batch in a training run: the same numbers always mean the same records.
 
     Attributes:
         epoch: From 0.

@@ -217,7 +217,9 @@ def _checked_label(
     database: Database,
     models: Models,
 ) -> str:
-    """Check the SELECT of an EVALUATE or EXPLAIN statement; return its column of true values.
+    """Check that the SELECT of an EVALUATE or EXPLAIN statement has all columns that are needed.
+
+    These are the features of the model and the column with the true values.
 
     Args:
         statement: The statement.
@@ -263,7 +265,10 @@ def _check_into(
 
 
 def _as_trained(schema: pa.Schema, record: ModelRecord, database: Database) -> pa.Schema:
-    """Return a SELECT's schema; if the database ignores case, names are spelled as in training."""
+    """Return the schema of a SELECT, with column names spelled as when the model was trained.
+
+    So a SELECT may write `AGE` where the training SELECT wrote `age`, if the database ignores case.
+    """
     names = written_like(schema.names, record.details.get("columns", []), database.dialect)
     return schema.empty_table().rename_columns(names).schema
 
@@ -381,14 +386,15 @@ def _check_values(statement: Train, program: str, zoo: Path | None) -> None:
 
 
 def _unlike_classes(name: str, given: Mapping[str, Any]) -> str:
-    """Check the model parameter `classes` or `class_counts`; return "" if it is valid.
-
-    Otherwise, return a phrase that completes an error message, such as "expected the number of rows
-    of each of the 3 classes".
+    """Check the model parameter `classes` or `class_counts`, and return what is wrong with it.
 
     Args:
         name: The parameter to check.
         given: All parameters in the statement: `class_counts` needs one number for each class.
+
+    Returns:
+        A phrase that completes an error message, such as "expected the number of rows of each of
+        the 3 classes"; empty if the parameter is valid.
     """
     classes, counts = given.get("classes"), given.get("class_counts")
     try:
@@ -402,15 +408,15 @@ def _unlike_classes(name: str, given: Mapping[str, Any]) -> str:
 
 
 def _unlike(value: Any, default: str | None) -> str:
-    """Check that a parameter's value has the type of its default; return "" if it has.
+    """Check that a parameter's value has the type of its default, and return what is wrong.
 
     Args:
         value: The value in the statement.
         default: The parameter's default, as Python source; None if it has no default.
 
     Returns:
-        Otherwise, a phrase that completes an error message, such as "expected a value of the same
-        type as the default, 0.1".
+        A phrase that completes an error message, such as "expected a value of the same type as the
+        default, 0.1"; empty if the type is right or the default does not tell it.
     """
     try:
         like = literal_eval(default or "None")

@@ -126,6 +126,10 @@ def parse_extension(program: str, select: str, extension: Span, span: Span) -> S
 def parse_show(program: str, span: Span) -> ShowTrain | None:
     """Parse `SHOW TRAIN name`; return None for any other SHOW, which the database runs.
 
+    Args:
+        program: The whole program.
+        span: Position of the statement, which begins with SHOW.
+
     Raises:
         StatementError: The name is missing, or something follows it.
     """
@@ -204,12 +208,17 @@ def _hint(found: str, verb: str, seen: Sequence[str]) -> str:
 
 
 def _take_label_and_advise(tokens: _Tokens, begin: int) -> str:
-    """Skip the words of a LABEL clause that has more than one, and return advice for the error.
+    """Skip the rest of a LABEL clause that has more than one word, and return advice for the error.
+
+    For example, a user wrote `LABEL net price`, where `LABEL "net price"` was meant.
+
+    Args:
+        tokens: The reader, after the first word of the clause; moved to the end of the clause.
+        begin: Offset in the program at which the label begins.
 
     Returns:
-        Text that completes the error message: advice to put the words in double quotes, such as
-        '. A name with blanks needs to be in double quotes: LABEL "net price"'; or just "." if they
-        cannot be a name with blanks.
+        Text that completes the error message, such as '. A name with blanks needs to be in double
+        quotes: LABEL "net price"'; a full stop if the words cannot be a name.
     """
     while not tokens.is_done and tokens.peek().text.upper() not in CLAUSES:
         tokens.take()
@@ -405,12 +414,23 @@ class _Tokens:
         return True
 
     def expect(self, kind: TokenType, expected: str) -> None:
-        """Consume the next token, which must be of type `kind`; `expected` is for the error."""
+        """Consume the next token, which must be of type `kind`.
+
+        Raises:
+            StatementError: It is not; the message describes the type as `expected`.
+        """
         if not self.accept(kind):
             raise self.error(f"Expected {expected}{self._found()}")
 
     def separated(self, item: Callable[[], Any]) -> list[Any]:
-        """Parse comma-separated entries, each by a call of `item`; may end with a comma."""
+        """Parse a list of comma-separated entries; a comma after the last one is allowed.
+
+        Args:
+            item: Function () that parses one entry and returns it.
+
+        Returns:
+            The parsed entries, at least one.
+        """
         items = [item()]
         while self.accept(TokenType.COMMA):
             if self.is_done or self.peek().text.upper() in CLAUSES:
@@ -449,12 +469,10 @@ class _Tokens:
         return self._longer_name([self.take().text], begin)
 
     def _longer_name(self, first: Sequence[str], begin: int) -> Word:
-        """Return a name, complete with the quoted parts that follow it after dots.
-
-        For example, `first` is `sales` in `sales."2024.q1"`.
+        """Finish parsing a name that has quoted parts, such as `sales."2024.q1"`; return all of it.
 
         Args:
-            first: The parts parsed so far.
+            first: The parts that have been consumed, here `["sales"]`.
             begin: Offset in the program at which the name begins.
         """
         parts = [*first]

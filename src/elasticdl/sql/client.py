@@ -74,7 +74,7 @@ class Row:
 
 @dataclass(frozen=True)
 class End:
-    """Marks the end of a statement.
+    """Mark of the end of a statement's results.
 
     Attributes:
         statement: Text of the statement.
@@ -267,7 +267,9 @@ def _items(responses: Iterable[sqlflow_pb2.Response], hint: str) -> Iterator[Ite
 def _errors(hint: str) -> Iterator[None]:
     """Context manager that converts gRPC errors to `RemoteError`.
 
-    The text `hint` is added to the message if the cause may be missing or unexpected TLS.
+    Args:
+        hint: Text to add to the message if the error suggests that the client should have used TLS,
+            or another CA certificate.
     """
     try:
         yield

@@ -45,7 +45,7 @@ def kind_of_column(type_: str) -> str:
 
 
 def kind_of_values(type_: pa.DataType) -> str:
-    """Classify an Arrow type as `kind_of_column` does; "empty" for the null type."""
+    """Classify an Arrow type by the same words as `kind_of_column`; "empty" for the null type."""
     types = pa.types
     if types.is_boolean(type_):
         return "boolean"
@@ -61,7 +61,10 @@ def kind_of_values(type_: pa.DataType) -> str:
 
 
 def note_on_times(schema: pa.Schema, trained: Mapping[str, str], model: str) -> str:
-    """Return a note if a column has dates where training had timestamps, or vice versa; else "".
+    """Return a note about columns that have dates where training had timestamps, or vice versa.
+
+    Such columns are accepted; a date is read as midnight of that day. The note is empty if there
+    are none.
 
     Args:
         schema: Columns of a query, with the names that they had in training.

@@ -170,7 +170,8 @@ class _Reader:
 
         Args:
             argument: A column or a further function.
-            kind: Kind of the feature, "category" or "number", if the argument is a column.
+            kind: "category" or "number": how the function reads the argument if it is a column. A
+                further function determines the kind itself.
         """
         if isinstance(argument, Word):
             column = self._column(argument)

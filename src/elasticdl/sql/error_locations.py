@@ -83,7 +83,7 @@ def located(database: Database, program: str, span: Span) -> Iterator[None]:
 
 
 def _name(wording: re.Pattern[str], problem: str) -> str:
-    """Return the name that an error message is about, without its schema; empty if none matches.
+    """Return the name that an error message is about, without its schema; "" if it names none.
 
     Args:
         wording: Pattern of the message, with groups for the name.
@@ -96,7 +96,16 @@ def _name(wording: re.Pattern[str], problem: str) -> str:
 
 
 def location_of(name: str, program: str, span: Span) -> Span:
-    """Return where a name first occurs in a statement, or else the statement's first word."""
+    """Return the position of a name in a statement, to point an error at it.
+
+    Args:
+        name: The name; may be empty.
+        program: The whole program.
+        span: The statement, or a part of it to search.
+
+    Returns:
+        The first occurrence of the name, ignoring case; without one, the first word of `span`.
+    """
     if name:
         word = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)", re.IGNORECASE)
         found = word.search(program, span.start, span.stop)
@@ -124,16 +133,16 @@ def pointed_in(problem: str, statement: str, begins_at: tuple[int, int], span: S
 def check_distinct(
     names: Sequence[str], statement: str, begins_at: tuple[int, int], at: str = ""
 ) -> None:
-    """Raise a `DataError` that points at the column, if two columns of a query share a name.
+    """Raise a `DataError` if two columns of a query have the same name.
 
-    Call it once the query itself runs: the earlier checks run it as a subquery, in which DuckDB and
-    SQLite silently rename such columns.
+    The checks before a query run it as a subquery, in which DuckDB and SQLite silently rename such
+    columns. So they are found only here, when the query itself has been run.
 
     Args:
         names: Columns of the query, with the names that they had in training.
         statement: The statement's text; empty if it is unknown.
         begins_at: Line and column of the statement in its program.
-        at: Word to point at. If empty, the second of the two columns.
+        at: Word of the statement that the error points at. If empty, the second of the two columns.
     """
     twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
     if twice is None:

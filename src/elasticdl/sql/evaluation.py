@@ -78,7 +78,16 @@ def evaluate(
 ) -> pa.Table:
     """Evaluate a model on the rows of a query; return its metrics.
 
-    The table has the columns `metric` and `value`.
+    The metrics are also appended to the table of the INTO clause, if there is one.
+
+    Args:
+        request: The request.
+        database: Database of the rows and of the INTO table.
+        models: The trained models.
+        reporter: Receives the progress. None: write it to standard error.
+
+    Returns:
+        A table with the columns `metric` and `value`.
 
     Raises:
         ElasticDLError: The evaluation failed, for any reason.

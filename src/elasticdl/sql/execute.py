@@ -117,7 +117,8 @@ def execute(
     Args:
         program: Statements, each ended by `;`.
         session: The settings.
-        explain: Return the programs of submitters instead of running them.
+        explain: Return the program that would be generated and run for each TRAIN or similar
+            statement (a submitter), instead of running it.
         connection: Connection to reuse when several programs run in one session. None: open a new
             one and close it at the end.
 

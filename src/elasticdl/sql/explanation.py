@@ -70,9 +70,18 @@ def explain(
 ) -> pa.Table:
     """Compute the permutation importance of each column for a model's loss.
 
-    The table has the columns `column`, `importance` and `deviation`. The importance is the mean
-    increase of the loss over all repeats, the deviation its standard deviation. The most important
-    column comes first.
+    The result is also appended to the table of the INTO clause, if there is one.
+
+    Args:
+        request: The request.
+        database: Database of the rows and of the INTO table.
+        models: The trained models.
+        reporter: Receives the progress. None: write it to standard error.
+
+    Returns:
+        A table with the columns `column`, `importance` and `deviation`. The importance is the mean
+        increase of the loss over all repeats, the deviation its standard deviation. The most
+        important column comes first.
 
     Raises:
         ElasticDLError: The explanation failed, for any reason.
@@ -130,7 +139,7 @@ def explain(
 
 
 class _Losses:
-    """Computes the loss of a trained model on several sets of rows, loading the model once.
+    """The loss of a trained model on different rows; the model is loaded only once.
 
     Args:
         job: An evaluation job, whose model and options are used for all sets of rows.
@@ -150,7 +159,7 @@ class _Losses:
         return names if schema is None else [name for name in names if name in schema.names]
 
     def of(self, data: str) -> float:
-        """Return the mean loss of the model on the rows stored at a location."""
+        """Return the mean loss of the model on the records of `data`, a path as in `--data`."""
         source = open_records(self._opened.definition, data)
         opened = dataclasses.replace(self._opened, source=source)
         states: Any = {}

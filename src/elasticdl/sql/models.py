@@ -167,7 +167,12 @@ class Models:
         return self._version(name, number)
 
     def complete(self, version: ModelVersion, record: ModelRecord) -> None:
-        """Make a newly trained version the current one, and delete its training rows."""
+        """Make a newly trained version the current one, and delete its training rows.
+
+        Args:
+            version: The version.
+            record: Record to store with it; marked as complete by this method.
+        """
         self._write(version.name, version.number, replace(record, is_complete=True))
         current = json.dumps({"version": version.number}).encode()
         self._folder.write_bytes(f"{version.name}/{_CURRENT}", current)

@@ -104,7 +104,7 @@ def matching(name: str, names: Iterable[str]) -> str | None:
     """Find a table's or column's name as the database spells it, ignoring case if necessary.
 
     Databases differ in how they treat a name without quotes: PostgreSQL converts it to lower case,
-    others ignore case. The result is the name that any of them would find.
+    others ignore case. So an equal name is looked for first, then one that differs only in case.
 
     Args:
         name: The name as the user wrote it.
@@ -128,7 +128,8 @@ def matching(name: str, names: Iterable[str]) -> str | None:
 def written_like(names: Sequence[str], known: Collection[str], dialect: str) -> list[str]:
     """Spell column names as in `known`, if the database ignores case.
 
-    MySQL and SQLite spell a column of a result as the SELECT does, DuckDB as its table does. For
+    A model must get its columns under the names of its training rows. In MySQL and SQLite, however,
+    a result's column is spelled as in the SELECT: it may be `ROLE` here and `role` there. For
     PostgreSQL and unknown databases, names that differ in case are different names.
 
     Args:

@@ -160,10 +160,10 @@ def _frame(result: Result) -> Any:
 
 
 def _quietly(do: Callable[[], Any]) -> Any:
-    """Call a function and return its result; raise an `ElasticDLError` if it fails or is cancelled.
+    """Call a function, and convert Ctrl-C and a failed submitter to a `StatementFailedError`.
 
-    A notebook shows the message of such an error without a traceback. Unexpected exceptions pass
-    unchanged.
+    A notebook shows an `ElasticDLError` such as this one without a traceback. Other exceptions of
+    the function pass unchanged. Its result is returned.
     """
     try:
         return do()
@@ -192,7 +192,12 @@ def _run_submitter(path: Path, environment: dict[str, str]) -> int:
 
 
 def _show_importances(table: pa.Table, model: str) -> None:
-    """Plot the result of an EXPLAIN: as an image if Matplotlib is installed, else as text."""
+    """Plot the result of an EXPLAIN: as an image if Matplotlib is installed, else as text.
+
+    Args:
+        table: The result, with the columns `column`, `importance` and `deviation`.
+        model: The model's name, for the title.
+    """
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - optional
     except ModuleNotFoundError:

@@ -89,7 +89,16 @@ def _tokenize(program: str, dialect: str) -> list[Token]:
 
 
 def _unclosed(program: str, dialect: str, error: TokenError) -> Span:
-    """Find where an unterminated string, quoted name or comment begins."""
+    """Find where an unterminated string, quoted name or comment begins.
+
+    Args:
+        program: The program.
+        dialect: Name of the database's dialect in sqlglot.
+        error: The tokenizer's error, whose cause may contain the position.
+
+    Returns:
+        The first character of the string, name or comment.
+    """
     found = _UNMATCHED.match(str(error.__cause__))
     if found is not None:
         start = int(found["offset"])
@@ -137,7 +146,10 @@ def _extension(tokens: Sequence[Token]) -> int | None:
 
 
 def _depths(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
-    """Yield the index and the bracket nesting depth of each token that is not itself a bracket."""
+    """Yield the index of each token that is not a bracket, and how many brackets enclose it.
+
+    A token at depth 0 is outside of all subqueries and calls, where a clause such as TO TRAIN is.
+    """
     depth = 0
     for index, token in enumerate(tokens):
         if token.token_type in _OPENING:

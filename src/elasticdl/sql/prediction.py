@@ -105,6 +105,12 @@ def predict(
 ) -> pa.Table:
     """Predict the rows of a query and write the predictions to a table.
 
+    Args:
+        request: The request.
+        database: Database of the rows and of the table.
+        models: The trained models.
+        reporter: Receives the progress. None: write it to standard error.
+
     Returns:
         One row per written column: `table`, `column`, `rows` (number of changed or appended
         rows).
@@ -170,7 +176,7 @@ def _read(  # noqa: PLR0917 - a query, and how to store its rows
     folder: Path,
     reporter: Reporter,
 ) -> FileSnapshot | pa.Schema:
-    """Read the rows to predict and store them in files; if there are none, return their schema.
+    """Read the rows to predict and store them in files.
 
     Args:
         request: The request.
@@ -179,6 +185,9 @@ def _read(  # noqa: PLR0917 - a query, and how to store its rows
         record: How the model was trained.
         folder: Folder for the files: `rows`, and `keys.parquet` with the key columns.
         reporter: Reports progress to the user.
+
+    Returns:
+        The stored rows, without the key; if the query has no rows, their schema.
     """
     reporter.started("Reading rows", 0, "rows")
     try:
@@ -209,7 +218,7 @@ def _as_trained(
     database: Database,
     reporter: Reporter,
 ) -> RowSource:
-    """Rename the columns of rows to the names that the model was trained with.
+    """Rename columns to the names that the model was trained with, and check their types.
 
     Reports a note if a column has dates where training had timestamps, or vice versa.
 
@@ -234,6 +243,12 @@ def _made_empty(
 
     Other programs may expect the table. However, it is not created if the types of the model's
     outputs are unknown until the model predicts.
+
+    Args:
+        request: The request.
+        database: Database of the table.
+        schema: The selected columns, which the table gets in addition to the predictions.
+        record: How the model was trained, which determines the type of its predictions.
 
     Returns:
         A note on what was done, such as "t was created without rows" or "t was not created"; empty
@@ -315,10 +330,13 @@ def _unmatched(request: PredictRequest, why_not: str) -> UsageError:
 
 
 def _checked_columns(request: PredictRequest, table: TableInfo, record: ModelRecord | None) -> str:
-    """Check that the predictions fit the target columns; return a note for the user.
+    """Check that the predictions fit the existing target columns.
+
+    Returns:
+        A note for the user if the database will round the predictions; else empty.
 
     Raises:
-        UsageError: The predictions do not fit the columns.
+        UsageError: The predictions do not fit a column, or it cannot be written to.
     """
     kinds = {request.column: _predicted_kind(request, record)}
     if request.probability:
@@ -404,8 +422,9 @@ def _with_predictions(request: PredictRequest, beside: str, predicted: Path) -> 
 
     Args:
         request: The request.
-        beside: Parquet file with the other columns to write: the key, or the selected columns.
-        predicted: Folder with the predictions, in the same order.
+        beside: Parquet file with the columns that identify or accompany each prediction: the key if
+            a column is filled, the selected columns if rows are appended.
+        predicted: Folder with the predictions, in the order of the rows of `beside`.
     """
     source = pq.ParquetFile(beside)
     parts = [pq.ParquetFile(path) for path in sorted(predicted.glob("*.parquet"))]

@@ -111,7 +111,12 @@ def _draw(
 
 
 def _fitting(widths: Sequence[int], width: int | None) -> int:
-    """Return how many columns of a table fit into `width`, at least one; all if it is None."""
+    """Return how many columns of a table fit into a terminal, at least one.
+
+    Args:
+        widths: Width of each column, in characters.
+        width: Width of the terminal. None: it is not limited.
+    """
     if width is None:
         return len(widths)
     total, fitting = 1, 0

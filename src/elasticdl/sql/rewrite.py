@@ -55,7 +55,15 @@ def tables_of(select: str, dialect: str, *, with_ctes: bool = False) -> list[tup
 def sources_of(select: str, dialect: str) -> list[tuple[str, ...]]:
     """Return the tables that provide the rows of a SELECT, or of a view's definition.
 
-    Tables that only serve a condition (WHERE, HAVING) or a single selected value are not included.
+    Tables of subqueries in FROM and among the selected columns are included. Tables in a condition
+    (WHERE, HAVING) are not, because they only decide which rows there are.
+
+    Args:
+        select: The SELECT, or the CREATE VIEW statement.
+        dialect: Name of its dialect in sqlglot.
+
+    Returns:
+        The names as written, split into their parts; empty if the SQL cannot be parsed.
     """
     try:
         tree = sqlglot.parse_one(select, dialect=dialect)

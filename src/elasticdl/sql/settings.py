@@ -215,14 +215,14 @@ def _predict_job(key: str, value: Any) -> None:
 
 
 def _valid(name: Word, value: Value, program: str, use: Callable[[], None]) -> Any:
-    """Return the value of a setting, checked as the command-line option of the same name is.
+    """Return the value of a setting, after a check by the code of the command-line flag.
 
     Args:
         name: The setting's name, for the error.
-        value: The value to check.
+        value: The value to check and return.
         program: The whole program, for the error.
-        use: Function () that uses the value as that option's value; raises a `UsageError` if it is
-            invalid.
+        use: Function () that applies this value as the flag's value. It raises a `UsageError` if
+            the value is invalid; its result is ignored.
 
     Raises:
         StatementError: The value is invalid.

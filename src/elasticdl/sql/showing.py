@@ -85,7 +85,7 @@ def _curve(version: ModelVersion) -> Iterator[tuple[str, int | None, str, str]]:
 
 
 def _thinned(events: Sequence[_Point]) -> Sequence[_Point]:
-    """Select evenly spaced points of a curve, including the last one."""
+    """Reduce a curve to at most `_MAX_POINTS` evenly spaced points, including the last one."""
     stride = -(-len(events) // _MAX_POINTS)
     return events[::-1][:: max(stride, 1)][::-1]
 

@@ -39,7 +39,12 @@ _MAX_LINES = 1000
 
 
 def run_process(path: Path, environment: Mapping[str, str]) -> int:
-    """Run a submitter that prints to this process's terminal; return its exit code."""
+    """Run a submitter that prints to this process's terminal; return its exit code.
+
+    Args:
+        path: The program.
+        environment: Environment of the process.
+    """
     with subprocess.Popen(  # noqa: S603 - this very command, and a file that we wrote
         _command(path), env={**environment, WATCHED: "1"}, stdin=subprocess.PIPE
     ) as process:
@@ -102,7 +107,7 @@ def run_piped(
 
 
 class _Output:
-    """Reads the output lines of a process in a thread, so that waiting for a line can time out."""
+    """Output lines of a process, read in a thread so that waiting for a line can time out."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.is_complete = False
@@ -118,7 +123,12 @@ class _Output:
         self._lines.put(None)
 
     def forward(self, on_line: Callable[[str], None]) -> bool:
-        """Pass the next line to `on_line` if one arrives soon; return whether more can follow."""
+        """Wait briefly for the next line, and pass it to `on_line`.
+
+        Returns:
+            Whether more lines can follow: False after the end of the output, True otherwise, even
+            if no line arrived in time.
+        """
         try:
             line = self._lines.get(timeout=_POLL_S)
         except queue.Empty:

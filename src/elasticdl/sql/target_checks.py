@@ -1,11 +1,11 @@
 """Target checks: decide whether a statement may write to a table, before any computation.
 
     the SELECT reads the table          its column is filled, row by row (`prediction.py`)
-    the SELECT reads a view of it       rejected: its rows would be appended a second time
-    anything else                       rows are appended, if the table fits such rows
+    the SELECT reads a view of it       rejected: copies of its own rows would be appended to it
+    anything else                       rows are appended, if the table has the same columns
 
-A table accepts new rows only if it has all of their columns and no others. Otherwise rows with
-missing values could end up in an unrelated table without an error.
+Rows are appended only to a table that has all of their columns and no others, although databases
+allow more. Otherwise rows with missing values could end up in an unrelated table without an error.
 
 Used by `prediction.py` and `evaluation.py`.
 """
@@ -55,8 +55,8 @@ def _is_same(name: Name, table: TableInfo | None, read: Name, database: Database
 def view_of(table: TableInfo, select: str, database: Database) -> str:
     """Return the name of a view through which a SELECT reads the rows of a table; empty if none.
 
-    Predictions of such a SELECT cannot fill the table, and appending them would repeat its rows. A
-    view that only checks which rows the table already has (WHERE NOT EXISTS ...) does not count.
+    Predictions of such a SELECT cannot fill the table, and appending them would repeat its rows.
+    A view that only checks which rows the table already has (WHERE NOT EXISTS ...) does not count.
     """
     seen: set[tuple[str, ...]] = set()
     left = [(select, "")]
@@ -128,7 +128,15 @@ def check_schema(name: Name, database: Database) -> None:
 
 
 def check_columns(table: TableInfo, name: Name, columns: Sequence[str]) -> None:
-    """Raise a `UsageError` if a table's columns are not exactly those of the rows to append."""
+    """Raise a `UsageError` unless a table has exactly the columns of the rows to append.
+
+    Columns that the database computes are ignored. A view is always rejected.
+
+    Args:
+        table: The table.
+        name: Its name in the statement, for the error.
+        columns: Columns of the rows.
+    """
     if table.definition:
         raise UsageError(
             f"{shown(name)} is a view, and rows cannot be appended to views. Choose a table."

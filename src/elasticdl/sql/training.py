@@ -73,7 +73,7 @@ class TrainRequest:
     """A TRAIN statement that has passed all checks; the arguments of `train`.
 
     Attributes:
-        statement: Text of the statement, which identifies it.
+        statement: Text of the statement. If a run of the same text was interrupted, it is resumed.
         select: The query.
         model: Name of the model in the zoo.
         into: Name of the trained model.
@@ -81,7 +81,8 @@ class TrainRequest:
         params: Parameters of the model.
         options: Options of `job_options.training_job`.
         columns: Features of the COLUMN clause. None: derive them from the table.
-        model_params: Names of all parameters of the model.
+        model_params: Names of all parameters that the model has. Some of them, such as `classes`,
+            are derived from the rows if the user has not set them.
         model_zoo: Folder of the model file; None is the prebuilt zoo.
         validation_select: Query for the validation rows. None: hold out some training rows.
         validation_fraction: Fraction of the rows to hold out.
@@ -284,7 +285,10 @@ def _derives_scale(request: TrainRequest) -> bool:
 
 
 def _no_row(request: TrainRequest, error: NoRowError) -> DataError:
-    """Build the error for a query without a training row, such as when all are held out."""
+    """Return the error for the user if a query has no training row.
+
+    This is `error` itself, unless all rows were held out for validation, which needs other advice.
+    """
     if error.num_held_out and request.validation_select is None:
         return DataError(
             f"All {counted(error.num_held_out, 'row')} are held out for validation "
@@ -365,7 +369,9 @@ def _params(request: TrainRequest, snapshot: FileSnapshot, reporter: Reporter) -
 def _check_counts(params: Mapping[str, Any], request: TrainRequest) -> None:
     """Raise a `UsageError` if `class_counts` does not have one number per value of the label.
 
-    The message points at `class_counts` in the statement.
+    Args:
+        params: Parameters of the model, with the `classes` found in the rows.
+        request: The request; the error points at `class_counts` in its statement.
     """
     classes, counts = params["classes"], params.get("class_counts")
     if counts is None or len(counts) == len(classes):
@@ -430,7 +436,10 @@ def _note_rare(
 
 
 def _options(request: TrainRequest, snapshot: FileSnapshot) -> dict[str, Any]:
-    """Return the training options of a request; their defaults depend on the number of rows."""
+    """Return the training options of a request, completed with defaults.
+
+    The defaults, such as the minibatch size and the number of epochs, depend on the number of rows.
+    """
     options = dict(request.options)
     rows = snapshot.num_training
     size, least_epochs = next((size, epochs) for most, size, epochs in _SIZES if rows <= most)

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Places:
-    """Locations of the user's methods that produce a split, for messages.
+    """Locations (`file:line`) of the user's methods that produce a split, for messages.
 
     Attributes:
         split: Name of the split: `training`, `validation` or `test`.
-        loader: The method that creates the generator.
-        images: The method that preprocesses x.
-        labels: The method that preprocesses y.
-        batchify: The method that builds batches.
+        loader: Location of the method that creates the generator.
+        images: Location of the method that preprocesses x.
+        labels: Location of the method that preprocesses y.
+        batchify: Location of the method that builds batches.
     """
 
     split: str
@@ -40,7 +40,12 @@ class Places:
 
 
 def arrays(batches: Sequence[Batch], places: Places) -> Iterator[CheckFinding]:
-    """Yield findings for arrays that cannot be trained on, and for non-finite values."""
+    """Yield findings for arrays that cannot be trained on, and for non-finite values.
+
+    Args:
+        batches: The first batches of a split.
+        places: Locations of the user's methods that produced them.
+    """
     for name, found in _columns([batch.features for batch in batches]):
         said = f"{places.split}: x{name} {describe(found[0])}"
         if found[0].dtype == object and not _are_texts(found):
@@ -81,7 +86,7 @@ def _not_finite(said: str, arrays: Sequence[Any], where: str) -> Iterator[CheckF
 def counts(
     places: Places, *, num_examples: int, num_batches: int, size: int, batch_size: int
 ) -> Iterator[CheckFinding]:
-    """Yield findings about a declared size of an epoch that does not fit the batches.
+    """Yield findings about an epoch's declared size, or a batch size, that does not fit the data.
 
     Args:
         places: Locations where the sizes are declared.
@@ -137,7 +142,15 @@ def _shown(name: str, arrays: Sequence[Any]) -> str:
 
 
 def _columns(trees: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the name of each array in nested batches, and a list with its value in each batch."""
+    """Yield each array of a split's batches: how to show its name, and its values, one per batch.
+
+    Args:
+        trees: The x (or y, or weights) of each batch: an array, or a dict, list or tuple of arrays.
+
+    Yields:
+        A suffix for messages, and the array of each batch. The suffix is `['age']` for a dict of
+        arrays, else `[0]`, or empty for a single array.
+    """
     first = trees[0]
     names = [f"[{name!r}]" for name in first] if isinstance(first, Mapping) else None
     columns = list(zip(*(leaves(tree) for tree in trees), strict=False))

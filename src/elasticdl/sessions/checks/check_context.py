@@ -24,9 +24,10 @@ T = TypeVar("T")
 
 
 def made(value: T | None) -> T:
-    """Return a result of an earlier group of checks, which is never None here.
+    """Return a result of an earlier group of checks unchanged, with a type that excludes None.
 
-    If it were None, the group that needs it would have been skipped. For the type checker.
+    It only tells the type checker that the result exists: a group that needs a missing result is
+    skipped.
     """
     assert value is not None  # noqa: S101 - as above
     return value
@@ -42,14 +43,15 @@ class CheckContext:
         config: Content of the config.
         data_dir: Data folder on the command line. None: `data_dir` of the config.
         started: Start time, on the monotonic clock.
-        said: One-line summary of what the current group has checked; each group sets it.
+        said: One-line summary of what the current group has checked, shown beside its title; each
+            group sets it.
         session: The session.
-        asked: Keys of the config that the user's components have read.
+        asked: Key paths of the config, such as `export.mode`, that the user's components have read.
         components: The session's components: objects of the classes that the config names.
         batches: The first batches of the training split.
         others: Name of a split (`validation` or `test`) -> its first batch.
         trainer: A trainer with the session's model.
-        metrics: Metrics of a batch, under their names in the evaluation.
+        metrics: Metrics of the first training batch: name in the evaluation -> value.
         reported: Messages of all findings so far, so that none is reported twice.
         undefined_names: Names that the findings so far report as undefined.
     """

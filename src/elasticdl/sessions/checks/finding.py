@@ -30,8 +30,7 @@ class CheckFinding:
         what: The problem, with the wrong and the expected value.
         where: `file:line`, or another name of the location; empty if `what` names it.
         fix: How to fix it.
-        undefined_name: If the problem is that the code uses a name but never defines it, this name;
-            else empty.
+        undefined_name: The name that the code uses but never defines; empty for any other problem.
     """
 
     severity: Severity

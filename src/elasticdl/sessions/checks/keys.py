@@ -31,12 +31,13 @@ _OURS = (
 
 
 class NotingConfig(ConfigStruct):
-    """A config that records which of its keys are read, including keys it lacks.
+    """A config that records which of its keys are read, to find those that nobody reads.
 
     Args:
-        plain: The config itself.
-        asked: Set that receives the key paths that are read.
-        section: Key path of this section.
+        plain: The config to read from.
+        asked: Set to which the paths of read keys are added, such as `export.mode`; also paths of
+            keys that the config lacks.
+        section: Path of this section of the config, such as `export`; empty for the whole config.
     """
 
     __slots__ = ("_asked", "_plain")
@@ -89,7 +90,7 @@ def unread_keys(config: ConfigStruct, asked: set[str]) -> Iterator[CheckFinding]
 
     Args:
         config: Content of the file.
-        asked: Key paths that components read.
+        asked: Paths of the keys that components have read, such as `export.mode`.
     """
     known = {*asked, *_OURS}
     unread = [key for key in config.flat() if key not in known]

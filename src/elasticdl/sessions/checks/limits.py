@@ -19,7 +19,7 @@ PATIENCE_S = 20.0
 
 
 class TooLongError(BaseException):
-    """A step of a check takes too long; users' `except Exception` does not catch it."""
+    """A step of a check takes too long; a BaseException, which users' code rarely catches."""
 
 
 @contextlib.contextmanager

@@ -67,8 +67,8 @@ def shapes(facts: ModelFacts, batch: Batch, where: str, places: Places) -> Itera
 def last_layers(facts: ModelFacts, outputs: Any, where: str, logits: str) -> Iterator[CheckFinding]:
     """Yield warnings if the last layer's activation does not fit the loss.
 
-    A loss on logits needs no activation, a loss on probabilities needs one, and a softmax needs
-    more than one unit.
+    A loss that expects logits needs a last layer without activation. A loss that expects
+    probabilities needs a softmax or sigmoid. A softmax over one unit is always 1.
 
     Args:
         facts: Contains the activation and the loss of each output of the model.
@@ -191,7 +191,8 @@ def best(
 
     Args:
         config: Config of the session.
-        metrics: Metrics of a batch, under their names in the evaluation.
+        metrics: Metrics of a batch: name in the evaluation -> value. Only a metric whose value is
+            one number can select the best model.
         direction: Function (name of a metric) -> `min` if lower values are better, or `max`; None
             if unknown.
     """
@@ -225,7 +226,7 @@ def monitors(
 
     Args:
         callbacks: Keras callbacks; those without a `monitor` are ignored.
-        metrics: Metrics of a batch, under their names in the evaluation.
+        metrics: Metrics of a batch: name in the evaluation -> value; only the names are used.
         where: Location of the method that creates the callbacks.
     """
     names = [*metrics, *(f"val_{name}" for name in metrics), "learning_rate", "lr"]
@@ -249,7 +250,7 @@ def _pairs(facts: ModelFacts, outputs: Any) -> list[tuple[OutputFacts, Any]]:
 
 
 def _by_values(array: Any) -> str | None:
-    """Return the activation that an output's values suggest, such as "softmax"; None if unclear."""
+    """Guess an output's activation, "softmax" or "linear", from its values; None if unclear."""
     if array.ndim < 2 or array.shape[-1] < 2 or not np.isfinite(array).all():  # noqa: PLR2004
         return None
     if array.min() >= 0 and np.allclose(array.sum(axis=-1), 1, atol=1e-3):
@@ -262,7 +263,9 @@ def _are_numbers(array: Any) -> bool:
 
 
 def _broadcasts(y: tuple[int, ...], out: tuple[int, ...]) -> bool:
-    """Return whether a loss would compare the only number of a label with several outputs.
+    """Return whether each label is one number, but each output is several.
+
+    Broadcasting then lets a loss compare this number with every output, without an error.
 
     Args:
         y: Shape of an example's label.

@@ -1,7 +1,7 @@
 """Rules of the session check that find missing names and imports without running the modules.
 
-Without the check, a missing import raises a `NameError`: for a name used in a function, only when
-the function is called, deep in the first epoch. pyflakes finds such names.
+Python looks up a name in a function only when the function is called. So without the check, a
+missing import may raise its `NameError` deep in the first epoch. pyflakes finds such names.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ class Module:
 
     @cached_property
     def imports(self) -> dict[str, int]:
-        """Name of each module that the file always imports -> line of the import."""
+        """Name of each module that importing the file imports, unless an error is caught -> line.
+
+        Imports within `try`, `if` or a function are not included, because they may be optional.
+        """
         found: dict[str, int] = {}
         for node in _unguarded(self._tree.body):
             if isinstance(node, ast.Import):
@@ -77,7 +80,7 @@ class Module:
 
 
 class _EvaluatedNames(Checker):  # type: ignore[misc]  # pyflakes has no types
-    """pyflakes' checker, changed to skip annotations that Python does not evaluate."""
+    """pyflakes' checker, but it skips annotations that an import does not evaluate."""
 
     def handleStringAnnotation(self, *args: object) -> None:  # noqa: N802 - pyflakes' name
         """Skip an annotation that is a string."""
@@ -97,11 +100,15 @@ def modules_of(source: Path) -> list[Module]:
 
 
 def check(source: Path, wanted: Collection[Path]) -> Iterator[CheckFinding]:
-    """Yield missing names and imports in the modules of a folder.
+    """Yield findings about the Python files of a folder, without running them.
+
+    A finding is a name that a file uses but never defines, a module that cannot be imported, or
+    invalid Python.
 
     Args:
         source: The folder, which will be first on `sys.path`.
-        wanted: Files that training will import; problems in other files are only warnings.
+        wanted: Files that training will import. Problems in these, and in files that they import,
+            are errors; those in other files are only warnings.
     """
     modules = {module.file: module for module in modules_of(source)}
     needed = _reached(source, modules, wanted)
@@ -186,7 +193,11 @@ def can_be_imported(name: str, source: Path) -> bool:
 
 
 def _unguarded(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements that an import always executes: none in `try`, `if` or functions."""
+    """Yield the statements that importing a module always executes.
+
+    Those in the body of a class or a `with` are included, those in `try`, `if`, loops and functions
+    are not.
+    """
     for node in body:
         yield node
         if isinstance(node, (ast.With, ast.ClassDef)):

@@ -42,7 +42,7 @@ class Read:
     """Result of reading the beginning of an epoch.
 
     Attributes:
-        first: The first batches.
+        first: The first few batches, for the rules that inspect arrays.
         rate: Batches read per second, without the first one, which takes longer.
         epoch_s: Estimated time to read the whole epoch, in seconds.
     """
@@ -88,15 +88,20 @@ def read_epoch(reading: PipelineReader) -> Generator[CheckFinding, None, Read]:
 
 
 def third_parts(split: Split, places: Places) -> Generator[CheckFinding, None, list[Any] | None]:
-    """Return the third part of each example of a split: its id in `(x, y, id)`, or its weight.
+    """Return the ids of the test data: the third element of each example `(x, y, id)`.
 
-    Reads the declared number of examples, or fewer if a time limit is reached.
+    They are read from the user's generator, before preprocessing. This reads the declared number of
+    examples, or fewer if a time limit is reached.
+
+    Args:
+        split: The test split.
+        places: Locations of the user's methods that produce it, for findings.
 
     Yields:
         Findings about the examples or their number.
 
     Returns:
-        The third element of each example; None if an example is not a tuple of three.
+        The ids; None if an example is not a tuple of three.
     """
     found: list[Any] = []
     started = time.monotonic()
@@ -145,7 +150,10 @@ def _end(examples: Any, split: Split, places: Places) -> Generator[CheckFinding,
 
 
 def first_examples(split: Split, name: str, ids: Sequence[Any] | None) -> report.Examples:
-    """Return the first examples of a split, as the reports read them.
+    """Return the first examples of a split, read by the code that later reads them for the reports.
+
+    So the check finds problems, such as an invalid id, that would otherwise end the session after
+    training.
 
     Args:
         split: The split.
@@ -163,7 +171,7 @@ def first_examples(split: Split, name: str, ids: Sequence[Any] | None) -> report
 
 
 def digest(batches: Iterable[Batch]) -> int:
-    """Return a hash of batches in order; it tells whether two readings of a split are equal."""
+    """Return a hash of a sequence of batches, to see whether two readings of a split are equal."""
     found = 0
     for batch in batches:
         found = chained_digest(batch, found)

@@ -177,9 +177,10 @@ def check_reports(context: CheckContext) -> Iterator[CheckFinding]:
 def _evaluated(
     trainer: Trainer, split: str, some: Examples, functions: list[EvalFunctions]
 ) -> Iterator[CheckFinding]:
-    """Evaluate examples and write them as a report to a temporary folder.
+    """Evaluate examples and write their report to a temporary folder, to find errors in doing so.
 
-    Yields a finding for each function that raises, and removes the function from the list.
+    Yields a finding for each evaluation function that raises. Such a function is removed from the
+    list, so that it is not reported again for the next split.
 
     Args:
         trainer: A trainer with the model.
@@ -215,7 +216,15 @@ def _new_trainer(context: CheckContext) -> Trainer:
 def _why_no_trainer(
     context: CheckContext, problem: ElasticDLError, where: str
 ) -> Iterator[CheckFinding]:
-    """Yield findings that explain why no trainer could be created; else `problem`, its error."""
+    """Yield findings that explain why no trainer could be created.
+
+    The rules for shapes, last layer and labels often explain it better than the framework's error.
+
+    Args:
+        context: Contains the model and the training batches.
+        problem: The error that was raised; reported if the rules find no error.
+        where: Location of the method that creates the model.
+    """
     newest, some = made(context.components).newest_model, made(context.batches)
     found: list[CheckFinding] = []
     if getattr(newest, "compiled", False):

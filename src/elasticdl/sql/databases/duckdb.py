@@ -251,7 +251,7 @@ class DuckDB(BaseDatabase):
 
 
 def _reader_of(cursor: Any, statement: str) -> Any:
-    """Execute a statement; return a reader of its rows, None if it has no result."""
+    """Execute a statement; return an Arrow reader of its rows, or None if it has no result."""
     # It is None for statements without a result, although DuckDB's type stubs do not say so.
     relation = cursor.sql(statement)
     reader = None if relation is None else relation.to_arrow_reader(BATCH_ROWS)
@@ -303,10 +303,10 @@ class _Transaction(Transaction):
 
 
 class _Ascending:
-    """Splits an UPDATE into several, one per range of keys, if the keys are ascending integers.
+    """Ranges of ascending integer keys, by which one UPDATE is split into several.
 
-    For each of them, DuckDB searches only the matching range of the table. Together they take a
-    tenth of the time and a fraction of the memory of one UPDATE (ten million rows, DuckDB 2.0:
+    For each range, DuckDB searches only the matching part of the table. Together the UPDATEs take a
+    tenth of the time and a fraction of the memory of a single one (ten million rows, DuckDB 2.0:
     1.2 s and 0.1 GiB instead of 11 s and 1.1 GiB).
 
     Args:

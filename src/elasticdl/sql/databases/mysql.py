@@ -291,9 +291,9 @@ class MySQL(SQLAlchemyConnection):
         )
 
     def _key(self, key: str, type_: str | None) -> str:  # noqa: ARG002 - for other databases
-        """Return a column of the temporary table as SQL, for comparing it with a table's key.
+        """Return the SQL for a key column of the temporary table; see `BaseDatabase._key`.
 
-        No cast is needed: the temporary table was created with the type of the target's column.
+        It is never cast: the temporary table was created with the type of the target's column.
         """
         return f"given.{key}"
 

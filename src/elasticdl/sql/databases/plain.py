@@ -61,8 +61,8 @@ def plain_rows(
         schema: The driver's schema.
         batches: The rows; reading them may raise an error of the database.
         name: Name of the database, for errors.
-        plain: Function (field of `schema`) -> its plain type and the conversion. None: `plain_type`
-            of the field's type.
+        plain: Function (field of `schema`) -> the plain type of this column, and a function that
+            converts an array of the driver's type to it. None: choose them with `plain_type`.
 
     Raises:
         DatabaseError: A column cannot be read. Can also be raised while the rows are read.
@@ -94,10 +94,16 @@ def _converted(
 
 
 def plain_type(found: pa.DataType) -> Plain:
-    """Map a driver's Arrow type to its plain type and a function that converts its columns.
+    """Choose the simple type (integer, float, text, ...) as which a driver's Arrow column is read.
+
+    Args:
+        found: Type of the column, as the driver returns it.
+
+    Returns:
+        The Arrow type to convert the column to, and a function that converts an array to it.
 
     Raises:
-        UnreadableTypeError: There is no plain type for it.
+        UnreadableTypeError: No simple type can hold such values.
     """
     types = pa.types
     if isinstance(found, pa.BaseExtensionType):
@@ -187,7 +193,8 @@ def check_years(array: pa.Array) -> pa.Array:
 def as_decimal(digits: int, scale: int) -> Plain:
     """Return the Arrow type of DECIMAL(digits, scale), and a function that casts an array to it.
 
-    The array holds strings. The type is float64 if `digits` is 0 or more than `MAX_DIGITS`.
+    The function takes an array of strings: drivers return decimals as text. The type is float64 if
+    `digits` is 0 or more than `MAX_DIGITS`, or if `scale` is negative or more than `digits`.
     """
     if not 0 < digits <= MAX_DIGITS or not 0 <= scale <= digits:
         return pa.float64(), lambda array: array.cast(pa.float64())
@@ -227,7 +234,8 @@ def written_type(found: pa.DataType, words: Mapping[str, str]) -> str:
         found: Arrow type of the values.
         words: Arrow type -> the database's type, such as `int64` -> `BIGINT`. The keys `decimal`,
             `list` and `time` stand for all types of that kind, `timestamp` and `timestamp with
-            zone` for all timestamps. `{item}`, `{digits}` and `{scale}` in a value are filled in.
+            zone` for all timestamps. A database's type may contain `{item}`, for the type of a
+            list's items, or `{digits}` and `{scale}` of a decimal, such as `{item}[]`.
 
     Raises:
         UsageError: The database has no such type.

@@ -187,7 +187,7 @@ class PostgreSQL(BaseDatabase):
             yield batch
 
     def _plain(self, field: pa.Field) -> Plain:
-        """Map a column of the driver to its plain type and a function that converts the column."""
+        """Choose the simple type as which a driver's column is read; see `plain.plain_type`."""
         return self._plain_of(field.type, field.metadata or {})
 
     def _plain_of(self, found: pa.DataType, metadata: Mapping[bytes, bytes]) -> Plain:
@@ -352,9 +352,14 @@ class _Transaction(Transaction):
 
 
 def _numeric(typmod: bytes) -> Plain:
-    """Map a NUMERIC column to its plain type and conversion, by its type modifier.
+    """Choose the type as which a NUMERIC column is read: decimal, or float64 without precision.
 
-    The modifier contains precision and scale; it is -1 if the column has none.
+    Args:
+        typmod: PostgreSQL's type modifier of the column, as text. It encodes precision and scale;
+            -1 means that the column has none.
+
+    Returns:
+        The Arrow type, and a function that casts an array of strings to it.
     """
     modifier = int(typmod) - _OPAQUE_SIZE
     if modifier < 0:

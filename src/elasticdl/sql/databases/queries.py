@@ -39,7 +39,7 @@ class Queries:
 
     @contextlib.contextmanager
     def registered(self, cancel: Callable[[], None]) -> Iterator[DatabaseQuery]:
-        """Context manager that registers a query during its block, for `Queries.cancel`.
+        """Context manager for running a query, so that `Queries.cancel` can cancel it meanwhile.
 
         Args:
             cancel: Function () that ends the connection's current call, if there is one; may be
@@ -186,7 +186,10 @@ class _Call(Generic[Found]):
                 act()
 
     def then(self, act: Callable[[], None]) -> bool:
-        """Schedule a function to run when the call ends; return False if it has ended already."""
+        """Schedule a function to run when the call ends; return True.
+
+        If the call has ended already, return False without running the function.
+        """
         with self._lock:
             if not self.done.is_set():
                 self._then.append(act)

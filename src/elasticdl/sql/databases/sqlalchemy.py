@@ -124,7 +124,7 @@ class SQLAlchemyConnection(BaseDatabase):
         return UnavailableError(text) if self._is_lost(error) else DatabaseError(text)
 
     def _is_lost(self, error: Exception) -> bool:
-        """Return whether an error is temporary, so that a retry of the statement may succeed."""
+        """Return whether an error is temporary, such as a lost connection: a retry may succeed."""
         if isinstance(error, exc.OperationalError):
             return error.connection_invalidated or bool(_LOST.search(str(error.orig)))
         return isinstance(error, OSError) or getattr(error, "connection_invalidated", False)
@@ -202,7 +202,8 @@ class SQLAlchemyConnection(BaseDatabase):
     ) -> list[TupleColumn] | None:
         """Return a result's columns with the types that the driver reports; None if unknown.
 
-        If None, as here, the types are derived from the first rows. `mysql.py` overrides this.
+        This base class always returns None: the types are then derived from the first rows.
+        `mysql.py` overrides the method.
         """
         return None
 
@@ -361,7 +362,7 @@ class SQLAlchemyDatabase(SQLAlchemyConnection):
 
 
 class _Reading:
-    """Fetches the rows of a query's result batch by batch, with calls that can be cancelled.
+    """Reader of a query's result: fetches rows batch by batch, with calls that can be cancelled.
 
     Args:
         result: The result.

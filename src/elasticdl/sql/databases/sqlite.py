@@ -152,7 +152,13 @@ class SQLite(BaseDatabase):
     def _columns(
         self, connection: sqlite3.Connection, select: str, declared: Sequence[tuple[str, str]]
     ) -> list[TupleColumn]:
-        """Determine the columns of a query, with types that fit the values in all of its rows."""
+        """Determine the columns of a query, with types that fit the values in all of its rows.
+
+        Args:
+            connection: The connection.
+            select: The query, which is run once for this.
+            declared: Name and declared type of each column, from `_declared`.
+        """
         counts = ", ".join(
             f"total(typeof({column}) = '{kind}')"
             for column in (f"c{i}" for i in range(len(declared)))
@@ -294,9 +300,9 @@ class SQLite(BaseDatabase):
             return [*_column_of(connection, "PRAGMA database_list", 1), "temp"]
 
     def _key(self, key: str, type_: str | None) -> str:  # noqa: ARG002 - for other databases
-        """Return a column of the temporary table as SQL, for comparing it with a table's key.
+        """Return the SQL for a key column of the temporary table; see `BaseDatabase._key`.
 
-        No cast is needed in SQLite.
+        It is never cast: the temporary table keeps the values as they are, like any SQLite table.
         """
         return f"given.{key}"
 
@@ -452,7 +458,7 @@ def _has_fractions(type_: str) -> bool:
 
 
 def _declared_type(type_: str) -> pa.DataType:
-    """Return the Arrow type for a column without values, from its declared type."""
+    """Return the Arrow type for a column that has no values in the result, only a declared type."""
     if _has_fractions(type_):
         return pa.float64()
     if "INT" in type_:

@@ -63,9 +63,9 @@ class Transaction(ABC):
 
         Args:
             columns: Name of each column -> its type.
-            like: Key column of the temporary table -> the key column of the target table that it
-                is compared with. An implementation may create the first with the type of the
-                second. Empty for `append`.
+            like: Which columns hold the key of the target table: column of the temporary table ->
+                column of the target table. An implementation may create the former with the type
+                of the latter, so that the two can be compared. Empty for `append`.
             table: The target table, as SQL; empty for `append`.
         """
 
@@ -124,7 +124,7 @@ class BaseDatabase(ABC):
 
     @contextlib.contextmanager
     def _filling(self, info: TableInfo, names: Sequence[str]) -> Iterator[None]:
-        """Context manager that adds the table and the columns being filled to database errors."""
+        """Context manager that adds the table's and the columns' names to errors of an UPDATE."""
         try:
             with self._errors():
                 yield
@@ -140,7 +140,7 @@ class BaseDatabase(ABC):
 
     @contextlib.contextmanager
     def _cancellable(self) -> Iterator[Transaction]:
-        """Context manager like `_begin`, but `interrupt` can cancel the statements in it."""
+        """Context manager like `_begin`, for a transaction that `interrupt` can cancel."""
         with self._begin() as transaction, self._queries.registered(transaction.cancel) as query:
             yield _Cancellable(transaction, query)
 
@@ -324,6 +324,10 @@ class BaseDatabase(ABC):
     ) -> Sequence[tuple[str, str]]:
         """Return the columns to add, without those that another program has added meanwhile.
 
+        Args:
+            info: The table, as it was when the missing columns were determined.
+            missing: Name and type of each column that it lacked.
+
         Raises:
             DatabaseError: Another program has added a column that the values do not fit.
         """
@@ -363,11 +367,11 @@ class BaseDatabase(ABC):
         )
 
     def _key(self, key: str, type_: str | None) -> str:
-        """Return a column of the temporary table as SQL, for comparing it with a table's key.
+        """Return the SQL for a key column of the temporary table, to compare it with the target's.
 
         Args:
             key: Name of the column in the temporary table.
-            type_: Type of the table's column, to which it is cast. None: do not cast it.
+            type_: Type of the target table's key column, to which the SQL casts. None: do not cast.
         """
         return f"given.{key}" if type_ is None else f"CAST(given.{key} AS {type_})"
 

@@ -263,9 +263,9 @@ class Server:
 
 
 class _Outbox:
-    """Passes responses from the thread that runs a program to the gRPC call that sends them.
+    """Queue of responses, from the thread that runs a program to the gRPC call that sends them.
 
-    Its queue is bounded, so a program waits for a client that reads slowly.
+    It is bounded, so a program waits for a client that reads slowly.
     """
 
     def __init__(self) -> None:
@@ -297,16 +297,19 @@ class _Outbox:
                 self._queue.put_nowait(None)
 
     def responses(self) -> Any:
-        """Yield the responses; then return the error of the execution, or None after success."""
+        """Yield the responses until the end of the program.
+
+        The generator's return value is the error that ended the program; None after success.
+        """
         while (response := self._queue.get()) is not None:
             yield response
         return self._failure
 
 
 class _Unreadable:
-    """Stands for a request that cannot be parsed, so that the client gets a clear error.
+    """A request that cannot be parsed, for which the client gets a clear error.
 
-    If the parser returned None or raised, gRPC would report an internal error.
+    The parser returns it, because gRPC reports an internal error if it returns None or raises.
     """
 
 
