@@ -104,7 +104,13 @@ class Kubernetes:
         return None
 
     def delete(self, name: str, uid: str) -> None:
-        """Delete a RayJob and the objects it owns, unless it is gone or has been replaced."""
+        """Delete a RayJob and the objects it owns, such as its pods; ignore one that is gone.
+
+        Args:
+            name: Name of the RayJob.
+            uid: Uid of the RayJob. If another RayJob has taken the name since, its uid differs, and
+                it is kept.
+        """
         condition = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         with (
             contextlib.suppress(_NotFoundError, AlreadyExistsError),

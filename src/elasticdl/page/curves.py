@@ -100,9 +100,9 @@ def per_second(
         amount: The amount since the previous entry.
         start: Start of the first bin.
         stop: End of the last bin.
-        idle_ends: End times of idle periods, in seconds. An idle period begins at the last entry
-            before its end, and its rate is 0. The next amount is spread only over the time since
-            the end of the idle period.
+        idle_ends: End times of idle periods, in seconds, such as the times when later attempts
+            started. An idle period begins at the last entry before its end, and its rate is 0. The
+            next amount is spread only over the time since the end of the idle period.
         most_bins: Maximum number of bins; a bin is at least about one second wide.
 
     Returns:

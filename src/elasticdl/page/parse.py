@@ -238,7 +238,10 @@ def _of_event(event: StepCommitted) -> StepColumns | None:
 def _blocks(
     lines: _Lines, first: int, stop: int
 ) -> Iterator[tuple[int, StepColumns | None, Sequence[int]]]:
-    """Parse the lines `first` to `stop` (exclusive) in blocks.
+    """Parse the lines `first` to `stop` (exclusive) in blocks, as large as possible for speed.
+
+    All lines are tried at once. If one is damaged, the lines are halved until few are left, which
+    the caller parses one by one.
 
     Yields:
         (first, steps, others) for each block. `first` is the index of its first line. `steps` are

@@ -263,7 +263,8 @@ def _share_of_distinct(column: ColumnSummary) -> float:
 def _is_identifier(column: ColumnSummary) -> bool:
     """Return whether a column of whole numbers without repetitions identifies the rows.
 
-    It does if it counts them (from 0 or 1, without gaps) or has the name of an identifier.
+    It does if the numbers count the rows (from 0 or 1, without gaps), or if the column has the name
+    of an identifier.
     """
     is_number = column.kind == "number" and is_whole(column.type)
     if not is_number or column.num_present < _IDENTIFIER_ROWS or _share_of_distinct(column) < 1:
