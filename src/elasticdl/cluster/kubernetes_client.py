@@ -347,7 +347,12 @@ class _NotStartedError(Exception):
 
 
 def _connected(context: str | None) -> tuple[Any, str | None, str]:
-    """Create an API client; return it with the context's name and the default namespace."""
+    """Create an API client.
+
+    Returns:
+        The client, the name of its context (None with the account of a pod), and the default
+        namespace.
+    """
     config: Any = kubernetes.config
     configuration: Any = kubernetes.client.Configuration()
     # Otherwise the client would try three times, each time with the full timeout.
@@ -393,9 +398,12 @@ def _message_of(error: ApiException) -> str:
 
 
 def _of_handshake(error: ApiException) -> Exception:
-    """Convert the error of a refused port-forward connection to one with the HTTP status.
+    """Restore the HTTP status, such as 403, in the error of a refused port-forward connection.
 
-    If the WebSocket handshake fails, the error of the client library lacks the status.
+    When the WebSocket handshake fails, the client library keeps only the message.
+
+    Returns:
+        An `ApiException` with the status; a `ConnectionError` if the server sent no status.
     """
     # The client keeps only the message; the status is in the original error.
     refusal: Any = error.__context__

@@ -38,7 +38,11 @@ _THRESHOLD = 0.5
 
 
 def scores_shape(columns: Columns) -> tuple[int, ...] | None:
-    """Return the shape of one example's scores; None if the outputs cannot be class scores."""
+    """Return the shape of one example's scores, such as `(10,)` for ten classes.
+
+    None if the outputs cannot be class scores: there are several, they are not floats, or they have
+    more axes.
+    """
     if len(columns) != 1 or {PREDICTION, PROBABILITY} & columns.keys():
         return None
     (array,) = columns.values()

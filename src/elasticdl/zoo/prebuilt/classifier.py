@@ -162,7 +162,10 @@ class DNN(keras.Model):
         return None if self._classes is None else self._classes.values
 
     def default_loss(self, outputs: Any, labels: Any) -> Any:
-        """Return the cross-entropy of the true class: the mean, or one per row if weighted."""
+        """Return the cross-entropy of the true class: its mean over the batch.
+
+        With class weights, return one value per row instead; the trainer then weights the rows.
+        """
         losses = keras.losses.sparse_categorical_crossentropy(keras.ops.ravel(labels), outputs)
         return keras.ops.mean(losses) if self._class_weight is None else losses
 
