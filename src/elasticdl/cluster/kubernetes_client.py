@@ -281,7 +281,7 @@ class Kubernetes:
         """Context manager that converts the client library's errors to `ElasticDLError`s.
 
         Args:
-            doing: What the request does, for messages.
+            doing: What the request does, for messages, such as "read the log of pod a".
             is_log: Whether it reads the log of a container, which may not have started yet.
         """
         try:

@@ -74,7 +74,7 @@ class ClusterOptions:
         ttl_s: Seconds from the end of the job until the pods are removed.
         deadline_s: Seconds after which a running job is stopped; None means never.
         max_resubmissions: How many times the driver is restarted after its pod was lost.
-        queue: Name of the queue in which the job waits for its turn; None: it does not wait.
+        queue: Name of the queue in which the job waits for its turn. None: no queue.
         scheduler: The scheduler that owns the queue: `kueue` or `volcano`.
         autoscaling: Whether Ray requests worker pods on demand, between the minimum and the maximum
             number of workers; otherwise all pods of the maximum are requested at once.

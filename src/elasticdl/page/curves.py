@@ -67,6 +67,10 @@ def _extremes(heights: Floats, num_buckets: int) -> npt.NDArray[np.int64]:
     """Return the sorted indices of the points that a thinned curve keeps.
 
     These are the minimum and the maximum of each bucket, and the first and last point of the curve.
+
+    Args:
+        heights: Values of the curve's points, all finite.
+        num_buckets: Number of buckets.
     """
     edges = np.linspace(0, len(heights), num_buckets + 1).astype(np.int64)
     starts, stops = edges[:-1], edges[1:]

@@ -6,8 +6,7 @@
 
 A `RankTenure` is the period in which a worker holds a rank. Its state is `joining` until its first
 committed batch (`starting` in a job without workers), and `behind` while others commit batches and
-it has committed none for a while. All
-of this is derived from the log.
+it has committed none for a while. All of this is derived from the log.
 
 Pure. Callers: `history.py` collects the tenures, `view.py` shows the lanes.
 """

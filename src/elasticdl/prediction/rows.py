@@ -223,7 +223,10 @@ class RecordKeys:
         ]
 
     def files_between(self, start: int, stop: int) -> list[str]:
-        """Return the URI of each record's file, for a range of records given as for `between`."""
+        """Return the URI of the file of each record, for evaluation reports.
+
+        The records are given by a range, as for `between`.
+        """
         return [
             self._numbering.files[part.file_index].uri
             for part in self._numbering.split(start, stop)

@@ -104,7 +104,7 @@ def load_symbol(zoo: str | None, dotted: str) -> Symbol:
 
     Args:
         zoo: A folder, a git URL, or None for the prebuilt models, as for `open_zoo`.
-        dotted: `fintech.credit_data`, `keras.losses.Huber`.
+        dotted: The name, such as `fintech.credit_data` or `keras.losses.Huber`.
 
     Raises:
         UsageError: Neither the zoo nor an installed package contains the name.

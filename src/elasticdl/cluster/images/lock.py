@@ -49,7 +49,7 @@ class DependencyLock:
 
 
 def own() -> Distribution:
-    """Return the installed distribution of ElasticDL.
+    """Return the installed distribution of ElasticDL, whose code and dependencies go into an image.
 
     Raises:
         UsageError: ElasticDL runs from a folder and is not installed.

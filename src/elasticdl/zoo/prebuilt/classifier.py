@@ -110,7 +110,7 @@ class DNN(keras.Model):
 
     @classmethod
     def complete_params(cls, params: Mapping[str, Any]) -> Completion | None:
-        """Return a function that derives the params that the user did not give from the table.
+        """Return a function that computes, from the table, the params that the user did not give.
 
         Args:
             params: The params that the user gave.

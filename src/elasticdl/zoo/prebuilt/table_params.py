@@ -39,7 +39,7 @@ _SCALE = {"label_mean", "label_scale"}
 
 
 def classifier_completion(params: Mapping[str, Any], model: str) -> Completion | None:
-    """Return a function that derives the params of a classifier that the user did not give.
+    """Return a function that computes a classifier's missing params from the training table.
 
     Args:
         params: The params that the user gave.
@@ -55,7 +55,7 @@ def classifier_completion(params: Mapping[str, Any], model: str) -> Completion |
 
 
 def regressor_completion(params: Mapping[str, Any], model: str) -> Completion | None:
-    """Return a function that derives the params of a regressor that the user did not give.
+    """Return a function that computes a regressor's missing params from the training table.
 
     Args:
         params: The params that the user gave.
