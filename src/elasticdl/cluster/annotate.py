@@ -1,12 +1,13 @@
 """Publishes training progress as annotations of the job's RayJob, from the driver's pod.
 
-    write(event) -> the log, as outside a cluster
+    write(event) -> events.jsonl, as in a job that does not run on a cluster
                  -> a queue -> a thread -> PATCH the RayJob's annotations
                                            or, if that is forbidden, a line in the pod's log
 
-The cluster's owner decides whether the pod's account may change annotations: after a refusal, the
-progress goes only to the pod's log. Nothing here delays or ends training. If the API server is
-unavailable, some updates are lost, and the next one contains all values.
+Dashboards, queues and `job list` read the progress there. The cluster's owner decides whether the
+pod's account may change annotations: after a refusal, the progress goes only to the pod's log.
+Nothing here delays or ends training. If the API server is unavailable, updates are lost. That does
+no harm, because each update contains all values.
 
 The image of a job may lack the Kubernetes client, so each update is one HTTP request through the
 standard library. Callers: `engines/attempt.py`, in a pod of a job.
@@ -106,7 +107,7 @@ class ProgressLog:
         self._queue.put(event)
 
     def publish(self) -> None:
-        """Make all events written so far durable, without waiting for the RayJob to be updated.
+        """Make all events in the log durable, without waiting for an update of the RayJob.
 
         Raises:
             OutputError: The log cannot be written.
@@ -165,7 +166,7 @@ class ProgressLog:
 
 
 class _RayJob:
-    """Sends annotations of the job's RayJob to the API server, with the pod's service account."""
+    """Client that changes annotations of the job's RayJob, with the pod's service account."""
 
     def __init__(self, name: str, account: Path) -> None:
         self._name, self._account = name, account

@@ -1,7 +1,8 @@
 """Checks whether a cluster has room for a job: quotas, limits of pods, and nodes.
 
     needs of all pods  <=  the free part of a quota
-    one pod            <=  the LimitRange, and at least one node
+    each pod           <=  the LimitRange of the namespace
+    a worker           <=  at least one node
 
 Pure: server objects in, findings out. Amounts are Kubernetes quantities
 (https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/).
@@ -208,11 +209,12 @@ def limits(limit_ranges: Sequence[Object], pods: Sequence[Pod]) -> ClusterFindin
 def nodes(found: Sequence[Object], pods: Sequence[Pod]) -> ClusterFinding:
     """Check whether at least one node is large enough for a worker.
 
-    The whole capacity of a node counts, even if pods that run there now use a part of it.
+    The whole capacity of a node counts, even if pods that run there now use a part of it. If no
+    node is large enough, this is only a warning, because the cluster may add nodes automatically.
 
     Args:
         found: The Nodes of the cluster.
-        pods: The job's three kinds of pods, from `pods_of`.
+        pods: The job's three kinds of pods, from `pods_of`; only the worker is checked.
     """
     worker = next(pod for pod in pods if pod.name == "worker")
     ready = [each for each in found if _is_ready(each)]

@@ -1,6 +1,6 @@
 """Cluster check before the first job: finds what is missing and suggests how to fix it.
 
-    kubeconfig -> server -> credentials -> namespace -> KubeRay, rights, room, names -> dry run
+    kubeconfig -> server -> credentials -> namespace -> KubeRay, rights, room, objects -> dry run
 
 `inventory.py` and `registry.py` send the requests, `findings.py` and `capacity.py` evaluate the
 answers. The check ends early if no further request is possible. Nothing is created: at the end, the
@@ -50,7 +50,7 @@ class ClusterReport:
 
     @property
     def exit_code(self) -> int:
-        """Exit code of the command, such as 0 if a job could be submitted; see `exit_code`."""
+        """Exit code of the command: 0 if a job could be submitted; see `findings.exit_code`."""
         return findings.exit_code(self.findings)
 
 
@@ -63,7 +63,8 @@ def check(
         job: A job like the one to submit.
         options: Cluster options of the job.
         context: Context of the kubeconfig. None: the current one.
-        has_image: Whether the options name a real image; otherwise the image is not checked.
+        has_image: Whether the user named an image. If not, `options.image` is a placeholder, which
+            is not looked for in a registry.
     """
     try:
         cluster = Kubernetes(context, options.namespace)

@@ -112,7 +112,7 @@ def _login(cluster: Kubernetes, head: Object) -> str:
 
 
 class _Listener(socketserver.ThreadingTCPServer):
-    """Accepts local connections and handles each in its own thread."""
+    """Server on a local port that handles each connection in its own thread."""
 
     allow_reuse_address = True
     daemon_threads = True

@@ -49,7 +49,8 @@ class ClusterVerdict(StrEnum):
         OK: The check passed.
         WARNING: A job can be submitted, but may have a problem.
         MISSING: A job cannot be submitted, or would not start.
-        UNKNOWN: The user does not have the permissions for this check.
+        UNKNOWN: The check was not possible: the user has no permission for it, or the registry of
+            an image cannot be reached.
     """
 
     OK = "ok"
@@ -80,8 +81,8 @@ class ClusterFinding:
 def exit_code(findings: Sequence[ClusterFinding]) -> int:
     """Return the exit code of a cluster check: 0 if a job could be submitted.
 
-    Otherwise, return the exit code of one finding; permanent problems take precedence over
-    temporary ones.
+    Otherwise, return the lowest code of the missing requirements. So a problem that the user has to
+    solve takes precedence over a server that is unavailable only now (75).
 
     Example:
         >>> exit_code([ClusterFinding("server", ClusterVerdict.OK, "answers")])
@@ -248,9 +249,9 @@ def missing_object(flag: str, kind: str, name: str) -> ClusterFinding:
     """Build the finding for an object that a flag names but that does not exist.
 
     Args:
-        flag: The flag.
-        kind: Kind of the object.
-        name: Name of the object.
+        flag: Name of the flag without dashes, such as `image_pull_secret`.
+        kind: Kind of the object, such as `secret`.
+        name: Name of the object, the value of the flag.
     """
     return missing(kind, f"{name!r} does not exist", f"Create it, or change --{flag}.")
 

@@ -1,7 +1,7 @@
 """Follows a job on a cluster: reports its state and the output of its command.
 
 Read-only: a job runs in the same way whether or not it is followed. A broken connection is retried
-for up to `_GIVEN_UP_S`.
+for up to ten minutes (`_GIVEN_UP_S`).
 
 Callers: `launch.py`, `head.py`, and `elasticdl job logs`.
 """
@@ -137,7 +137,10 @@ def _state(cluster: Kubernetes, found: Object) -> RayJobState:
 
 
 def _submitters(cluster: Kubernetes, name: str) -> list[Object]:
-    """Return the pods that contain the output of the job's command, the oldest first."""
+    """Return the pods whose logs are the output of the job's command, the oldest first.
+
+    There are several if the command was resubmitted.
+    """
     found = cluster.pods(f"job-name={name}")
     return sorted(found, key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
 

@@ -95,7 +95,10 @@ def connect(cluster: Kubernetes, head: HeadPod) -> Any:
 
 
 def check_runs(cluster: Kubernetes, name: str) -> str:
-    """Return the state of a job as a sentence; raise an error if the job has ended.
+    """Check that a job whose page or dashboard is awaited has not ended; return its state.
+
+    Returns:
+        The state as a sentence, to show to the waiting user.
 
     Raises:
         UsageError: There is no such job, or it has ended.

@@ -76,7 +76,7 @@ class Inventory:
         Args:
             verb: The action as a Kubernetes verb, such as `create`.
             resource: Plural name of the resource; a subresource follows a slash (`pods/log`).
-            group: API group of the resource.
+            group: API group of the resource; empty for the core group, such as that of pods.
         """
         name, _, part = resource.partition("/")
         attributes = {"verb": verb, "group": group, "resource": name, "subresource": part}

@@ -104,7 +104,13 @@ class Kubernetes:
         return None
 
     def delete(self, name: str, uid: str) -> None:
-        """Delete a RayJob and the objects it owns, unless it is gone or has been replaced."""
+        """Delete a RayJob and the objects it owns, such as its pods; ignore one that is gone.
+
+        Args:
+            name: Name of the RayJob.
+            uid: Uid of the RayJob. If another RayJob has taken the name since, its uid differs, and
+                it is kept.
+        """
         condition = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         with (
             contextlib.suppress(_NotFoundError, AlreadyExistsError),
@@ -275,7 +281,7 @@ class Kubernetes:
         """Context manager that converts the client library's errors to `ElasticDLError`s.
 
         Args:
-            doing: What the request does, for messages.
+            doing: What the request does, for messages, such as "read the log of pod a".
             is_log: Whether it reads the log of a container, which may not have started yet.
         """
         try:
@@ -341,7 +347,12 @@ class _NotStartedError(Exception):
 
 
 def _connected(context: str | None) -> tuple[Any, str | None, str]:
-    """Create an API client; return it with the context's name and the default namespace."""
+    """Create an API client.
+
+    Returns:
+        The client, the name of its context (None with the account of a pod), and the default
+        namespace.
+    """
     config: Any = kubernetes.config
     configuration: Any = kubernetes.client.Configuration()
     # Otherwise the client would try three times, each time with the full timeout.
@@ -387,9 +398,12 @@ def _message_of(error: ApiException) -> str:
 
 
 def _of_handshake(error: ApiException) -> Exception:
-    """Convert the error of a refused port-forward connection to one with the HTTP status.
+    """Restore the HTTP status, such as 403, in the error of a refused port-forward connection.
 
-    If the WebSocket handshake fails, the error of the client library lacks the status.
+    When the WebSocket handshake fails, the client library keeps only the message.
+
+    Returns:
+        An `ApiException` with the status; a `ConnectionError` if the server sent no status.
     """
     # The client keeps only the message; the status is in the original error.
     refusal: Any = error.__context__

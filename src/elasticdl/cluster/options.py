@@ -74,8 +74,8 @@ class ClusterOptions:
         ttl_s: Seconds from the end of the job until the pods are removed.
         deadline_s: Seconds after which a running job is stopped; None means never.
         max_resubmissions: How many times the driver is restarted after its pod was lost.
-        queue: Queue of Kueue or Volcano; None for none.
-        scheduler: The scheduler that owns the queue.
+        queue: Name of the queue in which the job waits for its turn. None: no queue.
+        scheduler: The scheduler that owns the queue: `kueue` or `volcano`.
         autoscaling: Whether Ray requests worker pods on demand, between the minimum and the maximum
             number of workers; otherwise all pods of the maximum are requested at once.
     """
@@ -127,6 +127,10 @@ def parse_volume(text: str) -> Volume:
 def parse_pairs(flag: str, texts: Iterable[str]) -> dict[str, str]:
     """Parse strings of the form `NAME=VALUE` into a dict.
 
+    Args:
+        flag: Name of the flag that has the strings as values, without dashes, for the error.
+        texts: The strings.
+
     Raises:
         UsageError: A string has no name, or no `=`.
     """
@@ -141,6 +145,10 @@ def parse_pairs(flag: str, texts: Iterable[str]) -> dict[str, str]:
 
 def parse_quantity(flag: str, text: str) -> str:
     """Check that an amount of cores or memory is a Kubernetes quantity, and return it.
+
+    Args:
+        flag: Name of the flag that has the amount as its value, without dashes, for the error.
+        text: The amount, such as `500m` or `4Gi`.
 
     Raises:
         UsageError: The string is not a quantity, or the amount is zero.

@@ -107,9 +107,10 @@ class JobProgress:
                 return self
 
     def of_history(self, history: Iterable[Event]) -> JobProgress:
-        """Return the progress after all events of a history; ignore the progress in this object.
+        """Return the progress after all events of a history, for an attempt that resumes.
 
-        Only `num_workers` and `max_steps` are taken from this object.
+        It is computed anew. Of this object, only the job's settings `num_workers` and `max_steps`
+        are used, which the events lack.
 
         Args:
             history: Events of the job from `event_file.read_events`, which leaves out rolled-back

@@ -89,9 +89,10 @@ def parse_image(text: str) -> ImageReference | None:
 
 
 def image(text: str) -> ClusterFinding:
-    """Check whether an image exists in its registry, within a few seconds.
+    """Check whether an image exists in its registry, for the cluster check.
 
-    If the registry cannot be reached, the finding's verdict is `UNKNOWN`; no error is raised.
+    This takes a few seconds at most. If the registry cannot be reached, no error is raised: the
+    verdict is `UNKNOWN`, because the cluster may be able to reach it.
     """
     wanted = parse_image(text)
     if wanted is None:

@@ -72,7 +72,7 @@ class RayJobState:
 
 @dataclass(frozen=True)
 class Trouble:
-    """Why a pod is not running, and what to do about it.
+    """Why a pod does not run, or why its container was killed, and what to do about it.
 
     Attributes:
         pod: Name of the pod.
@@ -149,7 +149,13 @@ def _going_on(rayjob: Object, pods: Sequence[Object], events: Sequence[Object]) 
 
 
 def trouble_of(pod: Object) -> Trouble | None:
-    """Explain why a pod is not running; None if it is running, done, or about to start."""
+    """Find a known problem of a pod: a lack of memory or nodes, a missing image, an eviction.
+
+    A container that was killed for its use of memory counts even if it has been restarted.
+
+    Returns:
+        The cause and the remedy; None if the pod's status shows no known problem.
+    """
     name, status = pod["metadata"]["name"], pod.get("status") or {}
     if status.get("reason") == "Evicted":
         return Trouble(

@@ -3,7 +3,7 @@
     events.jsonl --log_reader--> bytes --parse--> events --history--> JobHistory
     JobHistory + other files of the output --view--> JSON --web_app--> static/page.js in a browser
 
-All modules before `web_app` are pure, except `log_reader` and `outputs`, which read files. The page
+The modules from `parse` to `view` are pure; `log_reader` and `outputs` read the files. The page
 is served by a separate process, which only reads files, so watching a job does not slow it down.
 
 Callers: `cli/`.

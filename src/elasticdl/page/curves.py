@@ -67,6 +67,10 @@ def _extremes(heights: Floats, num_buckets: int) -> npt.NDArray[np.int64]:
     """Return the sorted indices of the points that a thinned curve keeps.
 
     These are the minimum and the maximum of each bucket, and the first and last point of the curve.
+
+    Args:
+        heights: Values of the curve's points, all finite.
+        num_buckets: Number of buckets.
     """
     edges = np.linspace(0, len(heights), num_buckets + 1).astype(np.int64)
     starts, stops = edges[:-1], edges[1:]
@@ -100,9 +104,9 @@ def per_second(
         amount: The amount since the previous entry.
         start: Start of the first bin.
         stop: End of the last bin.
-        idle_ends: End times of idle periods, in seconds. An idle period begins at the last entry
-            before its end, and its rate is 0. The next amount is spread only over the time since
-            the end of the idle period.
+        idle_ends: End times of idle periods, in seconds, such as the times when later attempts
+            started. An idle period begins at the last entry before its end, and its rate is 0. The
+            next amount is spread only over the time since the end of the idle period.
         most_bins: Maximum number of bins; a bin is at least about one second wide.
 
     Returns:

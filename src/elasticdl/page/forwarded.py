@@ -119,7 +119,8 @@ def create_proxy(forward: Forward, token: str, allowed_host: str = "") -> ASGIAp
     Args:
         forward: Sends the requests.
         token: The token that requests must carry.
-        allowed_host: An allowed host name besides this machine's own.
+        allowed_host: A host name that requests may have in their `Host` header, besides the names
+            of this machine.
     """
 
     async def answer(request: Request) -> Response:

@@ -1,9 +1,9 @@
 """Incremental reader of event logs: returns the lines appended since the last read.
 
-A log only grows, with two exceptions: the next start truncates an incomplete last line, and an
-output may be deleted and created again. Both are detected by checking that the bytes read last are
-still at their offset; if not, the log is read again from the start. An incomplete line is left for
-the next read.
+A log only grows, with two exceptions: the next attempt of the job truncates an incomplete last
+line, and an output may be deleted and created again. Both are detected by checking that the bytes
+read last are still at their offset; if not, the log is read again from the start. An incomplete
+line is left for the next read.
 
 Callers: `outputs.py`.
 """

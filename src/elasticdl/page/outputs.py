@@ -265,12 +265,12 @@ def is_output(names: Sequence[str]) -> bool:
 
 
 def _walk(root: OutputFolder, name: str, found: dict[str, OutputFolder], left: list[int]) -> None:
-    """Find outputs below a folder and add them to `found`, checking a limited number of folders.
+    """Find outputs below a folder and add them to `found`; check only a limited number of entries.
 
     Args:
         root: The folder that the user named.
         name: Folder in `root` to search.
-        found: Receives each output by its name in `root`.
+        found: Receives the outputs: path relative to `root` -> output.
         left: A list that holds one number: how many more entries may be checked. The number is
             decreased in place.
     """

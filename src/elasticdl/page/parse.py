@@ -238,7 +238,10 @@ def _of_event(event: StepCommitted) -> StepColumns | None:
 def _blocks(
     lines: _Lines, first: int, stop: int
 ) -> Iterator[tuple[int, StepColumns | None, Sequence[int]]]:
-    """Parse the lines `first` to `stop` (exclusive) in blocks.
+    """Parse the lines `first` to `stop` (exclusive) in blocks, as large as possible for speed.
+
+    All lines are tried as one block. If one of them is damaged, each half is tried as a block, and
+    so on. The caller parses the few lines around the damaged one by one.
 
     Yields:
         (first, steps, others) for each block. `first` is the index of its first line. `steps` are

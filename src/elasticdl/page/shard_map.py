@@ -34,7 +34,8 @@ def shard_states(
 
     Args:
         num_committed: Number of committed batches by shard; may be shorter than `num_shards`.
-        leased: Shards that workers are training on.
+        leased: Shards that workers are training on. One whose batches are all committed is DONE
+            nevertheless.
         num_shards: Number of shards.
         batches_per_shard: Batches of each shard except the last; 0 if unknown.
         last_shard_batches: Batches of the last shard.

@@ -64,8 +64,9 @@ def find_stalls(
 
     Args:
         time: When steps were logged, ascending within an attempt.
-        longest_s: The longest pause in seconds between two commits, for each entry; 0 if unknown.
-        attempt: Attempt of each entry.
+        longest_s: For each entry of `time`, the longest pause in seconds between two commits since
+            the entry before; 0 if unknown.
+        attempt: For each entry of `time`, the attempt that logged it.
         tenures: Periods in which workers held ranks, to find stalls caused by lost or joining ones.
         checkpoints: Checkpoints of the job.
         evaluations: Evaluations of the job.

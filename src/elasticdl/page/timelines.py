@@ -1,11 +1,12 @@
 """Lanes: the state of each rank of a job over time, and the reasons for its changes.
 
-    event    started     joined     first batch       ...       left
-    state       starting    joining      training  (behind)       lost, until the next one joins
+    events of a worker     started     joined     first batch                 left
+    state between them           starting    joining      training or behind      lost, until its
+                                                                                  successor joins
 
 A `RankTenure` is the period in which a worker holds a rank. Its state is `joining` until its first
-committed batch, and `behind` while others commit batches and it has committed none for a while. All
-of this is derived from the log.
+committed batch (`starting` in a job without workers), and `behind` while others commit batches and
+it has committed none for a while. All of this is derived from the log.
 
 Pure. Callers: `history.py` collects the tenures, `view.py` shows the lanes.
 """
@@ -98,8 +99,9 @@ def lanes(
         end: End of the lanes of workers that are still present.
 
     Returns:
-        The rank and the segments of each lane, and the number of lanes left out. If there are more
-        than `_MAX_LANES`, the ranks with the largest number of successive workers are kept.
+        The rank and the last segments (at most `_MAX_SEGMENTS`) of each lane, and the number of
+        lanes left out. If there are more than `_MAX_LANES`, the ranks with the largest number of
+        successive workers are kept.
     """
     by_rank: dict[int, list[RankTenure]] = {}
     for tenure in tenures:

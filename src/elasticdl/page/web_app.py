@@ -50,7 +50,8 @@ def create_app(find: Callable[[], Outputs], token: str, allowed_host: str = "") 
     Args:
         find: Function () -> outputs to show, by name; called repeatedly to find new ones.
         token: The token that requests must carry.
-        allowed_host: An allowed host name besides this machine's own.
+        allowed_host: A host name that requests may have in their `Host` header, besides the names
+            of this machine.
     """
     site = _Site(find)
     routes = [
@@ -70,7 +71,8 @@ def guarded(app: ASGIApp, token: str, allowed_host: str = "") -> ASGIApp:
     Args:
         app: The application.
         token: The token that requests must carry.
-        allowed_host: An allowed host name besides this machine's own.
+        allowed_host: A host name that requests may have in their `Host` header, besides the names
+            of this machine.
     """
     return _Guard(app, token, allowed_host)
 

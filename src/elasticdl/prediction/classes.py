@@ -38,7 +38,11 @@ _THRESHOLD = 0.5
 
 
 def scores_shape(columns: Columns) -> tuple[int, ...] | None:
-    """Return the shape of one example's scores; None if the outputs cannot be class scores."""
+    """Return the shape of one example's scores, such as `(10,)` for ten classes.
+
+    None if the outputs cannot be class scores: there are several, they are not floats, or they have
+    more axes.
+    """
     if len(columns) != 1 or {PREDICTION, PROBABILITY} & columns.keys():
         return None
     (array,) = columns.values()
@@ -60,7 +64,7 @@ def without_class(columns: Columns) -> Array:
 
 @dataclass(frozen=True)
 class ClassReading:
-    """Describes how a classifier's scores are interpreted, and computes its predictions from them.
+    """Interpretation of a classifier's scores: computes predicted classes and probabilities.
 
     Attributes:
         scores: Kind of the scores: probabilities, log-probabilities or logits.
@@ -81,7 +85,8 @@ class ClassReading:
     def is_named(self) -> bool:
         """Whether predictions are names of classes, rather than numbers.
 
-        If there are fewer names than classes, the last classes are named by their numbers.
+        If there are fewer names than classes, the last classes are named by their numbers. If there
+        are more, they are not the names of these classes, and predictions are numbers.
         """
         return 0 < len(self.names) <= self.num_classes
 

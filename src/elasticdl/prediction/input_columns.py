@@ -36,20 +36,21 @@ _ARROW = "arrow"
 
 
 def arrow_type(dtype: np.dtype[Any]) -> Any:
-    """Return the original Arrow type of a column whose values were converted to strings.
+    """Return the Arrow type of a column whose values were converted to strings, to restore it.
 
     Args:
         dtype: The dtype of the column's array, in whose metadata `InputColumns` stores the type.
 
     Returns:
-        None if the column was not converted.
+        The type of decimals, dates and time stamps. None for other columns, which are written
+        without it.
     """
     metadata: Mapping[str, Any] = dtype.metadata or {}
     return metadata.get(_ARROW)
 
 
 class InputColumns:
-    """Reads some columns of records, in the records' order.
+    """Reader of some columns of records, which are copied beside the predictions.
 
     Args:
         source: The records.

@@ -36,7 +36,7 @@ DEFAULT_RECORDS_PER_PART = 1 << 16
 
 
 class RowWriter(Protocol):
-    """Writes rows into one new file; one implementation per format."""
+    """Interface of a writer of rows into one new file; `csv.RowWriter` is the one for CSV."""
 
     def __init__(self, path: Path, fields: Sequence[PredictionField]) -> None: ...
 
@@ -60,7 +60,7 @@ class RowWriter(Protocol):
 
 @dataclass(frozen=True)
 class PartDescription:
-    """Describes a complete part; stored as JSON beside the part's file.
+    """Description of a complete part, stored as JSON beside the part's file.
 
     Attributes:
         name: Name of the part's file.

@@ -47,8 +47,9 @@ class Predictor:
     The processor is a class in the user's model file, for example to send outputs to a database.
 
     Args:
-        trainer: The model.
-        definition: The model's definition.
+        trainer: The trainer that holds the model and computes its outputs.
+        definition: The model's definition, which has the user's processor and
+            `default_predictions`, if any.
         files: The files that contain the records, in reading order.
         classes: Names of the classes; empty if unknown.
         columns: Columns of the input to write beside the outputs. None: write no such columns.

@@ -59,8 +59,8 @@ class RowWriter:
 def join(parts: Iterable[Path], joined: Path) -> None:
     """Write the rows of RecordIO parts into one new file, in the order of the parts.
 
-    The rows are written one by one: if the parts' chunks were copied, the file would depend on the
-    number of workers.
+    The rows are written one by one. If the parts' chunks were copied, the file would depend on the
+    sizes of the parts, and so on the number of workers.
     """
     with Writer(str(joined)) as writer:
         for part in parts:

@@ -174,7 +174,10 @@ def missing(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
 
 
 def plain_floats(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Convert bfloat16 and float8 to float32, and durations to seconds; return others unchanged."""
+    """Convert values of types that file formats lack, and return others unchanged.
+
+    bfloat16 and float8 become float32; durations become seconds.
+    """
     if array.dtype.kind == "m":
         seconds: np.ndarray[Any, Any] = array / np.timedelta64(1, "s")
         return seconds
@@ -220,7 +223,10 @@ class RecordKeys:
         ]
 
     def files_between(self, start: int, stop: int) -> list[str]:
-        """Return the URI of each record's file, for a range of records given as for `between`."""
+        """Return the URI of the file of each record, for evaluation reports.
+
+        The records are given by a range, as for `between`.
+        """
         return [
             self._numbering.files[part.file_index].uri
             for part in self._numbering.split(start, stop)

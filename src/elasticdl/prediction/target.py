@@ -47,7 +47,8 @@ class Target:
     Attributes:
         output: Path or address of the file or folder, as named by the user.
         place: The folder that contains the staging folder and the lock.
-        name: Base name of the staging folder and of the lock.
+        name: Name of the output in `place`, from which the names of the staging folder and the lock
+            derive. `predictions` if `in_place`, because the output then has no name there.
         staging: Name of the staging folder in `place`.
         file_format: The format of the output if it is one file; None for a folder.
         in_place: Whether `place` is the output itself, and not its parent folder.

@@ -100,7 +100,7 @@ def open_writer(
 
 
 class PredictionWriter(AtomicWriter):
-    """Writes predictions in the order of the records, and publishes them when it is closed.
+    """Writer of predictions in the order of the records; publishes them when it is closed.
 
     Used in a `with` statement: if the body of the statement raises, nothing is published, and an
     earlier prediction is kept.

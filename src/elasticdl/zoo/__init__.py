@@ -67,7 +67,10 @@ def define(
 
 
 def preparation(model: ModelReference) -> Preparation:
-    """Return the model file's function that converts a user's files into records.
+    """Load what `elasticdl data prepare` runs: a function that converts files into records.
+
+    This is the model file's `prepare_data_for_a_single_file`, with the file's `data_schema`, which
+    describes the records.
 
     Args:
         model: The reference to the model.

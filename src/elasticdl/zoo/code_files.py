@@ -7,7 +7,9 @@ A folder may hold several models, scripts and data. A model's own files are:
     files that one of its own files may read: their name is in a string of the code
     files whose name is a value of its params
 
-Files are found by their name alone, so a file of the same name in another folder counts too.
+They are copied into a trained model, and their hashes are stored in its checkpoints, so that a
+later run notices that the code has changed. Files are found by their name alone, so a file of the
+same name in another folder counts too.
 
 Callers: `engines/publish.py`, `snapshot.py`.
 """
@@ -30,12 +32,16 @@ if TYPE_CHECKING:
 
 
 def code_files(model: ModelReference, copy: Path) -> dict[str, str]:
-    """Return the model's own files in a copy of its zoo: path relative to the copy -> SHA-256.
+    """Compute the hashes of a model's own files, by which a changed file is noticed later.
+
+    If the model is a spec (a YAML file), all files in the folder count as its own.
 
     Args:
         model: The reference to the model.
-        copy: The folder that `copy_model` wrote. If the model is a spec (a YAML file), all files in
-            the folder count as the model's own.
+        copy: The folder to which `copy_model` copied the code.
+
+    Returns:
+        Path relative to the folder -> SHA-256 of the file.
     """
     files = {path: str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()}
     own = files if specs.is_spec(model.model_def) else own_files(model, copy, files)
@@ -55,8 +61,10 @@ def own_files(
         model: The reference to the model, which is not a spec.
         folder: The folder of the zoo, or a copy of it.
         files: The files to choose from, in this folder.
-        with_folders: Whether a folder's name in a string of the code makes all its files the
-            model's own. A name such as "data" may have another meaning in the code.
+        with_folders: Whether a string in the code that is the name of a folder, such as "data",
+            makes all files of the folder the model's own. A copy of the code includes them, because
+            the code may read them. A comparison of the code leaves them out, because the string may
+            mean something else.
     """
     roots = []
     for dotted in (model.model_def, *model.overrides.values()):

@@ -151,7 +151,12 @@ def may_hold_code(folder: Path) -> bool:
 
 
 def near_names(zoo: Zoo, parts: list[str]) -> list[str]:
-    """Return dotted names of the zoo that are similar to one that was not found."""
+    """Return the zoo's dotted names that are similar to one that was not found, as suggestions.
+
+    Args:
+        zoo: The zoo.
+        parts: Parts of the name that was not found, split at the dots.
+    """
     known = [
         *_modules(zoo.folder, ""),
         *(

@@ -168,7 +168,7 @@ def without_credentials(url: str) -> str:
 
 
 class GitError(Exception):
-    """Failure of git, with its last message; callers turn it into a `UsageError`."""
+    """Failure of git, with the reason that git gave; callers turn it into a `UsageError`."""
 
 
 def resolve(url: GitUrl) -> str:

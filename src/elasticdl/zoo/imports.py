@@ -3,8 +3,8 @@
 The zoo's folder is first on `sys.path`, like a script's own folder, so that its files import each
 other as they do on the user's machine. Files are imported again for each definition: a run depends
 on the current files, not on what ran before in the process. Two zoos may have files of the same
-name, so only the newest zoo is on `sys.path`: a function of an older zoo may not find a file that
-it imports when it is called. Modules of the prebuilt zoo keep their full names and need no
+name, so only the newest zoo is on `sys.path`. A function of an older zoo that contains an import
+may therefore fail when it is called. Modules of the prebuilt zoo keep their full names and need no
 `sys.path`.
 """
 
@@ -75,7 +75,7 @@ def _forget_in_package(name: str, module: object) -> None:
 
 
 def import_file(zoo: Zoo, place: ZooLocation) -> ModuleType:
-    """Import a file of the zoo; call `forget` before to import it again.
+    """Import a file of the zoo, unless it is loaded; to load it anew, call `forget` first.
 
     Raises:
         UserCodeError: The file raised; the message has the user's part of the traceback.

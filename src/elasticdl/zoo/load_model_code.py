@@ -60,8 +60,8 @@ def load(
     Args:
         model: Zoo, dotted name and params of the model, and the names of functions to use in place
             of the model file's own (`overrides`).
-        context: Arguments for the constructor of an `ElasticDLSpec`; those left out are taken from
-            `CONTEXT`.
+        context: Arguments for the constructor of an `ElasticDLSpec`; those left out get the
+            values of a single process (`CONTEXT`).
         opened: The model's zoo, if it is already open.
 
     Raises:
@@ -72,10 +72,11 @@ def load(
 
 
 def reads_own_data(model: ModelReference) -> bool:
-    """Check that a model's file exists; return whether it has a loader for the training data.
+    """Return whether a model's code reads its training data itself, with a PyTorch loader.
 
-    The file is not imported. A saved model, and a git repository, which would have to be fetched,
-    are not checked.
+    Such a model would ignore data that the user passes in memory. The file is parsed, but not
+    imported. A saved model, and a model in a git repository, which would have to be fetched, are
+    not looked at: the result is False.
 
     Args:
         model: The reference to the model.
@@ -103,7 +104,7 @@ def load_symbol(zoo: str | None, dotted: str) -> Symbol:
 
     Args:
         zoo: A folder, a git URL, or None for the prebuilt models, as for `open_zoo`.
-        dotted: `fintech.credit_data`, `keras.losses.Huber`.
+        dotted: The name, such as `fintech.credit_data` or `keras.losses.Huber`.
 
     Raises:
         UsageError: Neither the zoo nor an installed package contains the name.

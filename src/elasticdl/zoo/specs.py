@@ -60,7 +60,9 @@ def folder_of(path: Path) -> Path:
 
 
 def refuse_special(path: Path, spec: str) -> None:
-    """Reject a spec that exists and is not a regular file.
+    """Reject a spec that is not a regular file; one that does not exist is accepted here.
+
+    A pipe, for example, cannot be read a second time when the job resumes.
 
     Args:
         path: The spec's file.

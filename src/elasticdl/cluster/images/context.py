@@ -26,7 +26,7 @@ def write_context(out: IO[bytes], files: Mapping[str, bytes], zoo: ZooFiles) -> 
     """Write the build context of an image as a tar file.
 
     Args:
-        out: An empty file, open for reading and writing; at its start afterwards.
+        out: An empty file, open for reading and writing. Afterwards, its position is the start.
         files: Path -> bytes of everything except the zoo.
         zoo: Files of the zoo that belong in the image.
 

@@ -51,7 +51,7 @@ _STEPS = (
 
 
 class DockerEngine:
-    """A container engine.
+    """Connection to a container engine, which builds, pushes and looks up images.
 
     Attributes:
         platform: Default platform of its images, such as `linux/amd64`.
@@ -229,7 +229,7 @@ class _Steps:
 
 
 class _Layers:
-    """Sums up the progress of pushing an image, from the engine's messages about its layers."""
+    """Progress of a push, summed up from the engine's messages about the image's layers."""
 
     def __init__(self) -> None:
         self._layers: dict[str, tuple[int, int]] = {}
@@ -264,7 +264,11 @@ def _address() -> str:
 
 
 def _check_connection(where: str) -> None:
-    """Raise an `OSError` if an engine's address is a local socket on which nothing listens."""
+    """Try to connect to an engine whose address is a local socket; other addresses are ignored.
+
+    Raises:
+        OSError: Nothing listens on the socket, or this user may not connect to it.
+    """
     if where.startswith("unix://"):
         with socket.socket(socket.AF_UNIX) as knocking:
             knocking.settimeout(_ANSWERS_WITHIN_S)

@@ -35,8 +35,8 @@ class DependencyLock:
     """The packages to install in an image besides ElasticDL, with pinned versions.
 
     Attributes:
-        requirements: Direct dependencies of ElasticDL, one per line.
-        constraints: Version of each package, one per line.
+        requirements: Direct dependencies of ElasticDL, each as a line of a requirements file.
+        constraints: Version of each package, as a line of a constraints file: `numpy==2.3.1`.
         unknown: Names of required packages that are not installed here, such as those that only the
             image's platform needs; their versions are not pinned.
         extra_indexes: URLs of additional package indexes, for versions that pip's own index lacks.
@@ -49,7 +49,7 @@ class DependencyLock:
 
 
 def own() -> Distribution:
-    """Return the installed distribution of ElasticDL.
+    """Return the installed distribution of ElasticDL, whose code and dependencies go into an image.
 
     Raises:
         UsageError: ElasticDL runs from a folder and is not installed.

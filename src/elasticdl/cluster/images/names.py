@@ -31,7 +31,7 @@ def image(text: str, flag: str = "--image") -> str:
 
     Args:
         text: The name, as the user typed it or as a pod's status contains it.
-        flag: Source of the name, for the error.
+        flag: Flag or file that contains the name, for the error.
 
     Raises:
         UsageError: The text is not a valid image name.
@@ -86,7 +86,8 @@ def recorded(docker_commit_id: str, where: str) -> str:
     """Return the name of the image in which a model was trained, as recorded in the model.
 
     Args:
-        docker_commit_id: From the model; see `artifacts.trained_model.Description`.
+        docker_commit_id: The field of this name in the model's description
+            (`artifacts.trained_model.Description`): an image, or empty if there was none.
         where: The model's folder, for the error.
 
     Raises:

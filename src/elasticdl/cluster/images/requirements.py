@@ -111,12 +111,14 @@ def lines(file: str, text: str) -> Iterator[Line]:
 
 
 def line_of(files: Mapping[str, str], requirement: str) -> Line | None:
-    """Find the line that requires a package; None if no line does.
+    """Find the line that requires a package, to name it in an error about the package.
 
     Args:
-        files: The result of `requirement_files`.
-        requirement: What to look for: the text of a line, or the name of a package, with or without
-            a version.
+        files: The result of `requirement_files`: path -> content.
+        requirement: The whole text of a line, or the name of a package, with or without a version.
+
+    Returns:
+        The first such line; None if no line requires the package.
     """
     name = _OWN_NAME.match(requirement)
     for file, text in files.items():

@@ -2,7 +2,7 @@
 
 The running code itself is packed, without a build and without network access: an installed wheel
 and an editable source tree have the same files. Equal files produce equal bytes, so that the
-image's layer stays valid.
+engine does not rebuild the image's layer.
 
 Format: https://packaging.python.org/specifications/binary-distribution-format/
 Callers: `build.py`.

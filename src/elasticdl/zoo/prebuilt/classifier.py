@@ -110,7 +110,14 @@ class DNN(keras.Model):
 
     @classmethod
     def complete_params(cls, params: Mapping[str, Any]) -> Completion | None:
-        """Return a function that derives missing params from the table; None if none is missing."""
+        """Return a function that computes, from the table, the params that the user did not give.
+
+        Args:
+            params: The params that the user gave.
+
+        Returns:
+            Function (summaries of the table's columns) -> all params. None if none is missing.
+        """
         return classifier_completion(params, f"{cls.__module__.rpartition('.')[2]}.{cls.__name__}")
 
     def data_schema(self) -> list[dict[str, Any]] | None:
@@ -155,7 +162,10 @@ class DNN(keras.Model):
         return None if self._classes is None else self._classes.values
 
     def default_loss(self, outputs: Any, labels: Any) -> Any:
-        """Return the cross-entropy of the true class: the mean, or one per row if weighted."""
+        """Return the cross-entropy of the true class: its mean over the batch.
+
+        With class weights, return one value per row instead; the trainer then weights the rows.
+        """
         losses = keras.losses.sparse_categorical_crossentropy(keras.ops.ravel(labels), outputs)
         return keras.ops.mean(losses) if self._class_weight is None else losses
 

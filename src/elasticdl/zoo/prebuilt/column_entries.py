@@ -81,11 +81,10 @@ def read_columns(entries: Any, label: str) -> tuple[Feature, ...]:
 
 
 def _held(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Normalise a schema entry, so that two entries for the same column can be compared.
+    """Normalise a schema entry: entries that can share one reading of a column become equal.
 
-    Features that read a column in different ways are rejected: their entries are not equal. Entries
-    that read numbers as float64 and as strings of digits (`wide`) become equal, because the column
-    can be read once for both.
+    Two features may read the same column only if their normalised entries are equal. An entry for
+    float64 and one for strings of digits (`wide`) become equal, because the digits serve both.
     """
     is_number = entry.get("wide") or (entry["dtype"] == "float64" and "time" not in entry)
     held = {name: value for name, value in entry.items() if name != "wide"}
@@ -93,7 +92,7 @@ def _held(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Reader:
-    """Reads the entries of the param `columns`; an entry may refer to another one by its column.
+    """Reader of the param `columns`, in which an entry may refer to another by its column.
 
     Args:
         entries: All entries.
@@ -236,8 +235,9 @@ class _Reader:
     def _named(self, column: str, where: str, kinds: tuple[type[Any], ...]) -> Any:
         """Return the feature for a column that an entry refers to by its name alone.
 
-        If another entry of `columns` describes the column as one of `kinds`, this is its feature.
-        Otherwise, it is a plain number or, failing that, a category, if `kinds` allow it.
+        If another entry of `columns` describes the column as one of `kinds`, its feature is
+        returned. Otherwise, the column is read as a number if `kinds` contain `Number`, else as a
+        category with hashed values, unless `kinds` contain `Cross`.
 
         Args:
             column: Name of the column.
@@ -293,7 +293,7 @@ def _vocabulary(
 
     Args:
         entry: The entry of the column.
-        where: Name of the entry, for errors.
+        where: Position of the entry, for errors: `columns[2].of`.
 
     Raises:
         UsageError: The entry is invalid.

@@ -56,7 +56,9 @@ class Number:
 
 @dataclass(frozen=True)
 class Time:
-    """A column of dates or times: standardised, and as positions within the year, week and day.
+    """A column of dates or times; the network gets the time and its position in cycles.
+
+    The time is standardised. The cycles are the year, the week and the day.
 
     Attributes:
         column: Name of the column.
@@ -230,7 +232,8 @@ class Embedding:
     Attributes:
         of: The feature that the ids come from.
         dimension: Length of the vectors.
-        combiner: How to combine the vectors of a sequence into one.
+        combiner: How to combine the vectors of a sequence into one, such as "mean"; one of
+            `COMBINERS`.
     """
 
     kind: ClassVar[str] = "embedding"
@@ -246,10 +249,10 @@ Feature: TypeAlias = Source | Bucket | Cross | Indicator | Embedding
 
 
 def sources_of(features: Iterable[Feature]) -> tuple[Source, ...]:
-    """Return the features that read a column, for features that may derive from others.
+    """Return the features that read the columns needed by some features.
 
-    For example, a bucket derives from a number: the number is returned. Each is returned once, in
-    order.
+    A feature that derives from others is replaced by those: a bucket by its number, a cross by its
+    categories. Each is returned once, in the order of the first use.
     """
     found: dict[Any, None] = {}
     for feature in features:

@@ -44,7 +44,7 @@ class IdsOf(keras.layers.Layer):
 
     Args:
         feature: The category, sequence, bucket or cross.
-        columns: The features of the model.
+        columns: All features of the model, which determine where the inputs have the values.
     """
 
     def __init__(self, feature: Any, columns: Columns) -> None:
@@ -184,12 +184,12 @@ class ColumnValues(keras.layers.Layer):
 
 
 class ColumnTower(keras.layers.Layer):
-    """Hidden layers of a dense network that reads the features of `columns`.
+    """Hidden layers of a dense network on the features of `columns`, as one layer.
 
     Args:
         columns: The features.
         hidden_units: Width of each hidden layer, the first one first.
-        embedding_size: Length of the vectors of a category that does not set it.
+        embedding_size: Length of the trained vectors of a feature whose entry does not set it.
     """
 
     def __init__(self, columns: Columns, hidden_units: Sequence[int], embedding_size: int) -> None:
@@ -228,7 +228,9 @@ class ColumnTower(keras.layers.Layer):
 
 
 class ColumnWide(keras.layers.Layer):
-    """Weighted sums of the features of `columns` and of pairs of their ids.
+    """Layer of weighted sums of the features of `columns` and of pairs of their ids.
+
+    It is the linear part of the `wide_and_deep` models.
 
     Args:
         columns: The features.
@@ -295,7 +297,7 @@ def _with_vectors(feature: Any, embedding_size: int) -> Indicator | Embedding:
 
 
 def _places(columns: Columns) -> dict[Any, int]:
-    """Return the first position of each column in the array that contains it: column -> position.
+    """Return where each column's values begin in the rows of an input array: column -> position.
 
     Numbers and times are in one array (`numbers`), categories in another (`ids`); see
     `Columns.arrays`. Other columns are left out.

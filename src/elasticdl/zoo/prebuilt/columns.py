@@ -292,7 +292,8 @@ def _time(source: Time, records: Sequence[Record]) -> tuple[Array, Array]:
     """Return the values of a time column: days, and positions within cycles such as the week.
 
     Returns:
-        Days since the offset [batch, 1], NaN for missing times; and the cycles [batch, 2 * cycles].
+        Days since the offset [batch, 1], NaN for missing times; and the cycles [batch, 2 * cycles]:
+        the sine and the cosine of the position in each, 0 for missing times.
     """
     seconds = np.array(_single(records, source.column), np.float64)
     known = ~np.isnan(seconds)

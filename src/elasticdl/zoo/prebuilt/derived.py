@@ -159,14 +159,15 @@ def _offset_of(column: ColumnSummary, usual: float) -> dict[str, float]:
 
 
 def vocabulary_of(column: ColumnSummary, size: int = MAX_VOCABULARY) -> dict[str, Any]:
-    """Return the keys of a feature that determine how a column's values become ids.
+    """Return the part of a feature's entry that determines how a column's values become ids.
 
-    The result is `{"vocabulary": [...]}`; or `{"buckets": n}`, to hash the values, if there are too
-    many.
+    It is `{"vocabulary": [...]}`; or `{"buckets": n}`, to hash the values, if there are too many.
+    Values that occur only once are not in the vocabulary, unless all values are of this kind.
 
     Args:
         column: The column.
-        size: Maximum size of the vocabulary.
+        size: Maximum size of the vocabulary. With a size below the default, a longer vocabulary is
+            cut to it, and the values are not hashed.
     """
     if column.values is not None and (len(column.values) <= size or size < MAX_VOCABULARY):
         # A value that occurs once teaches nothing yet; it shares the id of unseen values.
@@ -263,7 +264,8 @@ def _share_of_distinct(column: ColumnSummary) -> float:
 def _is_identifier(column: ColumnSummary) -> bool:
     """Return whether a column of whole numbers without repetitions identifies the rows.
 
-    It does if it counts them (from 0 or 1, without gaps) or has the name of an identifier.
+    It does if the numbers count the rows (from 0 or 1, without gaps), or if the column has the name
+    of an identifier.
     """
     is_number = column.kind == "number" and is_whole(column.type)
     if not is_number or column.num_present < _IDENTIFIER_ROWS or _share_of_distinct(column) < 1:

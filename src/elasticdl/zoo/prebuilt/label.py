@@ -117,7 +117,11 @@ class Classes:
         return value.encode() if self.are_text else float(value)
 
     def _given(self, value: Any) -> Any:
-        """Convert a label in a record to the form in which it is looked up among the classes."""
+        """Convert a label in a record to the form in which the classes are compared.
+
+        Strings become bytes, and numbers floats. If the classes are wide, whole numbers become
+        their decimal digits as bytes, because floats would round them.
+        """
         if not self.are_wide or (isinstance(value, float) and not value.is_integer()):
             return _plain(value)
         with contextlib.suppress(ValueError):  # not an integer, so not a class
@@ -142,9 +146,10 @@ class Classes:
         )
 
     def _names_advice(self, value: str, label: str) -> str:
-        """Return advice for the error about an unknown label; empty if it has no advice.
+        """Return advice for the error about a label that is not one of the classes.
 
-        There is advice if the label is a number and all classes are words.
+        If the label is a number and all classes are words, the advice is to replace the numbers by
+        words. Otherwise, the result is empty.
         """
         if not self.are_text or not _is_number(value) or any(map(_is_number, self.values)):
             return ""

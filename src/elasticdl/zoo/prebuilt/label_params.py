@@ -79,7 +79,15 @@ def check_class_type(name: str, type_: Any, kind: str, advice: Advice) -> None:
 
 
 def check_number_type(name: str, type_: Any, kind: str, model: str, advice: Advice) -> None:
-    """Raise a `DataError` if a label's type is not a number; arguments as in `check_class_type`."""
+    """Raise a `DataError` if the values of a label's type are not numbers.
+
+    Args:
+        name: Name of the label.
+        type_: Its Arrow type, or the name of it.
+        kind: Kind of the values, one of those of `ColumnSummary.kind`.
+        model: Name of the model, for the error.
+        advice: Remedies to recommend in the error.
+    """
     if kind != "number":
         raise DataError(
             f"{model} predicts a number; {name!r} holds {in_words(type_)}. Use a classifier, or "

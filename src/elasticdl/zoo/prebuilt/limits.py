@@ -2,7 +2,8 @@
 
     hidden_units=[-3]   expected a list of whole numbers from 1 to 1,000,000, ...
 
-With these checks, an SQL statement can be rejected where it is written, before a row is read.
+The check of an SQL statement uses them too: a wrong value is reported with its position in the
+statement, before any row is read.
 
 Not a model: `elasticdl zoo list` skips this file. Used by `tables.py` and
 `sql/check.py`.

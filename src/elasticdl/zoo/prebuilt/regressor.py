@@ -90,7 +90,14 @@ class DNN(keras.Model):
 
     @classmethod
     def complete_params(cls, params: Mapping[str, Any]) -> Completion | None:
-        """Return a function that derives missing params from the table; None if none is missing."""
+        """Return a function that computes, from the table, the params that the user did not give.
+
+        Args:
+            params: The params that the user gave.
+
+        Returns:
+            Function (summaries of the table's columns) -> all params. None if none is missing.
+        """
         return regressor_completion(params, f"{cls.__module__.rpartition('.')[2]}.{cls.__name__}")
 
     def data_schema(self) -> list[dict[str, Any]] | None:

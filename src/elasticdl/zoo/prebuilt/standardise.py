@@ -16,7 +16,7 @@ _RELATIVE_VARIANCE = 1e-12
 
 
 class Standardise(keras.layers.Layer):
-    """Standardises numbers to mean 0 and variance 1; missing or constant ones become 0.
+    """Layer that standardises numbers to mean 0 and variance 1; missing or constant ones become 0.
 
     Mean and variance are those of all rows in earlier batches, in float64. So a row's value does
     not depend on its own batch, and several workers together have the same sums as one process.

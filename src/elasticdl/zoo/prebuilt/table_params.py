@@ -39,7 +39,15 @@ _SCALE = {"label_mean", "label_scale"}
 
 
 def classifier_completion(params: Mapping[str, Any], model: str) -> Completion | None:
-    """Return a function that derives a classifier's missing params; None if none is missing."""
+    """Return a function that computes a classifier's missing params from the training table.
+
+    Args:
+        params: The params that the user gave.
+        model: Name of the model, for errors.
+
+    Returns:
+        Function (summaries of the table's columns) -> all params. None if none is missing.
+    """
     has_classes = params.get("classes") is not None
     if has_classes and params.get("columns") is not None:
         return None
@@ -47,7 +55,15 @@ def classifier_completion(params: Mapping[str, Any], model: str) -> Completion |
 
 
 def regressor_completion(params: Mapping[str, Any], model: str) -> Completion | None:
-    """Return a function that derives a regressor's missing params; None if none is missing."""
+    """Return a function that computes a regressor's missing params from the training table.
+
+    Args:
+        params: The params that the user gave.
+        model: Name of the model, for errors.
+
+    Returns:
+        Function (summaries of the table's columns) -> all params. None if none is missing.
+    """
     if _SCALE & params.keys() and params.get("columns") is not None:
         return None
     return functools.partial(_completed, dict(params), model, is_classifier=False)
@@ -118,7 +134,7 @@ def _label_of(table: Sequence[ColumnSummary], name: str) -> ColumnSummary:
 def _are_numbered(params: Mapping[str, Any], label: ColumnSummary) -> bool:
     """Return whether a label already holds class numbers, so that `classes` need not be derived.
 
-    It does if it holds whole numbers and the user gave `num_classes`.
+    That is so if the label holds whole numbers and the user gave `num_classes`.
     """
     return params.get("num_classes") is not None and in_words(label.type) == "whole numbers"
 

@@ -46,7 +46,7 @@ class ModelArguments:
 
 @dataclass(frozen=True)
 class TableReader:
-    """Splits rows of a table into the features and the label of a model.
+    """Reader of a table's rows, which splits them into the features and the label of a model.
 
     Attributes:
         label: Name of the field to learn.

@@ -128,7 +128,7 @@ ACTIVATION = "leaky_relu"
 
 
 class Tower(keras.layers.Layer):
-    """Hidden layers of a dense network that reads numbers and tokens (hashed strings).
+    """Hidden layers of a dense network on numbers and tokens (hashed strings), as one layer.
 
     The number of features is determined at the first call.
 

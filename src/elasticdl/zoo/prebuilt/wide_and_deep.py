@@ -123,7 +123,7 @@ def _wide(table: TableReader, num_outputs: int) -> keras.layers.Layer:
 
 
 class Wide(keras.layers.Layer):
-    """Weighted sums of numbers, tokens (hashed strings) and pairs of tokens.
+    """Layer of weighted sums of numbers, tokens (hashed strings) and pairs of tokens.
 
     Args:
         num_outputs: Number of weighted sums.
