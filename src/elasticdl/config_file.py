@@ -37,7 +37,7 @@ class ConfigStruct:
         file: File name for errors.
         lines: Key path, joined by dots -> line of the file.
         section: The key path of this section; empty for the whole file.
-        optional: Keys that are None if they are missing in the file.
+        optional: Keys outside of sections that read as None if the file does not have them.
 
     Raises:
         DefinitionError: A key has the name of a method of a config.
@@ -176,7 +176,7 @@ def read_config(text: str, file: str, *, optional: Collection[str] = ()) -> Conf
     Args:
         text: The YAML source.
         file: Name of the file, for errors.
-        optional: Keys that are None if they are missing in the file.
+        optional: Keys outside of sections that read as None if the file does not have them.
 
     Raises:
         DefinitionError: The text is not YAML, does not consist of keys and values, or has a key

@@ -135,8 +135,9 @@ class Epochs:
         reproducible: Whether a pipeline that another process builds yields the same batches, so
             that several workers can share an epoch.
         name: The user's name for the pipeline, for errors.
-        preserved: Function () -> context manager. Batches read inside it do not advance the state
-            of the pipeline.
+        preserved: Function () -> context manager. At its end it restores what reading batches has
+            changed in the pipeline, such as counters of its data set, so that a batch can be read
+            as an example before training.
         check: Function (number of an epoch, from 0): raises a DefinitionError if user code has
             changed the pipeline, because the change would have no effect. Called when training
             begins the epoch, after the `on_epoch_begin` callbacks. None: there is nothing to check.
@@ -194,8 +195,8 @@ class NamedMetric:
         output: Name of the model output that it measures; None if there is only one.
         weighted: Whether sample weights count, as in Keras' `weighted_metrics`; otherwise they do
             not, as in its `metrics`.
-        direction: "min" if lower values are better, "max" if higher ones are; None if the name
-            ("accuracy") or the function that the user gave does not determine it.
+        direction: "min" if lower values are better, "max" if higher ones are. Known if the user
+            gave the name of an accuracy or a loss function of Keras; otherwise None.
     """
 
     name: str
@@ -267,7 +268,10 @@ class WeighableLoss(Protocol):
 
 @runtime_checkable
 class LateLoss(Protocol):
-    """A loss that is created at its first use, by a user's function that returns a loss."""
+    """A loss that a user's function without arguments returns; called when the loss is first used.
+
+    Reading the definition then does not run that function.
+    """
 
     def __call__(self, outputs: Any, labels: Any) -> Any:
         """Return the loss of a batch."""

@@ -50,7 +50,8 @@ class EventLog:
 
     Args:
         path: The file; it is created, with its folder, if it does not exist.
-        sync: Called by `publish` with the path, for an output that is not on this machine.
+        sync: Called by `publish` with the path, to upload the file to an output that is not on this
+            machine. None: the file itself is in the output.
 
     Attributes:
         path: The file.

@@ -46,8 +46,8 @@ class JobStarted(_Event):
 
     Attributes:
         job_id: Identifies the job; the same in all its attempts.
-        attempt: Number of this start of the job, from 1 (`Claim.generation`). A serving aggregator
-            keeps the number when it starts another training run.
+        attempt: Number of this start of the job, from 1 (`Claim.generation`). An aggregator that
+            was started with `--serve` keeps the number when it begins another training run.
         command: `train`, `evaluate` or `predict`.
         resumed_from_step: Number of updates that the model from which the attempt resumes has
             received. Everything that earlier attempts did after this step is void.

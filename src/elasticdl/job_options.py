@@ -176,8 +176,9 @@ def training_job(
         skip_bad_records: Whether to skip the records of a batch that kills five workers from then
             on; otherwise the job fails and lists them. Needs `num_workers`.
         tracking_uri: An MLflow server, a database or a folder to track the job in. If only
-            `experiment` is set, the default is `MLFLOW_TRACKING_URI` of the environment, or
-            `mlflow.db` in the current folder; if neither is set, the environment is ignored.
+            `experiment` is given, the default is `MLFLOW_TRACKING_URI` of the environment, or
+            `mlflow.db` in the current folder. If `experiment` is not given either, the job is not
+            tracked in MLflow, whatever the environment contains.
         experiment: Name of the MLflow experiment; the default is `MLFLOW_EXPERIMENT_NAME` of the
             environment, or `elasticdl`.
         run_name: Name of the MLflow run; the default is the name of the output.

@@ -80,8 +80,8 @@ def raised_at(error: BaseException, otherwise: object) -> str:
 
     Args:
         error: The exception.
-        otherwise: Returned as a string if it passed through no line of the user's, for example the
-            location of the user's function.
+        otherwise: Returned as a string if the exception passed through no line of the user's: for
+            example the location of the user's function that was called.
     """
     frames = _users_frames(error)
     return f"{shown_path(frames[-1].filename)}:{frames[-1].lineno}" if frames else str(otherwise)

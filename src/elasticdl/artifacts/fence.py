@@ -1,6 +1,6 @@
 """Fence: a check before each write, which fails once this process has lost its lock.
 
-Callers: `local_storage.py` and `remote_storage.py` check it; each `lock.Lock` is one.
+Callers: `local_storage.py` and `remote_storage.py` check it. The locks of `lock.py` implement it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ class Fence(Protocol):
     """Interface of the lock on an output: the part that code calls before it writes to the output.
 
     Attributes:
-        checks_conditions: Whether the store itself rejects a conditional write of a file that has
-            another version than the writer expects; see `versioned_file.py`.
+        checks_conditions: Whether the store can itself reject a write that this process makes after
+            it has lost the lock: one that replaces a version of a file written by the new holder
+            (`versioned_file.py`).
     """
 
     @property
     def checks_conditions(self) -> bool:
-        """Whether the store itself rejects a write to a file that has an unexpected version."""
+        """Whether the store itself rejects a write that would replace an unexpected version."""
         ...
 
     def check(self) -> None:

@@ -3,7 +3,7 @@
 A process id is valid only in one PID namespace of one machine: containers may have the host name
 of their machine, and each of them may number its processes from 1.
 
-Callers: `lock.py`, `output_lease.py`; `sessions/` for the processes they start.
+Callers: `lock.py`, `output_lease.py`; `sessions/` for the processes that it starts.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def _machine() -> str:
 def start_of(pid: int) -> str | None:
     """Return the start time of a process on this machine, in clock ticks since the machine booted.
 
-    Returns None if the process has ended or the system does not report it. A zombie counts as
-    ended.
+    The system may reuse the PID of an ended process; the start time tells the two apart. Returns
+    None if the process has ended or the system does not report it. A zombie counts as ended.
     """
     try:
         # The name in parentheses may itself contain spaces and parentheses.

@@ -112,7 +112,10 @@ def _explain(error: OSError, path: Path | str) -> str:
 
 
 def _first_of(error: OSError) -> OSError:
-    """Return the first of the errors that `shutil.copytree` collected; other errors unchanged."""
+    """Return the first of the errors that `shutil.copytree` collected; other errors unchanged.
+
+    The collection has no `errno`, by which `output_errors` chooses the remedy to suggest.
+    """
     if not isinstance(error, shutil.Error) or not isinstance(error.args[0], list):
         return error
     text = str(error.args[0][0][-1])

@@ -8,8 +8,8 @@
 
 A folder without `trained_model.pb` is not a trained model (yet). When one model replaces another,
 that file is removed first, so that an old description never accompanies new tensors. A run that
-dies in between rebuilds the trained model from its last checkpoint. Functions that copy the zoo and
-write a framework's exports are passed in, so this module depends on neither.
+dies in between rebuilds the trained model from its last checkpoint. The caller passes functions
+that copy the zoo and write a framework's exports, so this module imports no zoo and no framework.
 
 Callers: the engines save, `api.py` and `prediction/` load.
 """
@@ -316,7 +316,10 @@ def _prepare(
 
 
 def _exports_of(folder: OutputFolder) -> Sequence[str]:
-    """Return the names of the old model's exports; those that the new model lacks are removed."""
+    """Return the names of the exports of the model in the folder, which is about to be replaced.
+
+    The caller removes those that the new model lacks.
+    """
     try:
         data = folder.read_bytes(MODEL_FILE)
         names = _decode(data, folder.where(MODEL_FILE)).exports

@@ -35,7 +35,8 @@ def image_options(
 
     Args:
         command: The command.
-        option: Function (arguments of `click.option`) -> decorator that adds the option.
+        option: Called in place of `click.option`, with the same arguments, so that the options can
+            have another class, such as one that a separate section of the help lists.
     """
     return with_options(
         command,
@@ -97,5 +98,8 @@ def take_image_options(options: dict[str, Any]) -> ImageOptions | None:
 
 
 def flags() -> tuple[str, ...]:
-    """Return the names of the options that `image_options` adds, without the leading `--`."""
+    """Return the names of the options that `image_options` adds, without the leading `--`.
+
+    By these, a command separates the image options from its others.
+    """
     return tuple(_FIELDS)

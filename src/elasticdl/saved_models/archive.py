@@ -178,7 +178,10 @@ def globals_of(pickled: bytes, path: Path) -> tuple[str, ...]:
 
 
 def starts_with_a_dict(pickled: bytes) -> bool:
-    """Return whether the pickled object is a plain dict, as a checkpoint with a state_dict is."""
+    """Return whether the pickled object is a plain dict.
+
+    In a PyTorch file, such a dict is a checkpoint with a state_dict, not a whole model.
+    """
     for opcode, _, _ in pickletools.genops(io.BytesIO(pickled)):
         if opcode.name not in {"PROTO", "FRAME"}:
             return opcode.name in {"EMPTY_DICT", "DICT", "MARK"}

@@ -155,7 +155,13 @@ def _is_layer(value: Mapping[str, Any]) -> bool:
 
 
 def _runs(value: Mapping[str, Any]) -> str | None:
-    """Describe the file's code that a Keras class would run; None if it would run none."""
+    """Describe what an object in a Keras config would do beyond computing; None if nothing.
+
+    It may run code from the file, call an operation of TensorFlow, or read a file of this machine.
+
+    Args:
+        value: The config of the object, with its `class_name`.
+    """
     name = str(value["class_name"])
     config = value.get("config")
     config = config if isinstance(config, Mapping) else {}
@@ -243,6 +249,8 @@ def _check_sizes(file: ModelFile, place: str, value: Mapping[str, Any]) -> None:
 
 def _num_weights(name: str, sizes: Mapping[str, int]) -> int:
     """Return a lower bound for the number of weight values of a Keras layer, from its config.
+
+    A layer with more values than the weights in its file is unrealistic, and is rejected.
 
     Args:
         name: Name of the layer's class.

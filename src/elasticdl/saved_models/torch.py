@@ -242,7 +242,7 @@ def weights_of(model: nn.Module) -> Iterator[Weight]:
     """Yield the weights and buffers of a model that was loaded from a file, one by one.
 
     Infinities are allowed in a user class's buffers, which may be masks, but not in those of
-    PyTorch's own layers, which are statistics.
+    PyTorch's own layers, which are statistics such as the running mean of BatchNorm.
     """
     buffers = {
         f"{prefix}.{name}".removeprefix("."): type(module).__module__
