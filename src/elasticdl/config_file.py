@@ -283,7 +283,12 @@ class _Reader:
         size_of(root)
 
     def _constructed(self, node: Any, deep: bool = False) -> Any:
-        """Construct a node's value; any error of PyYAML becomes a `DefinitionError`."""
+        """Construct a node's value; any error of PyYAML becomes a `DefinitionError`.
+
+        Args:
+            node: A parsed node of the file.
+            deep: Whether to construct nested lists and mappings at once, as in PyYAML.
+        """
         kind = str(node.tag).rpartition(":")[2]
         problem = None
         if kind in {"int", "float"} and len(node.value) > _MAX_DIGITS:

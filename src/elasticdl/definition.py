@@ -244,7 +244,10 @@ def no_metrics(mode: Mode) -> MetricFunctions:
 
 @runtime_checkable
 class WeighableLoss(Protocol):
-    """A loss that itself applies sample weights and masks, as a Keras loss object does."""
+    """A loss that itself applies sample weights and masks, as a Keras loss object does.
+
+    A trainer passes the weights to `weighted`. For any other loss, it computes the weighted mean.
+    """
 
     @property
     def loss(self) -> Any:
@@ -283,7 +286,10 @@ class LateLoss(Protocol):
 
 
 def resolved(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return the loss that a `LateLoss` creates, or any other loss unchanged."""
+    """Return the loss that a `LateLoss` creates, or any other loss unchanged.
+
+    Trainers call this to see of which kind the loss is.
+    """
     return resolved(loss.resolved()) if isinstance(loss, LateLoss) else loss
 
 
@@ -395,7 +401,8 @@ class ModelDefinition:
     def with_undeclared_schema(self) -> ModelDefinition:
         """Return the definition with its schema marked as not declared by the user.
 
-        Error messages then say that the schema follows from the training data.
+        Used to evaluate and predict with a trained model, whose schema can no longer be changed:
+        error messages then ask the user to correct the data, not `data_schema()`.
         """
         if not isinstance(self.input, RecordInput) or self.input.schema is None:
             return self

@@ -255,7 +255,8 @@ def framework_needed(needed_for: str) -> Iterator[None]:
 def is_refusal(error: BaseException) -> bool:
     """Return whether an error would recur if the same command were run again.
 
-    It would if the user has to change the command, the model file or the data.
+    It would if the user has to change the command, the model file or the data. If a job fails with
+    such an error before it has begun, its event log is not worth keeping.
     """
     return isinstance(error, ElasticDLError) and error.exit_code in _REFUSALS
 

@@ -94,7 +94,7 @@ class StepCommitted(_Event):
     """Training steps whose updates are part of the model, logged together about once a second.
 
     Attributes:
-        step: Number of updates that the model has received, including all of this event.
+        step: Number of updates that the model has received, including those of this event.
         epoch: Epoch of the last of these steps, from 0.
         num_records: Records these steps trained on (not the total so far).
         loss: Mean loss over those records; NaN if there are none.

@@ -373,10 +373,10 @@ def aggregator(
 ) -> Outcome:
     """Train with parties on separate machines, and publish a TrainedModel.
 
-    Training begins when all parties of the config are connected. Once a quorum is connected, it
-    waits for the others only as long as a round waits for answers. A repeated call resumes after
-    the last round of the earlier one. While it runs, another process can call `status`, `evaluate`,
-    `sync`, `save` and `stop`.
+    Training begins when all parties of the config are connected. Once a quorum is connected, the
+    aggregator waits for the others only as long as a round waits for answers. A repeated call
+    resumes after the last round of the earlier one. While this call runs, another process can call
+    `status`, `evaluate`, `sync`, `save` and `stop`.
 
     Args:
         config: The aggregator's config; it has the address that parties connect to.

@@ -607,7 +607,7 @@ def _workers(text: int | str, **options: Any) -> Workers:
 def workers(
     num_workers: int | str | None, num_spare_workers: int | str = 0, ray_address: str | None = None
 ) -> Workers | None:
-    """Parse the options of a training job's workers; None means training in this process.
+    """Parse the options of a training job's workers; return None to train in this process.
 
     Args:
         num_workers: Number of training processes: `3`, or `2..4` for at least 2 and at most 4.
@@ -627,9 +627,10 @@ def workers(
 def _sharing_workers(
     num_workers: int | str | None, ray_address: str | None, give_up_after: float | str
 ) -> Workers | None:
-    """Parse the worker options of an evaluation or prediction; None means in this process.
+    """Parse the worker options of an evaluation or prediction.
 
-    The number of workers is a maximum: ranges such as `2..4` are rejected.
+    Returns None if `num_workers` is None: the job then runs in this process. The number of workers
+    is a maximum: ranges such as `2..4` are rejected.
     """
     if num_workers is None:
         return None

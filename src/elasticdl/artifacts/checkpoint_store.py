@@ -137,8 +137,8 @@ class CheckpointStore:
     def save(self, checkpoint: Checkpoint, *, best: bool = False) -> SavedCheckpoint:
         """Write and publish a checkpoint, then prune old ones; blocks until it is on disk.
 
-        Checkpoints of later steps are removed: they are left from before the run was resumed from
-        an earlier step.
+        Checkpoints of later steps are removed: they are left over from an attempt before the run
+        was resumed from an earlier step.
 
         Args:
             checkpoint: The checkpoint.

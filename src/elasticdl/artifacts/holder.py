@@ -60,7 +60,7 @@ def parse_holder(text: bytes) -> dict[str, Any]:
 
 
 def name_of(holder: dict[str, Any]) -> str:
-    """Describe a holder in words, for messages."""
+    """Describe a holder for messages, such as "process 4711 on node3 (since TIME)"."""
     if "pid" not in holder:
         return "another process"
     return f"process {holder['pid']} on {holder.get('host')} (since {holder.get('claimed')})"

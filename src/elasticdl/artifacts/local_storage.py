@@ -216,7 +216,7 @@ def _replace_folder(aside: Path, target: Path) -> None:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Atomically swap two names; False if the system or the file system cannot do it."""
+    """Swap two names atomically; return False if the system or the file system cannot do it."""
     if sys.platform != "linux":
         return False
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)

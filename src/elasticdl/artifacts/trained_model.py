@@ -157,7 +157,7 @@ class TrainedModel:
 
     @cached_property
     def zoo(self) -> Path:
-        """Local folder with the user's code; that of a remote model is downloaded once.
+        """Local folder with the user's code; the code of a remote model is downloaded once.
 
         Raises:
             OutputError: There is no code, or it cannot be downloaded.
@@ -330,7 +330,10 @@ def _exports_of(folder: OutputFolder) -> Sequence[str]:
 
 
 def _refuse_way_out(folder: OutputFolder, name: str) -> None:
-    """Raise `OutputError` if a file name leads, or is a link that leads, out of the folder."""
+    """Raise `OutputError` if a file name leads, or is a link that leads, out of the folder.
+
+    A model from elsewhere could otherwise name any file of this machine as its tensors.
+    """
     path = folder.local_path(name)
     root = folder.local_path()
     if path is None or root is None or path.resolve().is_relative_to(root.resolve()):

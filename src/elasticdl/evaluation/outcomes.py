@@ -171,7 +171,10 @@ def outcomes(
 
 
 def _only(tree: Arrays) -> np.ndarray[Any, Any] | None:
-    """Return the only array of a nested structure; None if it has no or several arrays."""
+    """Return the only array of a nested structure of labels or outputs.
+
+    Returns None if there is none, if there are several, or if it has no axis of examples.
+    """
     if isinstance(tree, Mapping):
         tree = list(tree.values())
     if isinstance(tree, Sequence) and not isinstance(tree, (str, bytes)):
@@ -188,7 +191,7 @@ def _as_floats(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _flat(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
-    """Return an array with one value per example; None if examples have more or fewer values."""
+    """Return an array (n,) or (n, 1) as (n,); None if examples do not have exactly one value."""
     return array.reshape(len(array)) if array.size == len(array) else None
 
 

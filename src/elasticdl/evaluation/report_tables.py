@@ -260,7 +260,7 @@ class Report:
 
     @property
     def accuracy(self) -> tuple[int, int]:
-        """Number of correct examples, and number of examples for which correctness is known."""
+        """Return (number of correct examples, number for which correctness is known)."""
         right = self._correct
         return int((right == 1).sum()), int((right >= 0).sum())
 

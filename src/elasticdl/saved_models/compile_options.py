@@ -247,7 +247,13 @@ def _made(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _optimizer_arguments(kind: Any, config: Mapping[str, Any], where: object) -> dict[str, Any]:
-    """Convert an optimizer's config of any Keras version to arguments of a Keras 3 optimizer."""
+    """Convert an optimizer's config of any Keras version to arguments of a Keras 3 optimizer.
+
+    Args:
+        kind: Class of the optimizer in Keras 3.
+        config: Its config, as an old or new Keras saved it or as a spec sets it.
+        where: Location of the options, for errors.
+    """
     arguments = {key: _value(value) for key, value in config.items() if key not in _SPEED}
     if "lr" in arguments:
         arguments.setdefault("learning_rate", arguments.pop("lr"))

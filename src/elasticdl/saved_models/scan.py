@@ -224,7 +224,13 @@ def _undeclared(file: ModelFile, place: str, value: Mapping[str, Any]) -> str:
 
 
 def _check_sizes(file: ModelFile, place: str, value: Mapping[str, Any]) -> None:
-    """Reject a layer of a Keras config with unrealistic sizes, or larger than all saved weights."""
+    """Reject a layer of a Keras config with unrealistic sizes, or larger than all saved weights.
+
+    Args:
+        file: The inspected file.
+        place: Description of the layer's location in the config, for the error.
+        value: The config of the layer.
+    """
     config = value.get("config")
     if not isinstance(config, Mapping):
         return
@@ -445,7 +451,11 @@ def _evaluated(key: str, value: str) -> str | None:
 
 
 def _only_computes(call: str) -> bool:
-    """Return whether a call in an exported program's graph uses only tensors and numbers."""
+    """Return whether a function that an exported program calls is known only to compute.
+
+    Args:
+        call: Name of the function in the program's graph, such as that of an aten operation.
+    """
     operation = _ATEN_OPERATION.fullmatch(call)
     if operation is None:
         return built_in.TORCH_CALL.fullmatch(call) is not None
