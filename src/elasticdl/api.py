@@ -215,6 +215,8 @@ def load(trained_model: str | Path, data: Any = None) -> Any:
 def audit(output: str | Path) -> AuditReport:
     """Check for each epoch of a training run whether every record was trained on exactly once.
 
+    Problems are returned in the report, not raised.
+
     Args:
         output: Folder that `train` writes to or has written.
 

@@ -259,7 +259,7 @@ class WeighableLoss(Protocol):
         ...
 
     def weighted(self, outputs: Any, labels: Any, weights: Any) -> Any:
-        """Return the loss of a batch whose examples have weights.
+        """Return the loss of a batch whose examples have weights: a mean, or one value per example.
 
         Args:
             outputs: The model's outputs.
@@ -386,7 +386,10 @@ class ModelDefinition:
 
     @property
     def has_default_input(self) -> bool:
-        """Whether the model file has no input function, so ElasticDL chooses the labels' shape."""
+        """Return whether the model file has no input function.
+
+        ElasticDL then chooses the shape of the labels.
+        """
         return isinstance(self.input, RecordInput) and self.input.is_default
 
     def where(self, part: str) -> Origin:
@@ -401,8 +404,8 @@ class ModelDefinition:
     def with_undeclared_schema(self) -> ModelDefinition:
         """Return the definition with its schema marked as not declared by the user.
 
-        Used to evaluate and predict with a trained model, whose schema can no longer be changed:
-        error messages then ask the user to correct the data, not `data_schema()`.
+        The user cannot change the schema of a trained model, or of a prebuilt one: error messages
+        then say that it follows from the training data, and do not name `data_schema()`.
         """
         if not isinstance(self.input, RecordInput) or self.input.schema is None:
             return self

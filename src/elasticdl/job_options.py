@@ -173,8 +173,8 @@ def training_job(
         transfer_timeout: Seconds without progress after which a transfer of state is abandoned.
         priority: `low` or `high`; while a job of higher priority on the cluster waits for workers,
             this one shrinks to its minimum.
-        skip_bad_records: Whether to skip the records of a batch that kills five workers from then
-            on; otherwise the job fails and lists them. Needs `num_workers`.
+        skip_bad_records: Whether to train on without the records of a batch that has killed five
+            workers; otherwise the job fails and lists them. Needs `num_workers`.
         tracking_uri: An MLflow server, a database or a folder to track the job in. If only
             `experiment` is given, the default is `MLFLOW_TRACKING_URI` of the environment, or
             `mlflow.db` in the current folder. If `experiment` is not given either, the job is not

@@ -19,7 +19,7 @@ class Fence(Protocol):
 
     @property
     def checks_conditions(self) -> bool:
-        """Whether the store itself rejects a write that would replace an unexpected version."""
+        """Return whether the store itself rejects a write that would replace another version."""
         ...
 
     def check(self) -> None:

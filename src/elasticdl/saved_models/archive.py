@@ -141,6 +141,8 @@ def member(archive: zipfile.ZipFile, name: str, path: Path) -> bytes:
 def globals_of(pickled: bytes, path: Path) -> tuple[str, ...]:
     """Return the dotted names that a pickle would import, in order, each once.
 
+    They show which code unpickling would run.
+
     Args:
         pickled: One pickle.
         path: Path of the file, for errors.

@@ -59,8 +59,8 @@ class CompileOptions:
             predictions)` with one value per example.
         description: Optimizer, learning rate and loss, with their sources, for the log.
         own_loss: Name of the loss if the user has written it; empty if it is a loss of Keras.
-        hardly_learns: Whether the optimizer is Adadelta with so small a learning rate, such as the
-            default of later versions of Keras, that it hardly changes the weights.
+        hardly_learns: Whether the optimizer is Adadelta with a learning rate that is too small for
+            it to change the weights much, as the default of later versions of Keras is.
     """
 
     create_optimizer: Callable[[], Any]
