@@ -271,9 +271,9 @@ class WeighableLoss(Protocol):
 
 @runtime_checkable
 class LateLoss(Protocol):
-    """A loss that a user's function without arguments returns; called when the loss is first used.
+    """A loss that is returned by a user's function, which takes neither outputs nor labels.
 
-    Reading the definition then does not run that function.
+    That function is called when the loss is first used, not when the definition is read.
     """
 
     def __call__(self, outputs: Any, labels: Any) -> Any:
@@ -318,7 +318,8 @@ class ModelDefinition:
             setting, or a user's function that takes a list of the parameters and changes their
             gradients in place. None for no clipping.
         create_average: For PyTorch: function (model) -> `AveragedModel` of `torch.optim.swa_utils`
-            that follows its weights. The average is what is evaluated and published.
+            that averages the model's weights during training. The average is evaluated and
+            published instead of the model itself.
         precision: For PyTorch: the format that a step computes in where that is safe (autocast):
             "bf16", "fp16", or "" for the dtype of the weights.
         loss_within: For PyTorch: name of the model's method that computes the loss, if `loss` is
@@ -326,11 +327,11 @@ class ModelDefinition:
             LightningModule.
         compiled: Whether the model is a compiled Keras model: then loss and metrics are those it
             was compiled with, and labels are pairs (labels, sample weights).
-        class_weight: Function () -> weight of each class's examples in training: class -> weight,
-            or None for equal weights.
+        class_weight: Function () -> {class: weight of its examples in training}, or None for equal
+            weights.
         create_metrics: Function (mode) -> metrics of that mode.
         create_callbacks: Function () -> the user's callbacks: Keras callbacks for a Keras model;
-            for a PyTorch model, objects as `training/torch/callbacks.py` calls them.
+            for a PyTorch model, objects with methods that `training/torch/callbacks.py` calls.
         labels_as_numpy: Whether the user's functions treat labels as numpy arrays
             (`labels.flatten()`), even while a step is being compiled.
         predictions: Function (outputs of a batch) -> values to write for it, name -> array. If

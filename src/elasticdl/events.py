@@ -206,7 +206,7 @@ class WorkerJoined(_Event):
     Attributes:
         step: Number of updates that the model had received when the worker joined.
         rank: Rank of the worker.
-        incarnation: Number of the worker's process among those of the job, from 1.
+        incarnation: Number of the worker's process; all processes of the job are numbered from 1.
         host: Name of the worker's machine.
         pid: ID of the worker's process.
         replaces: The `incarnation` that held the rank before; 0 if none did.
@@ -231,7 +231,7 @@ class WorkerLeft(_Event):
     Attributes:
         step: Number of updates that the model had received when the worker left.
         rank: Rank of the worker.
-        incarnation: Number of the worker's process among those of the job, from 1.
+        incarnation: Number of the worker's process; all processes of the job are numbered from 1.
         reason: The cause, such as `died` or `hung`.
     """
 

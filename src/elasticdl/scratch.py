@@ -126,7 +126,7 @@ def _made(parent: Path) -> tuple[Path, int]:
 def has_room(folder: Path) -> bool:
     """Return whether the disk of a folder has free space, by writing a small file.
 
-    An error of another program that may have been caused by a full disk is thus explained.
+    After another program has failed, this shows whether a full disk may be the cause.
     """
     probe = folder / f".room-{os.getpid()}-{threading.get_ident()}"
     try:

@@ -12,9 +12,9 @@ class Fence(Protocol):
     """Interface of the lock on an output: the part that code calls before it writes to the output.
 
     Attributes:
-        checks_conditions: Whether the store can itself reject a write that this process makes after
-            it has lost the lock: one that replaces a version of a file written by the new holder
-            (`versioned_file.py`).
+        checks_conditions: Whether the store itself rejects a write that would replace another
+            version of a file than the writer expects (`versioned_file.py`). A process that is
+            suspended between `check` and its write can then not overwrite files of the next holder.
     """
 
     @property

@@ -396,7 +396,7 @@ class LocalStorage:
             durable.sync(self.path(to).parent)
 
     def remove_stale(self, of: str | None) -> None:
-        """Remove half-written files of dead processes: those of the name `of`; None means all."""
+        """Remove what dead processes left half-written of the file `of`; None means any file."""
         with output_errors(self.root):
             remove_stale(self.root, of)
 

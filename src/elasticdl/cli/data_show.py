@@ -190,8 +190,8 @@ def _size(num_bytes: float) -> str:
 def as_picture(array: Array) -> Array | None:
     """Convert an array that looks like a picture to RGB, so that it can be shown.
 
-    Values from 0 to 255 are kept. If the largest is at most 1 or more than 255, or one is negative,
-    the values are rescaled to 0 to 255.
+    The values are kept if all are from 0 to 255 and one is greater than 1. Otherwise they are
+    rescaled to 0 to 255.
 
     Args:
         array: Any array. It looks like a picture if its shape is `[height, width]`,

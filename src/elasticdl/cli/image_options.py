@@ -35,8 +35,8 @@ def image_options(
 
     Args:
         command: The command.
-        option: Called in place of `click.option`, with the same arguments, so that the options can
-            have another class, such as one that a separate section of the help lists.
+        option: Called with the arguments of `click.option`, in its place. `cluster_options.py`
+            passes one that makes the help list these options in a separate section.
     """
     return with_options(
         command,

@@ -27,8 +27,8 @@ def as_picture(array: Any) -> np.ndarray[Any, Any] | None:
 
     How numbers become levels of brightness, 0 (black) to 255:
 
-    * Integers from 0 to 255 are such levels already, and so are floats from 0 to 255.
-    * Floats and booleans from 0 to 1 are multiplied by 255.
+    * Integers from 0 to 255 are such levels already, and so are floats if one is greater than 1.
+    * Floats and booleans that are all from 0 to 1 are multiplied by 255.
     * If a number is negative or greater than 255, all are shifted and scaled, so that the smallest
       becomes 0 and the largest 255. This makes normalised inputs visible.
 

@@ -73,8 +73,8 @@ class _TraceChecker:
 
         Args:
             value: The value to check, of any type: a function, a module, an object, ...
-            names: Names of all attributes that the code which uses it reads from any object. Of a
-                module or an object, only the attributes with these names are checked.
+            names: Names of the attributes that the code using the value reads. Of a module or an
+                object, only the attributes with these names are checked.
         """
         if id(value) in self._seen:
             return ""

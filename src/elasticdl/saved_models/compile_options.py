@@ -490,9 +490,9 @@ def _of_one_rank(labels: Any, outputs: Any) -> tuple[Any, Any]:
 def takes_one_hot(loss: Loss, num_classes: int) -> bool:
     """Return whether a user's loss needs labels as one-hot rows: it accepts these, but no integers.
 
-    This decides in which form a party's labels are passed to the loss. The loss is tried on more
-    examples than classes: with equal numbers, a loss for one-hot rows would broadcast integer
-    labels over the columns and accept them.
+    This decides in which form labels are passed to the loss. The loss is tried on more examples
+    than classes: with equal numbers, a loss for one-hot rows would broadcast integer labels over
+    the columns and accept them.
 
     Args:
         loss: Function (outputs, labels) -> loss.
