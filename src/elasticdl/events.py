@@ -271,10 +271,12 @@ class RoundFinished(_Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PartyJoined(_Event):
-    """A party contacted the aggregator for the first time since it started, or came back.
+    """A party joined the federation: the aggregator accepted its answer to a join request.
+
+    Logged once per party and start of the aggregator.
 
     Attributes:
-        step: Rounds finished by then.
+        step: Always 0: joining belongs to no round.
         party: Name of the party.
         num_examples: Records it trains on.
     """

@@ -58,7 +58,9 @@ class OutcomeReading:
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """Labels, predictions and confidences, one value per example; masked if a row has none.
+    """Labels, predictions and confidences of examples, as masked arrays.
+
+    Each has one value per example, which is masked if the example has none.
 
     Attributes:
         labels: int64 class numbers if there are classes, else float64.
@@ -134,10 +136,10 @@ def outcomes(
     """Return the label, prediction, confidence and correctness of each example.
 
     Args:
-        reading: The result of `read` on the first rows.
-        labels: Labels of these rows; None if there are none.
-        outputs: Outputs of these rows.
-        num_examples: Number of rows.
+        reading: The result of `read` on the first rows of the report.
+        labels: Labels of the examples; None if there are none.
+        outputs: The model's outputs for the examples.
+        num_examples: Number of examples.
     """
     found, label = _only(outputs), _only(labels)
     if reading.task == "other" or found is None:

@@ -555,7 +555,7 @@ def _metric(declared: Any, objects: Mapping[str, Any], where: object) -> tuple[s
 
 
 def _accuracy(labels: Any, predictions: Any) -> Any:
-    """Return the accuracy of each prediction, as `compile(metrics=["accuracy"])` computes it.
+    """Return 1 for each correct prediction and 0 for a wrong one, as Keras' "accuracy" does.
 
     The shapes decide whether this is binary, categorical or sparse categorical accuracy.
     """
