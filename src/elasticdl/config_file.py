@@ -217,7 +217,10 @@ def read_config(text: str, file: str, *, optional: Collection[str] = ()) -> Conf
 
 
 def lines_of(file: str) -> Mapping[str, int]:
-    """Return key path -> line number of a config file; empty if the file cannot be read."""
+    """Return key path -> line number of a config file, to name the line of a key in an error.
+
+    Empty if the file cannot be read.
+    """
     try:
         return dict(read_config(user_files.read_text(file), file)._lines)  # noqa: SLF001 - of this file
     except (OSError, UnicodeDecodeError, DefinitionError):

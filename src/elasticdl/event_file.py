@@ -172,6 +172,8 @@ def parse_events(data: bytes, where: str = "events.jsonl") -> list[Event]:
 def parse_all_events(data: bytes, where: str = "events.jsonl") -> Iterator[Event]:
     """Yield all events of a log in their order, also those that a later attempt superseded.
 
+    They tell the history of the attempts, such as lost workers; `parse_events` that of the model.
+
     Args:
         data: The content of the file.
         where: The name of the log in errors.

@@ -28,7 +28,10 @@ def this_process() -> dict[str, Any]:
 
 
 def _machine() -> str:
-    """Return an id of this machine that differs after a reboot and in each PID namespace."""
+    """Return an id of this machine that differs after a reboot and in each PID namespace.
+
+    A PID in a lock file is valid only for processes with the same id.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"

@@ -64,6 +64,8 @@ def temporary_path(target: Path, state: str = "writing") -> Path:
 def is_temporary(name: str, of: str | None = None) -> bool:
     """Return whether a file name has the form of those that `temporary_path` makes.
 
+    Files with such names are not listed as content, and are removed after a crash.
+
     Args:
         name: The file name.
         of: Name of the target that the temporary name must be for. None: any target.
