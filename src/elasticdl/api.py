@@ -215,6 +215,8 @@ def load(trained_model: str | Path, data: Any = None) -> Any:
 def audit(output: str | Path) -> AuditReport:
     """Check for each epoch of a training run whether every record was trained on exactly once.
 
+    Problems are returned in the report, not raised.
+
     Args:
         output: Folder that `train` writes to or has written.
 
@@ -263,8 +265,10 @@ def _run_on_data(
     """Run a job on files, or on data in memory, which is stored in temporary files first.
 
     Args:
-        job_of: Function (file names as keyword arguments) -> the job.
-        data: Argument name of `job_of` -> file names, data in memory, or None.
+        job_of: Function that builds the job. It is called with the keywords in `data`, each with
+            the names of files as its value.
+        data: Keyword, such as `validation_data` -> what the user passed for it: names of files,
+            data in memory, or None.
         reporter: Reports progress to the user. None: one that suits the terminal.
         quiet: Print no progress and no notes.
         called: The function that the user called. Notes to the user name its keywords instead of
@@ -393,7 +397,8 @@ def check_cluster(
         job: The job that would be submitted.
         options: Image and machines to use.
         context: Context of the kubeconfig; None means the current one.
-        has_image: Whether `options` names an image, which is then looked for in its registry.
+        has_image: Whether `options` names a real image, which is then looked for in its registry.
+            False if the user has not chosen one yet; then all but the image is checked.
 
     Raises:
         MissingExtraError: The Kubernetes client is not installed.
@@ -414,7 +419,7 @@ def _kubernetes_client() -> Iterator[None]:
 
 
 def image_options(repository: str, **options: Any) -> ImageOptions:
-    """Create options for building an image.
+    """Create the options of an image that `build_image` or `run_on_cluster` is to build.
 
     Args:
         repository: Repository to push the image to.
@@ -485,6 +490,8 @@ def check_image(name: str) -> None:
 
 def recorded_image(trained_model: str) -> str:
     """Return the name of the image in which a model was trained, with its digest if known.
+
+    Evaluation and prediction on a cluster use the same image.
 
     Args:
         trained_model: The model's folder, as a local path or a URI.

@@ -177,7 +177,7 @@ class PreprocessorBase(BaseClass):
 
 
 class ModelBuilderBase(BaseClass):
-    """Builds the model."""
+    """Builds the compiled Keras model, its callbacks and the weights of its classes."""
 
     _METHODS = ("get_compiled_model",)
 
@@ -200,10 +200,10 @@ class EvaluatorBase(BaseClass):
     _METHODS = ("get_eval_funcs",)
 
     def _set_defaults(self) -> None:
-        """Do nothing: parameters are optional for an evaluator."""
+        """Do nothing, so that an evaluator without parameters need not define this method."""
 
     def _load_params(self, config: ConfigStruct) -> None:
-        """Do nothing: parameters are optional for an evaluator."""
+        """Do nothing, so that an evaluator without parameters need not define this method."""
 
     @abstractmethod
     def get_eval_funcs(self) -> EvalFunctions:

@@ -37,7 +37,7 @@ class ConfigStruct:
         file: File name for errors.
         lines: Key path, joined by dots -> line of the file.
         section: The key path of this section; empty for the whole file.
-        optional: Keys that are None if they are missing in the file.
+        optional: Keys outside of sections that read as None if the file does not have them.
 
     Raises:
         DefinitionError: A key has the name of a method of a config.
@@ -176,7 +176,7 @@ def read_config(text: str, file: str, *, optional: Collection[str] = ()) -> Conf
     Args:
         text: The YAML source.
         file: Name of the file, for errors.
-        optional: Keys that are None if they are missing in the file.
+        optional: Keys outside of sections that read as None if the file does not have them.
 
     Raises:
         DefinitionError: The text is not YAML, does not consist of keys and values, or has a key
@@ -217,7 +217,10 @@ def read_config(text: str, file: str, *, optional: Collection[str] = ()) -> Conf
 
 
 def lines_of(file: str) -> Mapping[str, int]:
-    """Return key path -> line number of a config file; empty if the file cannot be read."""
+    """Return key path -> line number of a config file, to name the line of a key in an error.
+
+    Empty if the file cannot be read.
+    """
     try:
         return dict(read_config(user_files.read_text(file), file)._lines)  # noqa: SLF001 - of this file
     except (OSError, UnicodeDecodeError, DefinitionError):
@@ -283,7 +286,12 @@ class _Reader:
         size_of(root)
 
     def _constructed(self, node: Any, deep: bool = False) -> Any:
-        """Construct a node's value; any error of PyYAML becomes a `DefinitionError`."""
+        """Construct a node's value; any error of PyYAML becomes a `DefinitionError`.
+
+        Args:
+            node: A parsed node of the file.
+            deep: Whether to construct nested lists and mappings at once, as in PyYAML.
+        """
         kind = str(node.tag).rpartition(":")[2]
         problem = None
         if kind in {"int", "float"} and len(node.value) > _MAX_DIGITS:

@@ -135,8 +135,9 @@ class Epochs:
         reproducible: Whether a pipeline that another process builds yields the same batches, so
             that several workers can share an epoch.
         name: The user's name for the pipeline, for errors.
-        preserved: Function () -> context manager. Batches read inside it do not advance the state
-            of the pipeline.
+        preserved: Function () -> context manager. At its end it restores what reading batches has
+            changed in the pipeline, such as counters of its data set, so that a batch can be read
+            as an example before training.
         check: Function (number of an epoch, from 0): raises a DefinitionError if user code has
             changed the pipeline, because the change would have no effect. Called when training
             begins the epoch, after the `on_epoch_begin` callbacks. None: there is nothing to check.
@@ -194,8 +195,8 @@ class NamedMetric:
         output: Name of the model output that it measures; None if there is only one.
         weighted: Whether sample weights count, as in Keras' `weighted_metrics`; otherwise they do
             not, as in its `metrics`.
-        direction: "min" if lower values are better, "max" if higher ones are; None if the name
-            ("accuracy") or the function that the user gave does not determine it.
+        direction: "min" if lower values are better, "max" if higher ones are. Known if the user
+            gave the name of an accuracy or a loss function of Keras; otherwise None.
     """
 
     name: str
@@ -243,7 +244,10 @@ def no_metrics(mode: Mode) -> MetricFunctions:
 
 @runtime_checkable
 class WeighableLoss(Protocol):
-    """A loss that itself applies sample weights and masks, as a Keras loss object does."""
+    """A loss that itself applies sample weights and masks, as a Keras loss object does.
+
+    A trainer passes the weights to `weighted`. For any other loss, it computes the weighted mean.
+    """
 
     @property
     def loss(self) -> Any:
@@ -255,7 +259,7 @@ class WeighableLoss(Protocol):
         ...
 
     def weighted(self, outputs: Any, labels: Any, weights: Any) -> Any:
-        """Return the loss of a batch whose examples have weights.
+        """Return the loss of a batch whose examples have weights: a mean, or one value per example.
 
         Args:
             outputs: The model's outputs.
@@ -267,7 +271,10 @@ class WeighableLoss(Protocol):
 
 @runtime_checkable
 class LateLoss(Protocol):
-    """A loss that is created at its first use, by a user's function that returns a loss."""
+    """A loss that is returned by a user's function, which takes neither outputs nor labels.
+
+    That function is called when the loss is first used, not when the definition is read.
+    """
 
     def __call__(self, outputs: Any, labels: Any) -> Any:
         """Return the loss of a batch."""
@@ -279,7 +286,10 @@ class LateLoss(Protocol):
 
 
 def resolved(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return the loss that a `LateLoss` creates, or any other loss unchanged."""
+    """Return the loss that a `LateLoss` creates, or any other loss unchanged.
+
+    Trainers call this to see of which kind the loss is.
+    """
     return resolved(loss.resolved()) if isinstance(loss, LateLoss) else loss
 
 
@@ -308,7 +318,8 @@ class ModelDefinition:
             setting, or a user's function that takes a list of the parameters and changes their
             gradients in place. None for no clipping.
         create_average: For PyTorch: function (model) -> `AveragedModel` of `torch.optim.swa_utils`
-            that follows its weights. The average is what is evaluated and published.
+            that averages the model's weights during training. The average is evaluated and
+            published instead of the model itself.
         precision: For PyTorch: the format that a step computes in where that is safe (autocast):
             "bf16", "fp16", or "" for the dtype of the weights.
         loss_within: For PyTorch: name of the model's method that computes the loss, if `loss` is
@@ -316,11 +327,11 @@ class ModelDefinition:
             LightningModule.
         compiled: Whether the model is a compiled Keras model: then loss and metrics are those it
             was compiled with, and labels are pairs (labels, sample weights).
-        class_weight: Function () -> weight of each class's examples in training: class -> weight,
-            or None for equal weights.
+        class_weight: Function () -> {class: weight of its examples in training}, or None for equal
+            weights.
         create_metrics: Function (mode) -> metrics of that mode.
         create_callbacks: Function () -> the user's callbacks: Keras callbacks for a Keras model;
-            for a PyTorch model, objects as `training/torch/callbacks.py` calls them.
+            for a PyTorch model, objects with methods that `training/torch/callbacks.py` calls.
         labels_as_numpy: Whether the user's functions treat labels as numpy arrays
             (`labels.flatten()`), even while a step is being compiled.
         predictions: Function (outputs of a batch) -> values to write for it, name -> array. If
@@ -376,7 +387,10 @@ class ModelDefinition:
 
     @property
     def has_default_input(self) -> bool:
-        """Whether the model file has no input function, so ElasticDL chooses the labels' shape."""
+        """Return whether the model file has no input function.
+
+        ElasticDL then chooses the shape of the labels.
+        """
         return isinstance(self.input, RecordInput) and self.input.is_default
 
     def where(self, part: str) -> Origin:
@@ -391,7 +405,8 @@ class ModelDefinition:
     def with_undeclared_schema(self) -> ModelDefinition:
         """Return the definition with its schema marked as not declared by the user.
 
-        Error messages then say that the schema follows from the training data.
+        The user cannot change the schema of a trained model, or of a prebuilt one: error messages
+        then say that it follows from the training data, and do not name `data_schema()`.
         """
         if not isinstance(self.input, RecordInput) or self.input.schema is None:
             return self

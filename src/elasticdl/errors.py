@@ -129,10 +129,11 @@ def ends_at_caller(function: Callable[_Arguments, _Result]) -> Callable[_Argumen
 
 
 def _show_without_traceback(error: KeyboardInterrupt) -> None:
-    """Make notebooks show only the notes of an interrupt, without a traceback.
+    """Make notebooks show an interrupt without its traceback.
 
-    In a notebook, the note "run the same command to resume" becomes "make the same call to
-    resume". Elsewhere it stays unchanged, because a script is started by a command.
+    They show only the notes that the run added to the exception, which say what is saved. There,
+    "run the same command to resume" becomes "make the same call to resume". In a script the note
+    stays unchanged, because a script is started by a command.
     """
     notes = " ".join(getattr(error, "__notes__", ()))
     if notes:
@@ -254,7 +255,8 @@ def framework_needed(needed_for: str) -> Iterator[None]:
 def is_refusal(error: BaseException) -> bool:
     """Return whether an error would recur if the same command were run again.
 
-    It would if the user has to change the command, the model file or the data.
+    It would if the user has to change the command, the model file or the data. If a job fails with
+    such an error before it has begun, its event log is not worth keeping.
     """
     return isinstance(error, ElasticDLError) and error.exit_code in _REFUSALS
 

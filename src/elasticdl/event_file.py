@@ -50,7 +50,8 @@ class EventLog:
 
     Args:
         path: The file; it is created, with its folder, if it does not exist.
-        sync: Called by `publish` with the path, for an output that is not on this machine.
+        sync: Called by `publish` with the path, to upload the file to an output that is not on this
+            machine. None: the file itself is in the output.
 
     Attributes:
         path: The file.
@@ -170,6 +171,8 @@ def parse_events(data: bytes, where: str = "events.jsonl") -> list[Event]:
 
 def parse_all_events(data: bytes, where: str = "events.jsonl") -> Iterator[Event]:
     """Yield all events of a log in their order, also those that a later attempt superseded.
+
+    They tell the history of the attempts, such as lost workers; `parse_events` that of the model.
 
     Args:
         data: The content of the file.

@@ -46,8 +46,8 @@ class JobStarted(_Event):
 
     Attributes:
         job_id: Identifies the job; the same in all its attempts.
-        attempt: Number of this start of the job, from 1 (`Claim.generation`). A serving aggregator
-            keeps the number when it starts another training run.
+        attempt: Number of this start of the job, from 1 (`Claim.generation`). An aggregator that
+            was started with `--serve` keeps the number when it begins another training run.
         command: `train`, `evaluate` or `predict`.
         resumed_from_step: Number of updates that the model from which the attempt resumes has
             received. Everything that earlier attempts did after this step is void.
@@ -94,7 +94,7 @@ class StepCommitted(_Event):
     """Training steps whose updates are part of the model, logged together about once a second.
 
     Attributes:
-        step: Number of updates that the model has received, including all of this event.
+        step: Number of updates that the model has received, including those of this event.
         epoch: Epoch of the last of these steps, from 0.
         num_records: Records these steps trained on (not the total so far).
         loss: Mean loss over those records; NaN if there are none.
@@ -206,7 +206,7 @@ class WorkerJoined(_Event):
     Attributes:
         step: Number of updates that the model had received when the worker joined.
         rank: Rank of the worker.
-        incarnation: Number of the worker's process among those of the job, from 1.
+        incarnation: Number of the worker's process; all processes of the job are numbered from 1.
         host: Name of the worker's machine.
         pid: ID of the worker's process.
         replaces: The `incarnation` that held the rank before; 0 if none did.
@@ -231,7 +231,7 @@ class WorkerLeft(_Event):
     Attributes:
         step: Number of updates that the model had received when the worker left.
         rank: Rank of the worker.
-        incarnation: Number of the worker's process among those of the job, from 1.
+        incarnation: Number of the worker's process; all processes of the job are numbered from 1.
         reason: The cause, such as `died` or `hung`.
     """
 
@@ -271,10 +271,12 @@ class RoundFinished(_Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PartyJoined(_Event):
-    """A party contacted the aggregator for the first time since it started, or came back.
+    """A party joined the federation: the aggregator accepted its answer to a join request.
+
+    Logged once per party and start of the aggregator.
 
     Attributes:
-        step: Rounds finished by then.
+        step: Always 0: joining belongs to no round.
         party: Name of the party.
         num_examples: Records it trains on.
     """

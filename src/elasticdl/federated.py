@@ -95,7 +95,9 @@ def init(
         model_zoo: Folder or git URL of the user's code; None means the prebuilt zoo.
         params: Parameters of the model, as for `train`.
         validation_data: Records for the parties to evaluate on, distributed evenly.
-        split: `iid`, `dirichlet`, `shards` or `size`.
+        split: How to distribute the records: `iid` (at random, equal numbers), `dirichlet` (labels
+            in proportions that differ), `shards` (a few labels for each party) or `size` (at
+            random, different numbers).
         alpha: For `dirichlet`: the smaller, the more the parties' data differ.
         shards_per_party: For `shards`: number of shards of each party. A shard has records of one
             label, or of two.
@@ -220,9 +222,9 @@ def _about_flags(error: DefinitionError, made: FederationFiles) -> ElasticDLErro
 def _model_section(
     model_def: str | None, spec: str | None, model_zoo: str | None, params: str | Mapping[str, Any]
 ) -> Callable[[Path], dict[str, Any]]:
-    """Return a function that creates the `model` section of the configs in a given folder.
+    """Return a function (folder of the configs) -> their `model` section.
 
-    A saved model is copied into the folder, so that the folder can be moved.
+    The function copies a saved model into that folder, so that the folder can be moved.
     """
     from elasticdl import zoo  # noqa: PLC0415 - not for `--help`
     from elasticdl.job_options import training_job  # noqa: PLC0415
@@ -302,10 +304,11 @@ def simulate(
             config.
         num_rounds: Overrides the config.
         output: Folder for the TrainedModel; overrides the config.
-        num_processes: Number of processes that run the parties, with one thread each. 1 means this
-            process, with all of its threads. More are forked from it, for PyTorch on CPUs only; its
-            other threads should be idle then. None: as many processes as cores if forking is
-            possible and there are at least as many parties; otherwise 1.
+        num_processes: Number of processes that run the parties. 1 means this process, with a thread
+            per core. More than 1 are forked from this process and have one thread each; this needs
+            a PyTorch model on CPUs, and this process should have no other busy threads. None: as
+            many processes as cores if forking is possible and there are at least as many parties;
+            otherwise 1.
         tracking: The experiment tracking of the job.
         reporter: Shows progress and notes to the user. None: one that suits the terminal.
 
@@ -342,10 +345,13 @@ def simulate(
 def output_of(config: str, output: str | None = None, *, is_simulated: bool) -> str | None:
     """Return the output folder of a federation's aggregator; None if the config has none.
 
+    The command line calls this before training, to serve the page of that output.
+
     Args:
         config: The aggregator's config.
         output: Overrides the config.
-        is_simulated: Whether all parties are on this machine.
+        is_simulated: Whether all parties are on this machine; the checks of the config depend on
+            it.
 
     Raises:
         ElasticDLError: The config cannot be read.
@@ -367,10 +373,10 @@ def aggregator(
 ) -> Outcome:
     """Train with parties on separate machines, and publish a TrainedModel.
 
-    Training begins when all parties of the config are connected. Once a quorum is connected, it
-    waits for the others only as long as a round waits for answers. A repeated call resumes after
-    the last round of the earlier one. While it runs, another process can call `status`, `evaluate`,
-    `sync`, `save` and `stop`.
+    Training begins when all parties of the config are connected. Once a quorum is connected, the
+    aggregator waits for the others only as long as a round waits for answers. A repeated call
+    resumes after the last round of the earlier one. While this call runs, another process can call
+    `status`, `evaluate`, `sync`, `save` and `stop`.
 
     Args:
         config: The aggregator's config; it has the address that parties connect to.

@@ -115,8 +115,8 @@ class Workers:
             has arrived for this long.
         priority: While a job of higher priority on the same cluster waits for workers, this one
             shrinks to its minimum.
-        skip_bad_records: The records of a batch that kills one worker after another are left out
-            from then on; otherwise the job fails and lists them.
+        skip_bad_records: If a batch has killed one worker after another, training goes on without
+            its records. Otherwise the job fails and lists them.
         gpus: GPUs reserved for each worker.
     """
 
@@ -162,7 +162,8 @@ class CentralPrivacy:
     """Central differential privacy: a bound on each party's influence, and noise to hide it.
 
     Attributes:
-        clipping_norm: Largest norm of a party's update that counts in full; more than 0.
+        clipping_norm: Largest norm of a party's update, more than 0. A larger update is scaled down
+            to it.
         noise_multiplier: Standard deviation of the noise on the sum of the updates, as a multiple
             of the clipping norm.
     """
@@ -180,7 +181,7 @@ class Federation:
         fusion: Name of the strategy, from `engines/federated/strategies/fusions.py`.
         fusion_params: Settings of the strategy, by name.
         num_parties: Number of parties.
-        quorum: Share of the parties whose valid answers a round needs, more than 0 and at most 1.
+        quorum: A round needs valid answers from this share of the parties: more than 0, at most 1.
         max_timeout_s: How long a round waits for answers. None: wait for all.
         join_timeout_s: How long the job waits until `num_parties` parties have joined.
         num_local_epochs: Number of local epochs of each party in a round.

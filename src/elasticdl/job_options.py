@@ -173,11 +173,12 @@ def training_job(
         transfer_timeout: Seconds without progress after which a transfer of state is abandoned.
         priority: `low` or `high`; while a job of higher priority on the cluster waits for workers,
             this one shrinks to its minimum.
-        skip_bad_records: Whether to skip the records of a batch that kills five workers from then
-            on; otherwise the job fails and lists them. Needs `num_workers`.
+        skip_bad_records: Whether to train on without the records of a batch that has killed five
+            workers; otherwise the job fails and lists them. Needs `num_workers`.
         tracking_uri: An MLflow server, a database or a folder to track the job in. If only
-            `experiment` is set, the default is `MLFLOW_TRACKING_URI` of the environment, or
-            `mlflow.db` in the current folder; if neither is set, the environment is ignored.
+            `experiment` is given, the default is `MLFLOW_TRACKING_URI` of the environment, or
+            `mlflow.db` in the current folder. If `experiment` is not given either, the job is not
+            tracked in MLflow, whatever the environment contains.
         experiment: Name of the MLflow experiment; the default is `MLFLOW_EXPERIMENT_NAME` of the
             environment, or `elasticdl`.
         run_name: Name of the MLflow run; the default is the name of the output.
@@ -606,7 +607,7 @@ def _workers(text: int | str, **options: Any) -> Workers:
 def workers(
     num_workers: int | str | None, num_spare_workers: int | str = 0, ray_address: str | None = None
 ) -> Workers | None:
-    """Parse the options of a training job's workers; None means training in this process.
+    """Parse the options of a training job's workers; return None to train in this process.
 
     Args:
         num_workers: Number of training processes: `3`, or `2..4` for at least 2 and at most 4.
@@ -626,9 +627,10 @@ def workers(
 def _sharing_workers(
     num_workers: int | str | None, ray_address: str | None, give_up_after: float | str
 ) -> Workers | None:
-    """Parse the worker options of an evaluation or prediction; None means in this process.
+    """Parse the worker options of an evaluation or prediction.
 
-    The number of workers is a maximum: ranges such as `2..4` are rejected.
+    Returns None if `num_workers` is None: the job then runs in this process. The number of workers
+    is a maximum: ranges such as `2..4` are rejected.
     """
     if num_workers is None:
         return None

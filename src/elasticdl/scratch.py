@@ -7,7 +7,8 @@ unused. An unused folder is removed when a process of the same user creates anot
 in the same parent. Folders of other users are not removed, nor are folders whose lock is held or
 that contain a folder whose lock is held.
 
-Callers: all code that needs a temporary folder that outlives a block of code, or contains sockets.
+Callers: all code that needs a temporary folder that outlives a block of code, or a path that is
+short enough for a socket.
 """
 
 from __future__ import annotations
@@ -123,7 +124,10 @@ def _made(parent: Path) -> tuple[Path, int]:
 
 
 def has_room(folder: Path) -> bool:
-    """Check whether the disk of a folder has free space, by writing a small file."""
+    """Return whether the disk of a folder has free space, by writing a small file.
+
+    After another program has failed, this shows whether a full disk may be the cause.
+    """
     probe = folder / f".room-{os.getpid()}-{threading.get_ident()}"
     try:
         probe.write_bytes(bytes(_PROBE_BYTES))

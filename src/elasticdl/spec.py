@@ -43,7 +43,7 @@ class ElasticDLSpec:
 
     @abstractmethod
     def create_loss(self, outputs: Any = None, labels: Any = None) -> Any:
-        """Return the loss of a batch.
+        """Return the loss of a batch: its mean, or one value per example.
 
         Args:
             outputs: The model's outputs.

@@ -80,8 +80,8 @@ def raised_at(error: BaseException, otherwise: object) -> str:
 
     Args:
         error: The exception.
-        otherwise: Returned as a string if it passed through no line of the user's, for example the
-            location of the user's function.
+        otherwise: Returned as a string if the exception passed through no line of the user's: for
+            example the location of the user's function that was called.
     """
     frames = _users_frames(error)
     return f"{shown_path(frames[-1].filename)}:{frames[-1].lineno}" if frames else str(otherwise)
@@ -89,6 +89,8 @@ def raised_at(error: BaseException, otherwise: object) -> str:
 
 def running_at(thread: int) -> tuple[str, str] | None:
     """Return the user's function that a thread is executing, and `file:line` of its position.
+
+    The error for a call that takes too long uses it to say where the user's code is.
 
     Args:
         thread: Identifier of the thread, from `threading.get_ident`.
@@ -196,7 +198,10 @@ def _lines_in_a_key(error: BaseException | str) -> str:
 
 
 def files_of(error: BaseException) -> list[str]:
-    """Return the source files that an exception passed through, outermost first."""
+    """Return the source files that an exception passed through, outermost first.
+
+    They show which part of this package or of a framework called the code that raised.
+    """
     return [frame.filename for frame in _frames(error)]
 
 

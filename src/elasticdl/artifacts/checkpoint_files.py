@@ -46,7 +46,8 @@ class Checkpoint:
 
     Attributes:
         step: Number of updates made.
-        state: Path -> tensor: weights, statistics, optimizer slots.
+        state: Path -> tensor: weights, statistics (non-trainable variables, such as the moving mean
+            of BatchNorm), optimizer slots.
         metadata: Everything else that is needed to resume, as JSON values (the ledger, metric
             states, callback states, seeds). JSON changes some types: after loading, NumPy values
             are numbers and lists, and all keys are strings.

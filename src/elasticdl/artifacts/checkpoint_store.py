@@ -137,8 +137,8 @@ class CheckpointStore:
     def save(self, checkpoint: Checkpoint, *, best: bool = False) -> SavedCheckpoint:
         """Write and publish a checkpoint, then prune old ones; blocks until it is on disk.
 
-        Checkpoints of later steps are removed: they are left from before the run was resumed from
-        an earlier step.
+        Checkpoints of later steps are removed: they are left over from an attempt before the run
+        was resumed from an earlier step.
 
         Args:
             checkpoint: The checkpoint.
@@ -195,7 +195,7 @@ class CheckpointStore:
         """Return the background saves that finished since the last call; does not wait.
 
         Raises:
-            OutputError: A checkpoint could not be written.
+            OutputError: A background save has failed since the last call.
         """
         if self._in_flight is not None and self._in_flight.done():
             self.wait()
@@ -225,7 +225,7 @@ class CheckpointStore:
         return SavedCheckpoint(checkpoint.step, num_bytes, time.perf_counter() - begin, 0.0)
 
     def keep_newest(self) -> None:
-        """Delete all checkpoints except the newest and the best.
+        """Delete all checkpoints except the newest and the best, to save space after training.
 
         Raises:
             OutputError: A checkpoint cannot be deleted.

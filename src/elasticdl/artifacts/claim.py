@@ -6,8 +6,9 @@
 
 Nothing is created in a folder that contains files other than a job's. `lock.py` describes how
 reliable the lock is. The lock is checked before each write into the folder, until it is released.
-Every claim increments the folder's generation, so that events and later engines can distinguish the
-starts of a job.
+Every claim increments the folder's generation, the number of times that a job was started in it.
+Events contain it, and the lineage of the workers' commits depends on it, so that the starts of a
+job can be distinguished.
 
 Callers: `OutputFolder.claim`, `engines/data_changes.py`.
 """
@@ -165,13 +166,17 @@ _ABSENT = object()
 
 
 def _differences(there: Any, asked: Any, folder: OutputFolder, name: str = "") -> list[str]:
-    """Return one line for each field in which two jobs differ, with its dotted name.
+    """Describe in which fields the requested job differs from the one in the folder.
 
     Args:
-        there: JSON value of the job in the folder, or of one of its fields.
-        asked: The same of the requested job.
-        folder: The output, which records the rows and columns of data passed in memory.
+        there: The job in the folder as a JSON value, or one of its fields.
+        asked: The requested job, or the same field of it.
+        folder: The output. It records the rows and columns of data passed in memory, from which a
+            difference between two such data sets is described.
         name: Dotted name of the field; empty for the whole jobs.
+
+    Returns:
+        One line per field for an error message: its dotted name and both values.
     """
     if isinstance(there, dict) and isinstance(asked, dict):
         return [
@@ -208,10 +213,11 @@ def _is_in_memory(value: Any) -> bool:
 
 
 def within_output(uri: str) -> str:
-    """Return the part of a URI that stays the same when the output is moved or copied.
+    """Return the part of a data URI that stays the same when the output is moved or copied.
 
-    For data in memory, which is stored in the output, it is the location in that folder. Any other
-    URI is returned unchanged.
+    Two URIs are compared by this part to decide whether they name the same data. Data passed in
+    memory is stored in the output: for it, the part is the path within that folder. Any other URI
+    is returned unchanged.
 
     Example:
         >>> within_output("/a/out/in_memory_data/0f3a.parquet"), within_output("/a/train.csv")

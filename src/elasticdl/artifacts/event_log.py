@@ -1,8 +1,8 @@
 """Event log of an output folder, on this machine or on an object store.
 
 For an output on this machine, the log is a file in the folder. An object store cannot append to a
-file: there, the log is written on this machine and uploaded as a whole whenever it is published, so
-the events since the last upload are lost if the machine is lost. The content of events is not
+file: there, the log is written on this machine, and `EventLog.publish` uploads it as a whole. The
+events since the last upload are lost if the machine is lost. The content of events is not
 interpreted here.
 
 Callers: the engines.

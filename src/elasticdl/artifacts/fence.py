@@ -1,6 +1,6 @@
 """Fence: a check before each write, which fails once this process has lost its lock.
 
-Callers: `local_storage.py` and `remote_storage.py` check it; each `lock.Lock` is one.
+Callers: `local_storage.py` and `remote_storage.py` check it. The locks of `lock.py` implement it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ class Fence(Protocol):
     """Interface of the lock on an output: the part that code calls before it writes to the output.
 
     Attributes:
-        checks_conditions: Whether the store itself rejects a conditional write of a file that has
-            another version than the writer expects; see `versioned_file.py`.
+        checks_conditions: Whether the store itself rejects a write that would replace another
+            version of a file than the writer expects (`versioned_file.py`). A process that is
+            suspended between `check` and its write can then not overwrite files of the next holder.
     """
 
     @property
     def checks_conditions(self) -> bool:
-        """Whether the store itself rejects a write to a file that has an unexpected version."""
+        """Return whether the store itself rejects a write that would replace another version."""
         ...
 
     def check(self) -> None:

@@ -176,9 +176,10 @@ class OutputFolder:
         self._storage.fence = fence
 
     def versioned(self, name: str) -> VersionedFile:
-        """Return an object that writes one file of the folder only if its version is as expected.
+        """Return an object for conditional writes of one file of the folder, such as a lease.
 
-        The object's methods raise the store's own exceptions instead of `OutputError`.
+        A write succeeds only if the file still has the version that the writer has read. The
+        object's methods raise the store's own exceptions instead of `OutputError`.
         """
         name, storage = _checked(name, self.uri), self._storage
         if isinstance(storage, LocalStorage):

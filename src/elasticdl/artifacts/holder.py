@@ -3,7 +3,7 @@
 A process id is valid only in one PID namespace of one machine: containers may have the host name
 of their machine, and each of them may number its processes from 1.
 
-Callers: `lock.py`, `output_lease.py`; `sessions/` for the processes they start.
+Callers: `lock.py`, `output_lease.py`; `sessions/` for the processes that it starts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ def this_process() -> dict[str, Any]:
 
 
 def _machine() -> str:
-    """Return an id of this machine that differs after a reboot and in each PID namespace."""
+    """Return an id of this machine that differs after a reboot and in each PID namespace.
+
+    A PID in a lock file is valid only for processes with the same id.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -39,8 +42,8 @@ def _machine() -> str:
 def start_of(pid: int) -> str | None:
     """Return the start time of a process on this machine, in clock ticks since the machine booted.
 
-    Returns None if the process has ended or the system does not report it. A zombie counts as
-    ended.
+    The system may reuse the PID of an ended process; the start time tells the two apart. Returns
+    None if the process has ended or the system does not report it. A zombie counts as ended.
     """
     try:
         # The name in parentheses may itself contain spaces and parentheses.
@@ -60,7 +63,7 @@ def parse_holder(text: bytes) -> dict[str, Any]:
 
 
 def name_of(holder: dict[str, Any]) -> str:
-    """Describe a holder in words, for messages."""
+    """Describe a holder for messages, such as "process 4711 on node3 (since TIME)"."""
     if "pid" not in holder:
         return "another process"
     return f"process {holder['pid']} on {holder.get('host')} (since {holder.get('claimed')})"

@@ -3,7 +3,8 @@
 If a job is started again with other data, these facts let the error message say how the data
 differ. The data themselves are stored in a file that is named by a hash and removed when the job is
 finished. The facts stay in the output, in one small file: name of the data's file -> the facts.
-They serve messages only, so if the file with the facts is missing or damaged, there are none.
+They serve messages only, so a missing or damaged file with facts is no error: the messages then do
+not describe the difference.
 
 Callers: `engines/stored_data.py` writes them, `claim.py` compares them.
 """
@@ -50,7 +51,8 @@ def add_facts(folder: OutputFolder, new: Mapping[str, InMemoryFacts]) -> set[str
         new: URI of a file in which such data are stored -> the facts about them.
 
     Returns:
-        The URIs whose facts were not there before.
+        The URIs whose facts were not there before, so that the caller can remove these again if the
+        job is refused.
 
     Raises:
         OutputError: The file cannot be written.
@@ -77,12 +79,12 @@ def remove_facts(folder: OutputFolder, uris: Collection[str]) -> None:
 
 
 def difference_of(folder: OutputFolder, before: str, now: str) -> str:
-    """Describe how the columns or the number of rows differ between two data sets of a job.
+    """Describe how the data of a repeated call differs from the data that the job began with.
 
     Args:
         folder: The output of the job, which has the facts about both data sets.
-        before: URI of the stored data of the job in the folder.
-        now: URI of the stored data that was passed instead.
+        before: URI of the file with the data that the job began with.
+        now: URI of the file with the data of the repeated call.
 
     Returns:
         Phrases such as "it has a new column 'p'; 500 rows instead of 1,000". Empty if the facts are

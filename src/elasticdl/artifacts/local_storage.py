@@ -64,6 +64,8 @@ def temporary_path(target: Path, state: str = "writing") -> Path:
 def is_temporary(name: str, of: str | None = None) -> bool:
     """Return whether a file name has the form of those that `temporary_path` makes.
 
+    Files with such names are not listed as content, and are removed after a crash.
+
     Args:
         name: The file name.
         of: Name of the target that the temporary name must be for. None: any target.
@@ -112,7 +114,10 @@ def _explain(error: OSError, path: Path | str) -> str:
 
 
 def _first_of(error: OSError) -> OSError:
-    """Return the first of the errors that `shutil.copytree` collected; other errors unchanged."""
+    """Return the first of the errors that `shutil.copytree` collected; other errors unchanged.
+
+    The collection has no `errno`, by which `output_errors` chooses the remedy to suggest.
+    """
     if not isinstance(error, shutil.Error) or not isinstance(error.args[0], list):
         return error
     text = str(error.args[0][0][-1])
@@ -213,7 +218,7 @@ def _replace_folder(aside: Path, target: Path) -> None:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Atomically swap two names; False if the system or the file system cannot do it."""
+    """Swap two names atomically; return False if the system or the file system cannot do it."""
     if sys.platform != "linux":
         return False
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
@@ -393,7 +398,7 @@ class LocalStorage:
             durable.sync(self.path(to).parent)
 
     def remove_stale(self, of: str | None) -> None:
-        """Remove half-written files of dead processes: those of the name `of`; None means all."""
+        """Remove what dead processes left half-written of the file `of`; None means any file."""
         with output_errors(self.root):
             remove_stale(self.root, of)
 

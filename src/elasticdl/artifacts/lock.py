@@ -1,10 +1,10 @@
 """Locks: exclusive access for one process, with a file that names the holder.
 
 On this machine a lock is `flock` on a file that names its holder: the system drops the lock when
-the holder dies, however that happens, and the file is removed on release. NFS passes `flock` on to
-its server, which does the same, unless it is mounted with `nolock` or `local_lock`: then the lock
-only excludes processes of the same machine, and that cannot be detected here. On an object store,
-or a network disk without `flock`, the lock is a lease (`output_lease.py`).
+the holder dies, however that happens, and the file is removed on release. On NFS, the server holds
+the lock and does the same. But if NFS is mounted with `nolock` or `local_lock`, the lock excludes
+only processes of the same machine, which cannot be detected here. On an object store, or a network
+disk without `flock`, the lock is a lease (`output_lease.py`).
 
 Callers: `claim.py` for job folders, `prediction/writers.py` for outputs that are not job folders.
 """

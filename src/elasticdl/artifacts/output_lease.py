@@ -82,7 +82,7 @@ class Lease:
 
     @property
     def checks_conditions(self) -> bool:
-        """Whether the store itself rejects a write to a file that has an unexpected version."""
+        """Return whether the store itself rejects a write that would replace another version."""
         return isinstance(self._file, S3File)
 
     # --- Taking ---------------------------------------------------------------------------

@@ -58,7 +58,7 @@ class RemoteStorage:
         return f"{self._root}/{name}".rstrip("/")
 
     def versioned(self, name: str) -> VersionedFile:
-        """Return an object that writes a file only if its version is as expected."""
+        """Return an object that writes a file only if it still has the version that was read."""
         return versioned_file(self._fs, self._path(name))
 
     @contextlib.contextmanager

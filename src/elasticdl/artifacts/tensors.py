@@ -77,7 +77,7 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray[Any, Any]]) -> No
 
 
 def encode_tensors(tensors: Mapping[str, np.ndarray[Any, Any]]) -> bytes:
-    """Return the bytes of the file that `write_tensors` would write.
+    """Return the bytes of the file that `write_tensors` would write, to send them to a worker.
 
     Raises:
         OutputError: An array's dtype cannot be stored.

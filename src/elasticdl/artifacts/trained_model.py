@@ -8,8 +8,8 @@
 
 A folder without `trained_model.pb` is not a trained model (yet). When one model replaces another,
 that file is removed first, so that an old description never accompanies new tensors. A run that
-dies in between rebuilds the trained model from its last checkpoint. Functions that copy the zoo and
-write a framework's exports are passed in, so this module depends on neither.
+dies in between rebuilds the trained model from its last checkpoint. The caller passes functions
+that copy the zoo and write a framework's exports, so this module imports no zoo and no framework.
 
 Callers: the engines save, `api.py` and `prediction/` load.
 """
@@ -157,7 +157,7 @@ class TrainedModel:
 
     @cached_property
     def zoo(self) -> Path:
-        """Local folder with the user's code; that of a remote model is downloaded once.
+        """Local folder with the user's code; the code of a remote model is downloaded once.
 
         Raises:
             OutputError: There is no code, or it cannot be downloaded.
@@ -316,7 +316,10 @@ def _prepare(
 
 
 def _exports_of(folder: OutputFolder) -> Sequence[str]:
-    """Return the names of the old model's exports; those that the new model lacks are removed."""
+    """Return the names of the exports of the model in the folder, which is about to be replaced.
+
+    The caller removes those that the new model lacks.
+    """
     try:
         data = folder.read_bytes(MODEL_FILE)
         names = _decode(data, folder.where(MODEL_FILE)).exports
@@ -327,7 +330,10 @@ def _exports_of(folder: OutputFolder) -> Sequence[str]:
 
 
 def _refuse_way_out(folder: OutputFolder, name: str) -> None:
-    """Raise `OutputError` if a file name leads, or is a link that leads, out of the folder."""
+    """Raise `OutputError` if a file name leads, or is a link that leads, out of the folder.
+
+    A model from elsewhere could otherwise name any file of this machine as its tensors.
+    """
     path = folder.local_path(name)
     root = folder.local_path()
     if path is None or root is None or path.resolve().is_relative_to(root.resolve()):

@@ -146,7 +146,8 @@ class S3File:
     def checks_conditions(self, data: bytes, version: str) -> bool:
         """Test whether the store rejects writes whose condition (`If-Match`) does not hold.
 
-        Some stores with S3's API ignore `If-Match`, `If-None-Match` or both.
+        Some stores with S3's API ignore `If-Match`, `If-None-Match` or both; the caller then uses
+        `without_conditions` instead.
 
         Args:
             data: The current content of the file; the test never writes anything else.

@@ -60,7 +60,7 @@ class CommandOfClusters(click.Command):
     """A command whose help lists the cluster options separately."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the help of the options: first those of this machine, then those of a cluster."""
+        """Write the help of the options: the general ones first, then those that need --cluster."""
         others: list[tuple[str, str]] = []
         of_clusters: list[tuple[str, str]] = []
         for parameter in self.get_params(ctx):

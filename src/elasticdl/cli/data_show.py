@@ -190,13 +190,17 @@ def _size(num_bytes: float) -> str:
 def as_picture(array: Array) -> Array | None:
     """Convert an array that looks like a picture to RGB, so that it can be shown.
 
+    The values are kept if all are from 0 to 255 and one is greater than 1. Otherwise they are
+    rescaled to 0 to 255.
+
     Args:
-        array: A picture `[height, width]`, `[height, width, 1]` or `[height, width, 3]`, or the
-            values of a square one as a 1-D array with values 0 to 255.
+        array: Any array. It looks like a picture if its shape is `[height, width]`,
+            `[height, width, 1]` or `[height, width, 3]`, or if it is 1-D, has values from 0 to 255
+            and has as many of them as a square picture.
 
     Returns:
-        float64 `[height, width, 3]`, values 0 to 255; other ranges of values are rescaled. None if
-        the array has another shape, is too small, or contains values that are not finite numbers.
+        float64 `[height, width, 3]`, values 0 to 255. None if the array does not look like a
+        picture, is too small, or contains values that are not finite numbers.
     """
     if array.dtype == object or not np.isfinite(array).all():
         return None

@@ -1,7 +1,7 @@
 """`elasticdl doctor`: information for issue reports, and likely problems of this machine.
 
-Reads metadata of packages and files of the system. Loads no framework, so it is fast, and starts
-nothing.
+Reads metadata of packages and files of the system. Loads no framework, so it is fast, and starts no
+process.
 """
 
 from __future__ import annotations

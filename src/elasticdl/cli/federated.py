@@ -125,7 +125,8 @@ def init(folder: str, **options: Any) -> None:
     """Divide records among parties, and write the configs of a federation into FOLDER.
 
     Each record goes to one party. Copy the config and the folder of each party to its machine. With
-    --session_config, the parties already have folders of data, and the configs name these.
+    --session_config, no records are divided: the parties already have folders of data, and the
+    configs name these.
     """
     made = federated.init(folder, **options)
     if made.summary is None:

@@ -35,7 +35,8 @@ def image_options(
 
     Args:
         command: The command.
-        option: Function (arguments of `click.option`) -> decorator that adds the option.
+        option: Called with the arguments of `click.option`, in its place. `cluster_options.py`
+            passes one that makes the help list these options in a separate section.
     """
     return with_options(
         command,
@@ -97,5 +98,8 @@ def take_image_options(options: dict[str, Any]) -> ImageOptions | None:
 
 
 def flags() -> tuple[str, ...]:
-    """Return the names of the options that `image_options` adds, without the leading `--`."""
+    """Return the names of the options that `image_options` adds, without the leading `--`.
+
+    By these, a command separates the image options from its others.
+    """
     return tuple(_FIELDS)

@@ -60,8 +60,8 @@ def audit(output: str, as_json: bool) -> int:
 
     If your own code makes the batches (a DataLoader, a PyDataset, the components of a session),
     batches are checked instead of records, because only your code knows the records in a batch.
-    Where it also decides how many batches there are (`dataset_fn`, `feed`), each batch must be
-    trained on once, with no gaps between them.
+    If your code also decides how many batches there are (`dataset_fn`, `feed`), each batch must be
+    trained on once, and no number may be missing between two batches.
 
     \b
     Exit code: 0 if no problem was found, 1 otherwise.

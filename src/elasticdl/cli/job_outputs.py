@@ -110,7 +110,12 @@ def print_log(output: str) -> None:
 
 
 def stop_output(output: str, timeout_s: float) -> None:
-    """Stop a job that runs on this machine, once it has saved a checkpoint; print what is saved."""
+    """Stop a job that runs on this machine; it first saves a checkpoint. Print what is saved.
+
+    Args:
+        output: The output folder of the job.
+        timeout_s: How long to wait until the job has ended, in seconds.
+    """
     from elasticdl.artifacts.claim import LOCK_FILE  # noqa: PLC0415 - not for `--help`
     from elasticdl.artifacts.folder import OutputFolder  # noqa: PLC0415 - as well
     from elasticdl.artifacts.stop_holder import stop_holder  # noqa: PLC0415
@@ -133,7 +138,12 @@ def stop_output(output: str, timeout_s: float) -> None:
 
 
 def serve_page(place: str, listen: str) -> None:
-    """Serve the page of a job, or of all jobs in a folder, until Ctrl-C."""
+    """Serve the page of a job, or of all jobs in a folder, until Ctrl-C.
+
+    Args:
+        place: The output of the job, or a folder of outputs.
+        listen: `HOST:PORT` at which the page is served.
+    """
     from elasticdl.page.web_server import serve  # noqa: PLC0415 - not for `--help`
 
     serve(place, listen, print_url)

@@ -146,7 +146,11 @@ def _run(args: list[str], *, debug: bool) -> int:
 
 
 def _answer(error: BaseException, *, debug: bool) -> int | None:  # noqa: C901, PLR0911 - one a kind
-    """Print the error that ended a command; return the exit code, None for an unexpected error."""
+    """Print the error that ended a command; return the exit code.
+
+    Returns None for an exception such as `SystemExit` that does not come from the user's code; the
+    caller raises it again.
+    """
     match error:
         case click.exceptions.NoArgsIsHelpError():
             click.echo(error.ctx.get_help())
@@ -285,7 +289,10 @@ class _Warnings:
 
 
 def _signal_again(unraisable: sys.UnraisableHookArgs) -> None:
-    """Hook for `sys.unraisablehook`: resend a signal whose exception was swallowed."""
+    """Hook for `sys.unraisablehook`: resend a signal if Python swallowed its exception.
+
+    Ctrl-C or SIGTERM raises an exception, which Python only prints if a finalizer is running.
+    """
     if not signal_again(unraisable):
         sys.__unraisablehook__(unraisable)
 

@@ -147,8 +147,8 @@ def submit(
 def queue_(*, as_json: bool, slots: int, home: str | None) -> None:
     """List submitted sessions, and make sure that the queue is running.
 
-    The queue runs without this command while the machine is up; after a restart of the machine,
-    this command restarts the queue.
+    The queue runs by itself until the machine is restarted. Run this command afterwards: it starts
+    the queue again.
     """
     from elasticdl.sessions import runner  # noqa: PLC0415 - not for `--help`
     from elasticdl.sessions.queue import Queue  # noqa: PLC0415

@@ -41,9 +41,9 @@ def training_workers_options(command: _Command) -> _Command:
 
 
 def workers_options(command: _Command) -> _Command:
-    """Decorator: add the worker options of `evaluate` and `predict`, whose workers share records.
+    """Decorator: add `--num_workers`, `--ray_address` and `--give_up_after`.
 
-    These are `--num_workers`, `--ray_address` and `--give_up_after`.
+    It is for `evaluate` and `predict`, whose workers divide the records among them.
     """
     return with_options(
         command,

@@ -100,9 +100,9 @@ class EvalFunctions:
     ) -> dict[str, np.ndarray[Any, Any]]:
         """Return the value of each function for each example.
 
-        A function receives numpy values: a scalar where an example has one value, else an array. If
-        it calls `.numpy()` on them, which fails, it is called again with tensors, as for all
-        examples that follow.
+        A function receives numpy values: a scalar where an example has one value, else an array. A
+        function that calls `.numpy()` on them fails. It is then called again with tensors, and so
+        for all later examples.
 
         Args:
             ids: The ids of the examples, for messages.

@@ -24,8 +24,8 @@ def add_states(states: Iterable[MetricStates], ordered: Collection[str] = ()) ->
     Args:
         states: One per batch or worker. If `ordered` is not empty, they must be in the order of the
             batches. Not every state needs to have every metric.
-        ordered: Metrics whose states cannot be summed (`Metrics.ordered`); their last state is
-            returned.
+        ordered: Names of metrics whose states cannot be summed, because each state already includes
+            the batches before it (`Metrics.ordered`). Their last state is returned.
 
     Returns:
         The states over all batches, as float64 arrays of the inputs' shapes. Arrays of `ordered`

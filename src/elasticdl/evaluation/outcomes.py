@@ -58,7 +58,9 @@ class OutcomeReading:
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """Labels, predictions and confidences, one value per example; masked if a row has none.
+    """Labels, predictions and confidences of examples, as masked arrays.
+
+    Each has one value per example, which is masked if the example has none.
 
     Attributes:
         labels: int64 class numbers if there are classes, else float64.
@@ -134,10 +136,10 @@ def outcomes(
     """Return the label, prediction, confidence and correctness of each example.
 
     Args:
-        reading: The result of `read` on the first rows.
-        labels: Labels of these rows; None if there are none.
-        outputs: Outputs of these rows.
-        num_examples: Number of rows.
+        reading: The result of `read` on the first rows of the report.
+        labels: Labels of the examples; None if there are none.
+        outputs: The model's outputs for the examples.
+        num_examples: Number of examples.
     """
     found, label = _only(outputs), _only(labels)
     if reading.task == "other" or found is None:
@@ -171,7 +173,10 @@ def outcomes(
 
 
 def _only(tree: Arrays) -> np.ndarray[Any, Any] | None:
-    """Return the only array of a nested structure; None if it has no or several arrays."""
+    """Return the only array of a nested structure of labels or outputs.
+
+    Returns None if there is none, if there are several, or if it has no axis of examples.
+    """
     if isinstance(tree, Mapping):
         tree = list(tree.values())
     if isinstance(tree, Sequence) and not isinstance(tree, (str, bytes)):
@@ -188,7 +193,7 @@ def _as_floats(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _flat(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
-    """Return an array with one value per example; None if examples have more or fewer values."""
+    """Return an array (n,) or (n, 1) as (n,); None if examples do not have exactly one value."""
     return array.reshape(len(array)) if array.size == len(array) else None
 
 

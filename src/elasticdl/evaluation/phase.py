@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 def running_states(
     trainer: Trainer, batches: Iterable[tuple[int, Batch]]
 ) -> Iterator[tuple[int, MetricStates]]:
-    """Evaluate batches one by one; yield the results so far after each.
+    """Evaluate batches one by one; yield the sums so far after each, to show progress.
 
-    The model is not changed.
+    The last pair that is yielded is the result. The model is not changed.
 
     Args:
         trainer: Trainer that holds the model.
-        batches: Pairs of the number of a batch's first record and the batch.
+        batches: Pairs (number of a batch's first record, batch).
 
     Yields:
         The number of examples so far, and the metric states over these examples.

@@ -23,14 +23,23 @@ _PLANE, _CHANNELS = 2, 3
 
 
 def as_picture(array: Any) -> np.ndarray[Any, Any] | None:
-    """Return uint8 (height, width, channels) if the array may be a picture; else None.
+    """Convert an array to pixels that can be encoded; return None if its shape is not a picture's.
 
-    Whole numbers in 0 .. 255 are brightness levels. Floats are fractions of white if all lie in
-    0 .. 1, and levels if all lie in 0 .. 255. Any other range of numbers is scaled to 0 .. 255, so
-    that normalised inputs are visible.
+    How numbers become levels of brightness, 0 (black) to 255:
+
+    * Integers from 0 to 255 are such levels already, and so are floats if one is greater than 1.
+    * Floats and booleans that are all from 0 to 1 are multiplied by 255.
+    * If a number is negative or greater than 255, all are shifted and scaled, so that the smallest
+      becomes 0 and the largest 255. This makes normalised inputs visible.
+
+    NaN and infinities count as 0.
 
     Args:
-        array: (H, W) or (H, W, C). A flat vector is not a picture, because its width is unknown.
+        array: (H, W) or (H, W, C), with 1, 3 or 4 channels. A 1-D array is not a picture, because
+            its width is unknown.
+
+    Returns:
+        uint8 (height, width, channels).
     """
     picture = np.asarray(array)
     if picture.ndim == _PLANE:

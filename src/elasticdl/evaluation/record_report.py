@@ -159,9 +159,10 @@ class RecordReport:
 
 
 def _of_each_example(outputs: Arrays, num_examples: int) -> Arrays:
-    """Return outputs with one row per example: repeat an output that is one number for the batch.
+    """Return a model's outputs for a batch with one row per example.
 
-    An example of such an output is a penalty.
+    If every output is one number for the whole batch, such as a penalty, it is repeated for each
+    example.
 
     Raises:
         DefinitionError: An output has an axis of examples, but not one row per example.
@@ -178,9 +179,10 @@ def _of_each_example(outputs: Arrays, num_examples: int) -> Arrays:
 
 
 def pictures_of(source: RecordSource, schema: Schema | None) -> Callable[[int, str], Any]:
-    """Return a function (row, id) that returns the picture in a record; None if it has none.
+    """Return the function by which the report's page gets the picture of an example.
 
-    If several fields of a record may be pictures, the function returns None too, because it is
+    The function takes the number of the record and its id, and returns the record's picture. It
+    returns None if the record has none, or if several of its fields may be pictures, because it is
     unknown which of them the model uses.
 
     Args:

@@ -56,8 +56,8 @@ def write_page(
         folder: Folder of the page.
         name: Name of the file, without extension.
         title: Heading of the page.
-        picture_of: Function (row, `data_id`) -> picture of an example; see `png.as_picture` for how
-            its numbers are interpreted. Called for the worst examples only.
+        picture_of: Function (row number, `data_id`) -> picture of an example, as an array that
+            `png.as_picture` takes, or None. Called for the worst examples only.
         class_names: Names of the classes, by number.
         num_worst: Number of worst examples shown for each metric.
 

@@ -43,7 +43,7 @@ class ClassRow:
     """Results of a model on one class.
 
     Attributes:
-        name: Number of the class, as in the labels.
+        name: The class, as its number in the labels.
         support: Number of examples that have this label.
         predicted: Number of examples predicted as this class.
         correct: Number of examples that have this label and are predicted as this class.
@@ -193,9 +193,10 @@ class Report:
     def is_worse_when_larger(self, metric: str) -> bool:
         """Return whether large values of a metric are bad.
 
-        If the report contains which examples the model got wrong, their values are compared with
-        those of the correct examples. Otherwise the metric's name decides: a score or a measure of
-        agreement is good when it is large; any other metric is taken for an error or a loss.
+        If the report says which examples the model got right, the median of the metric over the
+        wrong examples is compared with that over the right ones: the larger one shows whether large
+        values are bad. Otherwise, or if they are equal, the metric's name decides: a score or a
+        measure of agreement is good when it is large; any other metric is taken for an error.
         """
         values, right = self.metric(metric), self._correct
         known = ~np.isnan(values) & (right >= 0)
@@ -239,6 +240,7 @@ class Report:
     def classes(self) -> list[ClassRow]:
         """Return the results for each class that occurs, ordered by its number.
 
+        Returns none if the model predicts no classes, as in a regression.
         An example without a valid model output has no prediction, which lowers the recall.
         """
         if self.facts["num_classes"] == 0:
@@ -258,7 +260,7 @@ class Report:
 
     @property
     def accuracy(self) -> tuple[int, int]:
-        """Number of correct examples, and number of examples for which correctness is known."""
+        """Return (number of correct examples, number for which correctness is known)."""
         right = self._correct
         return int((right == 1).sum()), int((right >= 0).sum())
 

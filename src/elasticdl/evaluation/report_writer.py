@@ -80,7 +80,7 @@ class ReportResult:
 
 @dataclass
 class _Mean:
-    """Running mean of one column."""
+    """Running mean of one column, without and with the examples' weights."""
 
     total: float = 0.0
     count: int = 0

@@ -72,8 +72,9 @@ class _TraceChecker:
         """Return the reason why a value must not be used in a traced function; empty if it may be.
 
         Args:
-            value: The value to check, of any type.
-            names: The attributes that the function may read from it.
+            value: The value to check, of any type: a function, a module, an object, ...
+            names: Names of the attributes that the code using the value reads. Of a module or an
+                object, only the attributes with these names are checked.
         """
         if id(value) in self._seen:
             return ""
@@ -140,7 +141,9 @@ class _TraceChecker:
     def _of_class_again(
         self, cls: type, method: types.FunctionType, names: AbstractSet[str]
     ) -> str:
-        """Check the methods of a class that one of its methods may call.
+        """Check a class again, with the names of the attributes that one of its methods reads.
+
+        The method may call other methods of the class by these names.
 
         Args:
             cls: The class.

@@ -141,6 +141,8 @@ def member(archive: zipfile.ZipFile, name: str, path: Path) -> bytes:
 def globals_of(pickled: bytes, path: Path) -> tuple[str, ...]:
     """Return the dotted names that a pickle would import, in order, each once.
 
+    They show which code unpickling would run.
+
     Args:
         pickled: One pickle.
         path: Path of the file, for errors.
@@ -178,7 +180,10 @@ def globals_of(pickled: bytes, path: Path) -> tuple[str, ...]:
 
 
 def starts_with_a_dict(pickled: bytes) -> bool:
-    """Return whether the pickled object is a plain dict, as a checkpoint with a state_dict is."""
+    """Return whether the pickled object is a plain dict.
+
+    In a PyTorch file, such a dict is a checkpoint with a state_dict, not a whole model.
+    """
     for opcode, _, _ in pickletools.genops(io.BytesIO(pickled)):
         if opcode.name not in {"PROTO", "FRAME"}:
             return opcode.name in {"EMPTY_DICT", "DICT", "MARK"}

@@ -5,9 +5,9 @@
     {"value": "Adam", "path": "keras.optimizers", "args": {"lr": 0.1}}    as a config of IBM FL
 
 Each setting in a spec replaces that of the file. Names are looked up in Keras and in the
-declared custom objects; a config never causes an import or an evaluation. A setting of an old
-config that Keras 3 does not support is an error and never ignored: a silently different optimizer
-would go unnoticed.
+declared custom objects; a config never makes this module import a module or evaluate code. A
+setting of an old config that Keras 3 does not support is an error and never ignored: a silently
+different optimizer would go unnoticed.
 
 Callers: dialects.
 """
@@ -59,8 +59,8 @@ class CompileOptions:
             predictions)` with one value per example.
         description: Optimizer, learning rate and loss, with their sources, for the log.
         own_loss: Name of the loss if the user has written it; empty if it is a loss of Keras.
-        hardly_learns: Whether the optimizer is Adadelta with so small a learning rate, such as the
-            default of later versions of Keras, that it hardly changes the weights.
+        hardly_learns: Whether the optimizer is Adadelta with a learning rate that is too small for
+            it to change the weights much, as the default of later versions of Keras is.
     """
 
     create_optimizer: Callable[[], Any]
@@ -81,8 +81,10 @@ def resolve(
     """Return the training settings of a model.
 
     Args:
-        options: `compile_model_options` of a spec.
-        training_config: Settings from the model file (`ModelFile.training_config`).
+        options: The section `compile_model_options` of a spec: `optimizer`, `loss`, `metrics`, each
+            in one of the forms in the module docstring.
+        training_config: Settings from the model file (`ModelFile.training_config`), used for what
+            `options` does not set.
         custom_objects: The user's functions and classes, by name.
         where: Location of the options, for errors.
 
@@ -245,7 +247,13 @@ def _made(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _optimizer_arguments(kind: Any, config: Mapping[str, Any], where: object) -> dict[str, Any]:
-    """Convert an optimizer's config of any Keras version to arguments of a Keras 3 optimizer."""
+    """Convert an optimizer's config of any Keras version to arguments of a Keras 3 optimizer.
+
+    Args:
+        kind: Class of the optimizer in Keras 3.
+        config: Its config, as an old or new Keras saved it or as a spec sets it.
+        where: Location of the options, for errors.
+    """
     arguments = {key: _value(value) for key, value in config.items() if key not in _SPEED}
     if "lr" in arguments:
         arguments.setdefault("learning_rate", arguments.pop("lr"))
@@ -436,14 +444,14 @@ def _one_loss(declared: Any, objects: Mapping[str, Any], where: object) -> tuple
 class _Aligned:
     """A loss function that first gives the labels the rank of the outputs, as `compile` does.
 
-    Otherwise, labels [n] and outputs [n, 1] would be broadcast to [n, n]: hinge, a Kullback-Leibler
+    Labels [n] against outputs [n, 1] broadcast to [n, n], a silent error: hinge, a Kullback-Leibler
     divergence and many user functions would return different numbers.
 
     Attributes:
         function: Loss function (labels, outputs).
-        is_own: Whether the user has written it. Keras passes labels to such a function as floats;
-            here, integers remain integers, which `one_hot` and indices need, unless the function
-            does not accept them.
+        is_own: Whether the user has written it. Such a function gets integer labels as integers,
+            which `one_hot` and indices need. If it raises, it is called again with the labels as
+            floats, as Keras passes them.
     """
 
     function: Callable[[Any, Any], Any]
@@ -480,10 +488,11 @@ def _of_one_rank(labels: Any, outputs: Any) -> tuple[Any, Any]:
 
 
 def takes_one_hot(loss: Loss, num_classes: int) -> bool:
-    """Return whether a loss accepts one-hot rows but not integers.
+    """Return whether a user's loss needs labels as one-hot rows: it accepts these, but no integers.
 
-    The loss is tried on more examples than classes. With as many examples as classes, a loss for
-    one-hot rows would broadcast integer labels over the columns and accept them.
+    This decides in which form labels are passed to the loss. The loss is tried on more examples
+    than classes: with equal numbers, a loss for one-hot rows would broadcast integer labels over
+    the columns and accept them.
 
     Args:
         loss: Function (outputs, labels) -> loss.
@@ -546,7 +555,7 @@ def _metric(declared: Any, objects: Mapping[str, Any], where: object) -> tuple[s
 
 
 def _accuracy(labels: Any, predictions: Any) -> Any:
-    """Return the accuracy of each prediction, as `compile(metrics=["accuracy"])` computes it.
+    """Return 1 for each correct prediction and 0 for a wrong one, as Keras' "accuracy" does.
 
     The shapes decide whether this is binary, categorical or sparse categorical accuracy.
     """

@@ -2,8 +2,8 @@
 
 A job that starts from NaN fails at its first loss, with an error that does not name the file. A
 library that reads complex numbers into real weights drops their imaginary parts. Therefore the
-weights are checked once, in `loading.py`, the entry point for all weights from files. A job that
-resumes from its own checkpoint does not load them.
+weights are checked once, in `loading.py`, through which all weights of model files are loaded. A
+job that resumes has the weights of its checkpoint, which are not checked here.
 
 Callers: `loading.py`, `hdf5.py`, `torch.py`. No framework is imported.
 """

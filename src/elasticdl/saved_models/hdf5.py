@@ -28,11 +28,12 @@ def num_values(file: Any, path: Path, held_bytes: int) -> int:
     Args:
         file: The open file, as an `h5py.File`.
         path: Path, for errors.
-        held_bytes: Size on disk of the file, or of the archive that contains it.
+        held_bytes: Size on disk of the file, or of the archive that contains it. It limits the
+            memory that the datasets may declare (`bounds.py`).
 
     Raises:
         ModelFileError: The file has a link, values in another file, missing values, complex
-            numbers, or a chunk that unpacks to more than it declares.
+            numbers, a chunk that unpacks to more than it declares, or too large datasets.
     """
     total = claimed_bytes = 0
     groups = [file]

@@ -83,7 +83,7 @@ class Contents:
 
     Attributes:
         storages: Key -> storage, with the largest size that the pickle declares for it.
-        tensors: In the order of their creation.
+        tensors: The tensors, in the order in which the pickle creates them.
     """
 
     storages: Mapping[str, Storage]

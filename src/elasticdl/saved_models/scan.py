@@ -155,7 +155,13 @@ def _is_layer(value: Mapping[str, Any]) -> bool:
 
 
 def _runs(value: Mapping[str, Any]) -> str | None:
-    """Describe the file's code that a Keras class would run; None if it would run none."""
+    """Describe what an object in a Keras config would do beyond computing; None if nothing.
+
+    It may run code from the file, call an operation of TensorFlow, or read a file of this machine.
+
+    Args:
+        value: The config of the object, with its `class_name`.
+    """
     name = str(value["class_name"])
     config = value.get("config")
     config = config if isinstance(config, Mapping) else {}
@@ -218,7 +224,13 @@ def _undeclared(file: ModelFile, place: str, value: Mapping[str, Any]) -> str:
 
 
 def _check_sizes(file: ModelFile, place: str, value: Mapping[str, Any]) -> None:
-    """Reject a layer of a Keras config with unrealistic sizes, or larger than all saved weights."""
+    """Reject a layer of a Keras config with unrealistic sizes, or larger than all saved weights.
+
+    Args:
+        file: The inspected file.
+        place: Description of the layer's location in the config, for the error.
+        value: The config of the layer.
+    """
     config = value.get("config")
     if not isinstance(config, Mapping):
         return
@@ -243,6 +255,8 @@ def _check_sizes(file: ModelFile, place: str, value: Mapping[str, Any]) -> None:
 
 def _num_weights(name: str, sizes: Mapping[str, int]) -> int:
     """Return a lower bound for the number of weight values of a Keras layer, from its config.
+
+    A layer with more values than the weights in its file is unrealistic, and is rejected.
 
     Args:
         name: Name of the layer's class.
@@ -437,7 +451,11 @@ def _evaluated(key: str, value: str) -> str | None:
 
 
 def _only_computes(call: str) -> bool:
-    """Return whether a call in an exported program's graph uses only tensors and numbers."""
+    """Return whether a function that an exported program calls is known only to compute.
+
+    Args:
+        call: Name of the function in the program's graph, such as that of an aten operation.
+    """
     operation = _ATEN_OPERATION.fullmatch(call)
     if operation is None:
         return built_in.TORCH_CALL.fullmatch(call) is not None

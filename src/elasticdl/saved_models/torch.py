@@ -46,7 +46,7 @@ class Program(nn.Module):
     """An ordinary module that runs a PyTorch program: TorchScript, or one from torch.export.
 
     An exported program is one fixed graph: layers that differ in training behave as they did at
-    export, and the program rejects a change of mode.
+    export, and its own `train()` and `eval()` raise. So they are not called here.
 
     Args:
         program: A `torch.jit.ScriptModule`, or `ExportedProgram.module()`.
@@ -61,7 +61,10 @@ class Program(nn.Module):
         return self.program(*args, **kwargs)
 
     def train(self, mode: bool = True) -> Program:
-        """Set training or evaluation mode of a TorchScript program; others have only one mode."""
+        """Set training or evaluation mode, as for any module.
+
+        An exported program has only one mode: only the attribute `training` changes.
+        """
         if isinstance(self.program, torch.jit.ScriptModule):
             return super().train(mode)
         self.training = mode
@@ -242,7 +245,7 @@ def weights_of(model: nn.Module) -> Iterator[Weight]:
     """Yield the weights and buffers of a model that was loaded from a file, one by one.
 
     Infinities are allowed in a user class's buffers, which may be masks, but not in those of
-    PyTorch's own layers, which are statistics.
+    PyTorch's own layers, which are statistics such as the running mean of BatchNorm.
     """
     buffers = {
         f"{prefix}.{name}".removeprefix("."): type(module).__module__

@@ -53,7 +53,7 @@ class TrustUsed:
     Attributes:
         file: Path of the file.
         sha256: Digest of the file when it was compared with the trusted one.
-        flag: Flag that allowed it.
+        flag: The attribute of `Trust` that allowed it, such as `allow_pickle`.
         finding: Description of the code that would have been rejected without trust.
     """
 
@@ -118,7 +118,7 @@ def check(file: ModelFile, trust: Trust, flag: Flag, finding: str) -> TrustUsed:
     Args:
         file: The file that contains the code.
         trust: Trust that the user declared.
-        flag: Flag that would allow the code.
+        flag: The attribute of `Trust` that would allow the code, such as `allow_pickle`.
         finding: Description of the code that would run, such as "layer 'a' is a Lambda layer".
 
     Raises:
