@@ -105,8 +105,9 @@ class Workers:
         heartbeat_timeout_s: The other workers stop waiting for a worker that has sent no heartbeat
             for this long.
         join_timeout_s: How long the other workers wait for one that is alive but late, counted from
-            when the first of them begins to wait. It should exceed the duration of a step;
-            otherwise the workers are left out of steps in turn.
+            when the first of them begins to wait. It should exceed the duration of a step. If it is
+            shorter, workers that are still computing are left out of steps, a different one each
+            time.
         batch_timeout_s: A worker that computes on one batch for this long is considered hung and
             replaced. This timeout and the next one are minimums: a batch, or a sum over the
             workers, may take ten times the slowest one seen so far.

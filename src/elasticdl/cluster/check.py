@@ -116,7 +116,7 @@ def _check_subjects(
     The caller checks the image and does the dry run.
 
     Args:
-        cluster: The cluster.
+        cluster: Connection to the cluster, whose namespace is checked.
         inventory: Sends the queries.
         options: Cluster options of the job.
         workers: Workers of the job.

@@ -86,11 +86,12 @@ class Roles(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def roles_of(schema: Schema) -> Roles:
-    """Return which field is the image and which is the label.
+    """Return which field of a schema is the image and which is the label; it may lack either.
 
     Raises:
         SchemaError: Several fields may be the image, or the label.
-        MissingFieldError: A field is neither.
+        MissingFieldError: The schema has a further field that is neither. A record of a folder of
+            images has no value for it.
     """
     numbers = [field for field in schema.fields if field.dtype.kind in "biuf"]
     images = [field for field in numbers if len(field.shape) in _IMAGE_DIMENSIONS]

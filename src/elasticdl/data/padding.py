@@ -41,8 +41,9 @@ def padded_parts(batch: Batch, before: Batch | None = None) -> PaddedParts | Non
 
     Args:
         batch: The batch, whose `remake` makes the parts.
-        before: The previous batch. It is only used if `batch` has a single record and cannot be
-            split. A larger batch is then made of the records of the two, which are its parts.
+        before: The previous batch; None if there is none. It is used only if `batch` has a single
+            record, which cannot be split. The records of the two batches then form the whole, and
+            those of each batch form one part.
 
     Returns:
         The batch and its parts. None if there is nothing to compare: the parts are padded to the

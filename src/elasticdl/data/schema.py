@@ -199,12 +199,13 @@ class Schema:
         where: Callable[[int], str],
         optional: frozenset[str] = frozenset(),
     ) -> list[dict[str, Array]]:
-        """Decode records that are already in groups, of which each is decoded as arrays.
+        """Decode records that are divided into groups with the same fields, which is fast.
 
-        `decode_batch` divides serialized examples into such groups. A table is a group by itself.
+        In a group, each field is decoded as one array over all its records. `decode_batch` divides
+        serialized examples into such groups. The rows of a table are a single group.
 
         Args:
-            groups: Groups of records; each record is in one of them.
+            groups: The groups. Each record is in exactly one of them.
             num_records: Number of records in all groups.
             where: Function (i) -> name of record i, for an error message.
             optional: Names of fields that a record may lack; an absent field is left out of its

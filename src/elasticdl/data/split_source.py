@@ -139,7 +139,7 @@ class SplitUnit:
 
     @property
     def memory_bytes(self) -> int:
-        """Memory of the whole unit and of the row numbers, in bytes."""
+        """Memory of the whole unit and of the array `rows`, in bytes."""
         return self.unit.memory_bytes + int(self.rows.nbytes)
 
     @staticmethod

@@ -136,7 +136,7 @@ class LateBoundFunction:
         self._fetch = fetch
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the newest function."""
+        """Call the function that `fetch` returns now, and return its result."""
         return self._fetch()(*args, **kwargs)
 
 

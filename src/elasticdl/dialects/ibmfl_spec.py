@@ -168,7 +168,8 @@ class _Saved(ABC):
 
         Args:
             reading: Reader of the user's code, which builds error messages.
-            batches: The `input` of the definition, from the method `input`.
+            batches: How records become batches, as returned by the method `input`. It becomes the
+                definition's attribute `input`.
         """
 
     def _identify(self, key: str, path: Any) -> ModelFile:

@@ -43,11 +43,11 @@ class Preparation:
 
 
 def preparation(model_code: ModelCode) -> Preparation:
-    """Return the data preparation of a model file.
+    """Return the data preparation of a model file: its function and the schema of the records.
 
     Raises:
-        DefinitionError: The file has no such function or no schema, or the function takes neither
-            one nor two arguments.
+        DefinitionError: The file has no `prepare_data_for_a_single_file` or no `data_schema`, or
+            the function takes neither one nor two arguments.
         UserCodeError: `data_schema()` raised.
     """
     function, schema = _find(model_code, NAME), _find(model_code, "data_schema")

@@ -215,7 +215,7 @@ def _in_files(records: Ints, numbering: Numbering) -> Ints:
 
 
 def _bounds(files: Sequence[tuple[str, int]]) -> Ints:
-    """Return the number of each file's first record, counted over all files, and then the total.
+    """Return the index of each file's first record among all records, then the total number.
 
     For example, files of 3 and 2 records give [0, 3, 5].
     """

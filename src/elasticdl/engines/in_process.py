@@ -66,7 +66,11 @@ class InProcessCommitter:
     def commit(
         self, batches: Sequence[TrainingBatch], progress: TrainProgress, *, stop: bool
     ) -> Commit | None:
-        """Apply one update per batch, or accumulate several batches into one update."""
+        """Apply one update per batch; see `interfaces.Committer.commit`.
+
+        With an `accumulator`, the batch's gradients are added to it instead. It applies an update
+        when it has enough batches, or at the end of the epoch.
+        """
         if stop:
             return Commit([], (self.rank,), stop=True)
         last = batches[-1]

@@ -188,7 +188,10 @@ class OpenedModel:
     def _compared_with_training(
         self, trained_by: Job
     ) -> Literal["same", "renamed", "other", "unknown"]:
-        """Compare the records with the training data, of which some were held out of training.
+        """Compare the data of the evaluation with the data that the model was trained on.
+
+        Only on the same data does `--validation_split` select records that the training also held
+        out. On other data, it may select records that the model was trained on.
 
         Args:
             trained_by: The job that trained the model.
@@ -256,10 +259,10 @@ class OpenedModel:
         return sorted(before - now), sorted(now - before)
 
     def _trained_fields(self) -> set[str]:
-        """Return the fields of the training data; empty if the trained model does not list them.
+        """Return the names of the fields of the training data; empty if unknown.
 
-        One with a `data_schema()` does not, because the schema names the fields that the model
-        reads.
+        They are unknown if the model file has a `data_schema()`. The trained model then stores this
+        schema, which names the fields that the model reads, but not all fields of the data.
         """
         fields = self.trained.description.record_fields_json
         return set(Schema.from_json(fields).names) if fields else set()

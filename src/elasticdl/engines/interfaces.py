@@ -110,7 +110,7 @@ class Committer(Protocol):
         ...
 
     def leads(self) -> bool:
-        """Whether this process is the leader.
+        """Return whether this process is the leader.
 
         The leader is the one participant that saves checkpoints and whose callbacks may end
         training.
@@ -119,14 +119,14 @@ class Committer(Protocol):
 
 
 class EventSink(Protocol):
-    """Receives events: `event_file.EventLog`, or an object that forwards them to one."""
+    """Receiver of events: `event_file.EventLog`, or an object that forwards them to one."""
 
     def write(self, event: Event) -> None:
         """Add an event."""
         ...
 
     def publish(self) -> None:
-        """Receiver of events: `event_file.EventLog`, or an object that forwards them to one."""
+        """Wait until all events so far are stored; a sink that forwards events need not wait."""
         ...
 
 

@@ -96,14 +96,16 @@ class TablePredictor:
 
     @ends_at_caller
     def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return the model's outputs for the rows of a DataFrame, in their order.
+        """Return the model's outputs for the rows of a table, in their order.
 
         Args:
-            x: A DataFrame, another table (see `data/in_memory.py`) or the name of files, with the
-                columns that the model was trained on; a label may be missing.
-            args: Passed to the model's own `predict`, if x is not a table.
-            kwargs: Passed to the model's own `predict`, if x is not a table. `batch_size` and
-                `verbose` have no effect on a table.
+            x: A table: a DataFrame, another object with columns (see `data/in_memory.py`), a list
+                of dicts, or names of data files. It has the columns that the model was trained on;
+                a label may be missing. Anything else, such as an array, is passed to the model's
+                own `predict`, if it has one.
+            args: Further arguments of the model's own `predict`; not allowed with a table.
+            kwargs: Keyword arguments of the model's own `predict`. With a table, only `batch_size`
+                and `verbose` are allowed, and have no effect.
 
         Raises:
             ElasticDLError: The rows do not match those that the model was trained on.

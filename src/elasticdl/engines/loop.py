@@ -414,7 +414,7 @@ class Loop:
         )
 
     def _ends(self) -> bool:
-        """Whether this process is the leader and its callbacks request the end of training.
+        """Return whether this process is the leader and its callbacks request the end of training.
 
         The leader's callbacks decide for all workers, because callbacks may depend on a clock, so
         those of different workers could disagree.
@@ -787,7 +787,7 @@ class Loop:
     # --- checkpoints ------------------------------------------------------------------
 
     def _within_an_update(self) -> bool:
-        """Whether an update is incomplete: it has some, but not all of its minibatches."""
+        """Return whether an update is incomplete: it has some, but not all of its minibatches."""
         return self.accumulator is not None and self.accumulator.num_batches > 0
 
     @property

@@ -96,8 +96,9 @@ def _check_validation(job: Job, data: Mapping[str, Any]) -> None:
     """Check, before data is stored, that the validation metrics would be meaningful.
 
     Raises:
-        UsageError: The data has examples more than once, so that the same ones would be trained on
-            and held out. Or a class has another number in the validation data than in training.
+        UsageError: There is a `validation_split`, but the data repeats examples, so some would be
+            in both training and validation. Or a class has different numbers in the training and
+            the validation data.
     """
     from elasticdl.data.memory_elements import (  # noqa: PLC0415 - as in `stored`
         joined_with_itself,

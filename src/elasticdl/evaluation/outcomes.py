@@ -48,7 +48,7 @@ class OutcomeReading:
     num_classes: int = 0
 
     def __str__(self) -> str:
-        """Return a description of this interpretation for the user."""
+        """Return a text for the user: "binary, 2 classes; confidence is read from the outputs"."""
         if self.task in {"regression", "other"}:
             return self.task
         turned = "sigmoid" if self.task == "binary" else "softmax"

@@ -42,16 +42,22 @@ _KEY = re.compile(rb".+:\d+", re.DOTALL)
 
 @dataclass(frozen=True)
 class Target:
-    """Where a prediction goes: a file or a folder, and the folder for temporary files beside it.
+    """Where a prediction goes: a file or a folder, and the folder for its temporary files.
+
+    Parts of the prediction are first written to a staging folder, and moved to the output when all
+    are complete. A lock file keeps other processes from writing to the same output. Both are
+    usually beside the output. They are inside it (`in_place`) if its parent cannot hold them, as
+    for a bucket or a mount point.
 
     Attributes:
         output: Path or address of the file or folder, as named by the user.
-        place: The folder that contains the staging folder and the lock.
+        place: The folder that contains the staging folder and the lock: the parent folder of the
+            output, or the output itself if `in_place`.
         name: Name of the output in `place`, from which the names of the staging folder and the lock
-            derive. `predictions` if `in_place`, because the output then has no name there.
+            are made. If `in_place`, the output has no name there, and this is `predictions`.
         staging: Name of the staging folder in `place`.
         file_format: The format of the output if it is one file; None for a folder.
-        in_place: Whether `place` is the output itself, and not its parent folder.
+        in_place: Whether `place` is the output itself.
     """
 
     output: str

@@ -32,8 +32,8 @@ def num_values(file: Any, path: Path, held_bytes: int) -> int:
             memory that the datasets may declare (`bounds.py`).
 
     Raises:
-        ModelFileError: The file has a link, values in another file, missing values, complex
-            numbers, a chunk that unpacks to more than it declares, or too large datasets.
+        ModelFileError: The file has a link, values in another file, missing values or complex
+            numbers; a chunk unpacks to more than it declares; or the datasets are too large.
     """
     total = claimed_bytes = 0
     groups = [file]

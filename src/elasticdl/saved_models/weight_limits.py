@@ -4,7 +4,7 @@ A config of one kilobyte may declare two layers of 60,000 units, whose weights t
 of a layer's weights follows from the shapes of all layers before it, so it is known only when Keras
 creates them: each weight is counted at that point, before it is allocated.
 
-Callers: `keras.py`, `tf_keras.py`. Imports neither.
+Callers: `keras.py`, `tf_keras.py`. Imports neither Keras nor tf_keras.
 """
 
 from __future__ import annotations

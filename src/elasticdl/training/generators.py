@@ -161,13 +161,14 @@ _NO_BITS: dict[str, Any] = {"bit_generator": "MT19937", "state": {}}
 
 
 class _Lock:
-    """Lock of the process' NumPy generator that gives each thread its own trainer's state.
+    """Lock of NumPy's global random generator; with it, each trainer draws its own numbers.
 
-    A thread within `Generators.used()` that acquires the lock swaps its trainer's state into the
-    process' generator, and swaps it out again when it releases the lock.
+    NumPy acquires the lock for each draw. In a block of `Generators.used()`, this sets the global
+    generator to the state of the thread's trainer. Releasing the lock saves that state and restores
+    the earlier one.
 
     Args:
-        address: Address of the bit generator's state in memory.
+        address: Address of the global generator's state in memory.
     """
 
     def __init__(self, address: int) -> None:

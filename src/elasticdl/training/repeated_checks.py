@@ -37,6 +37,9 @@ _MAX_EPOCHS = 8
 class RepeatedChecks:
     """Decides before which updates a check is repeated, and logs its first failure as a warning.
 
+    It is repeated before steps 2, 4, 8 and so on, and, if there are callbacks, at the start of up
+    to eight epochs. It ends with the first failure.
+
     Args:
         origin: Prefix of the warning.
     """

@@ -203,8 +203,10 @@ class ElasticCommitter:
             quorum: Connection to the other participants.
             history: This worker's buffer of events, which also records the commits.
             rank: The rank.
-            incarnation: Number of this process among those of the job, from 1; higher is younger.
-            take_over: Function (state of a peer, as bytes) that replaces this worker's state by it.
+            incarnation: Number of this process among those of the job, from 1, in the order in
+                which they were started.
+            take_over: Function (data) that replaces this worker's state with that of a peer. `data`
+                is the peer's encoded state.
         """
         self._quorum, self._history = quorum, history
         self._rank, self._incarnation = rank, incarnation

@@ -227,7 +227,18 @@ class SnapshotBuffer:
             return next((s for s in certain if s.best or s is certain[-1]), None)
 
     def take(self, confirmed: CommitId) -> StateSnapshot | None:
-        """Return the checkpoint of `next_to_fetch`; remove it and all older ones."""
+        """Return the next checkpoint to fetch; remove it and all older ones from the buffer.
+
+        `next_to_fetch` chooses it: the oldest confirmed one that is kept as the best model so far,
+        or else the newest confirmed one. So best checkpoints are not skipped, and of the others
+        only the latest state is fetched.
+
+        Args:
+            confirmed: The last commit that is known to be final.
+
+        Returns:
+            The checkpoint; None if none is confirmed.
+        """
         found = self.next_to_fetch(confirmed)
         if found is not None:
             with self._lock:

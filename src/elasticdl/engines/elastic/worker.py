@@ -306,10 +306,12 @@ class Worker:
             self._snapshots.requested = True
 
     def take_snapshot(self, confirmed: CommitId) -> StateSnapshot | None:
-        """Return the next checkpoint for the controller to save; remove it and all older ones.
+        """Return the next checkpoint for the controller to save.
 
-        It is the oldest one that was the best model so far, by the job's `best_metric`. If there is
-        none of these, it is the newest one.
+        A waiting checkpoint whose model was the best when it was saved, by the job's `best_metric`,
+        comes first, so that it is not skipped; of several, the oldest. If there is none, it is the
+        newest checkpoint, because only the latest state is needed. The checkpoint and all older
+        ones are removed from this worker's buffer.
 
         Args:
             confirmed: The last commit that is known to be final. Checkpoints of later commits are

@@ -140,7 +140,7 @@ class Attributes:
 
     def __init__(self, origin: Origin) -> None:
         self._origin = origin
-        # By the id of the object, or the place of the variables.
+        # Key: `id` of an object with attributes, or the `identity` of a `Variables`.
         self._tracked: dict[Hashable, _Tracked] = {}
         self._num_of_step = 0
         # The changes that evaluations are compiled with, by key. None before the first evaluation.

@@ -108,10 +108,10 @@ class UnstoredMemory:
             yield from _sentences(callback, found, has_changed=False)
 
     def changed(self) -> Iterator[str]:
-        """Yield a warning for each function that uses values which have changed.
+        """Yield a warning for each function of a callback that uses changed, unstored values.
 
-        The functions are those of the callbacks. Only values that no checkpoint stores count, and
-        each is reported once.
+        These are values that no checkpoint stores and that have changed since this object was
+        created. Each is reported once, here or by `suspected`.
         """
         for (callback, functions), before in zip(self._functions, self._before, strict=True):
             now = self._digests(callback, functions)

@@ -182,11 +182,14 @@ def of_an_update(error: Exception, step: int, definition: ModelDefinition) -> El
 def naming(
     what: str, batch: Batch, definition: ModelDefinition, predict: Callable[[Arrays], Arrays]
 ) -> Iterator[None]:
-    """Context manager: turns an exception of user code into an error that names batch and lines.
+    """Context manager that explains an exception of user code that runs in its block.
+
+    The new error names the line of the user's code that failed and describes the batch: the label
+    that is wrong, or the shapes and dtypes of the features.
 
     Args:
-        what: The code that runs, for the error: "the model or its loss".
-        batch: Its input.
+        what: The user code that runs, for the error: "the model or its loss".
+        batch: The batch that the code is run on.
         definition: The model's definition.
         predict: Function (features) -> the model's outputs.
 

@@ -129,10 +129,9 @@ class NumpyLabels:
 
 
 class NotANumpyFunctionError(TypeError):
-    """Raised if user code applies a numpy operation to labels that cannot be compiled.
+    """Raised for a numpy operation of user code on labels that TensorFlow cannot compile.
 
-    TensorFlow has no symbolic form of it. The trainer then runs its steps uncompiled, in which
-    labels are numpy arrays.
+    The trainer then runs its steps uncompiled; in these, labels are numpy arrays.
     """
 
 

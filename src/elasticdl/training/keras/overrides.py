@@ -45,7 +45,9 @@ _MODELS_OF_KERAS = {"distillation", "premade_models"}
 
 
 def check(model: Any, origin: Origin, *, is_compiled: bool) -> None:
-    """Reject a model that overrides a training method that is not called here (`train_step`).
+    """Reject a model that overrides a method of Keras' training, such as `train_step`.
+
+    ElasticDL does not call these methods, so the results would silently differ from those of `fit`.
 
     Args:
         model: The user's model.

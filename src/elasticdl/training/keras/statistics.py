@@ -318,7 +318,10 @@ class KerasStatistics:
             )
 
     def forget(self) -> None:
-        """Forget which variables are means or sums; the next batch that changes them decides."""
+        """Forget which variables were found to be means or sums; a later batch decides again.
+
+        What is known from the start is kept: the `means` of the constructor, and booleans.
+        """
         self._is_known.assign(self._known_at_first)
         self._is_sum.assign(np.zeros_like(self._known_at_first))
         self._settled = self._known_at_first.copy()

@@ -61,7 +61,9 @@ class UntrackedVariables:
                 self._found[id(variable.handle)] = (variable, np.array(variable.numpy()))
 
     def check_unmoved(self) -> None:
-        """Make sure that recorded variables that no checkpoint stores still have the same values.
+        """Check that recorded variables have not changed since `record`, if no checkpoint has them.
+
+        A resumed training would continue with other values of such variables.
 
         Raises:
             DefinitionError: Such a variable has changed.

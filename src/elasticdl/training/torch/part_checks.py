@@ -119,8 +119,8 @@ class PartCheck:
     def is_done(self, num_examples: int, update_size: int) -> bool:
         """Return whether enough batches were checked, so that the next one need not be checked.
 
-        After an update that is larger than all before, another batch is checked: a limit over the
-        batch may be reached by that many examples only.
+        After an update with more examples than any before, one more batch is checked. A limit over
+        the batch, such as the capacity of an expert, may not be reached by fewer examples.
 
         Args:
             num_examples: Number of examples of the next batch.

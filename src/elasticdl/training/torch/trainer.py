@@ -704,8 +704,8 @@ class TorchTrainer:
     ) -> dict[str, torch.Tensor]:
         """Return the changes that two examples make to buffers, with the same draws on all workers.
 
-        The random numbers that a model draws may depend on the number of examples. It is therefore
-        always two, even on a worker whose batch is larger.
+        The random numbers that a model draws may depend on the number of examples in its batch. So
+        the model is run on two examples on each worker, however large the worker's batch is.
 
         Args:
             batch: The batch that contains the examples.

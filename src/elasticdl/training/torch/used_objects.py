@@ -156,9 +156,14 @@ def attributes_of(value: Any) -> dict[str, Any]:
 
 
 def put_attribute(owner: Any, name: str, value: Any) -> None:
-    """Set an attribute that `attributes_of` has returned to a value from a checkpoint.
+    """Restore an attribute of an object to a value from a checkpoint.
 
     No code of the user's class runs for this: neither a property nor `__setattr__`.
+
+    Args:
+        owner: The object.
+        name: Name of the attribute, a key of `attributes_of(owner)`.
+        value: The value from the checkpoint.
     """
     if isinstance(owner, nn.Module):
         if name in owner._parameters:  # noqa: SLF001 - as in `attributes_of`

@@ -1,8 +1,9 @@
 r"""Predict from a table by memorizing and generalizing: a linear model plus a network.
 
-The wide part remembers single values and pairs of values of text fields (this role in this
-city); the deep part is the dense network of `regressor` and `classifier`. Worth trying before
-those when the table has text fields. After Cheng et al., 2016, https://arxiv.org/abs/1606.07792.
+The wide part has a weight for each value of a text field and for each pair of values of two text
+fields, such as role "nurse" with city "Rome". The deep part is the dense network of `regressor` and
+`classifier`. Worth trying before those when the table has text fields. After Cheng et al., 2016,
+https://arxiv.org/abs/1606.07792.
 
 Data: as for `regressor.DNN` and `classifier.DNN`.
 

@@ -277,7 +277,7 @@ class AggregatorCommands:
         return self.aggregator
 
     def _is_under_way(self) -> bool:
-        """Whether a training run has begun and has not ended."""
+        """Return whether a training run has begun and has not ended."""
         return self.aggregator is not None and self.aggregator.phase != "idle"
 
     def _trained(self, *, stopped: bool = False) -> TrainedRounds:
