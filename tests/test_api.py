@@ -425,6 +425,12 @@ def test_params_that_cannot_be_stored_are_refused_by_name():
         training_job(data="d", output="o", model_def="m", params={"layer": object()})
 
 
+@pytest.mark.parametrize("params", [{1: 2}, {None: 2, "label": "species"}])
+def test_names_of_params_are_strings(params):
+    with pytest.raises(UsageError, match="^params has the key (1|None); expected names, which are"):
+        elasticdl.train(model_def="classifier.DNN", data="x", output="y", params=params)
+
+
 def test_a_model_instead_of_its_name_is_refused():
     with pytest.raises(UsageError, match="model_def is a .*Thing; expected the name of a model"):
         training_job(data="d", output="o", model_def=type("Thing", (), {})())

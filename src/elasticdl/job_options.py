@@ -80,6 +80,10 @@ def _check_type(name: str, value: object, types: str) -> None:
         # NumPy registers its numbers, but not its booleans.
         or (scalar and (isinstance(value, Number) or getattr(value, "shape", None) == ()))
     )
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise UsageError(f"{name} has the key {key!r}; expected names, which are strings.")
     if fits:
         return
     words = {
