@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -95,6 +97,30 @@ def test_a_hook_that_raises_is_a_user_code_error() -> None:
         UserCodeError, match=r"default_predictions\(\) raised:\n(.|\n)*ZeroDivision"
     ):
         written(lambda _: 1 / 0)
+
+
+@pytest.mark.parametrize(
+    ("classes", "predicted", "how"),
+    [
+        (["cat"], ["cat", "1"], "for 1 class, .* for 2: the other classes are predicted as their"),
+        (["cat", "dog", "owl"], [0, 1], "for 3 classes, .* for 2: predictions are class numbers"),
+        (["cat", "dog"], ["cat", "dog"], ""),
+    ],
+)
+def test_a_number_of_names_that_is_not_that_of_the_outputs_has_a_note(
+    classes, predicted, how
+) -> None:
+    predictor = Predictor(
+        Scoring(), definition_with(None), [RecordFile("a.csv", 2)], classes=classes
+    )
+    batch = Batch(np.float32([[0.9, 0.1], [0.2, 0.8]]), None, 2)
+    rows = []
+
+    for _ in predictor.predict([(0, batch)], lambda *row: rows.append(row)):
+        pass
+
+    assert rows[0][2]["prediction"].tolist() == predicted
+    assert re.search(how, predictor.note) if how else not predictor.note
 
 
 def test_predictions_without_class_are_counted_in_the_note() -> None:

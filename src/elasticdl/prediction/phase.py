@@ -223,10 +223,16 @@ class Predictor:
         if scores is None:
             return None
         reading = ClassReading(scores, shape, self._classes)
-        if self._classes and not reading.is_named:
+        num_names = len(self._classes)
+        if self._classes and num_names != reading.num_classes:
+            how = (
+                "the other classes are predicted as their numbers"
+                if reading.is_named
+                else "predictions are class numbers, not names"
+            )
             self.note = (
-                f"The trained model has the names of {len(self._classes)} classes, but its output "
-                f"is for {reading.num_classes}: predictions are class numbers, not names."
+                f"The trained model has names for {num_names} {'class' if num_names == 1 else 'classes'}, "
+                f"but its output is for {reading.num_classes}: {how}."
             )
         return reading
 
