@@ -230,9 +230,10 @@ class Predictor:
                 if reading.is_named
                 else "predictions are class numbers, not names"
             )
+            named = "1 class" if num_names == 1 else f"{num_names} classes"
             self.note = (
-                f"The trained model has names for {num_names} {'class' if num_names == 1 else 'classes'}, "
-                f"but its output is for {reading.num_classes}: {how}."
+                f"The trained model has names for {named}, but its output is for "
+                f"{reading.num_classes}: {how}."
             )
         return reading
 
