@@ -426,9 +426,11 @@ def test_params_that_cannot_be_stored_are_refused_by_name():
 
 
 @pytest.mark.parametrize("params", [{1: 2}, {None: 2, "label": "species"}])
-def test_names_of_params_are_strings(params):
+def test_names_of_params_are_strings(params, tmp_path):
     with pytest.raises(UsageError, match="^params has the key (1|None); expected names, which are"):
-        elasticdl.train(model_def="classifier.DNN", data="x", output="y", params=params)
+        elasticdl.train(
+            model_def="classifier.DNN", data="x", output=str(tmp_path / "out"), params=params
+        )
 
 
 def test_a_model_instead_of_its_name_is_refused():

@@ -116,8 +116,8 @@ class Workers:
             has arrived for this long.
         priority: While a job of higher priority on the same cluster waits for workers, this one
             shrinks to its minimum.
-        skip_bad_records: If a batch has killed one worker after another, training goes on without
-            its records. Otherwise the job fails and lists them.
+        skip_bad_records: Whether training continues without the records of a batch that has
+            killed several workers. Otherwise the job fails and lists them.
         gpus: GPUs reserved for each worker.
     """
 

@@ -109,8 +109,8 @@ class JobProgress:
     def of_history(self, history: Iterable[Event]) -> JobProgress:
         """Return the progress after all events of a history, for an attempt that resumes.
 
-        It is computed anew. Of this object, only the job's settings `num_workers` and `max_steps`
-        are used, which the events lack.
+        It is computed from the events alone, except for `num_workers` and `max_steps`, which the
+        events lack and which are taken from this object.
 
         Args:
             history: Events of the job from `event_file.read_events`, which leaves out rolled-back

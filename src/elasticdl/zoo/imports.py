@@ -75,7 +75,7 @@ def _forget_in_package(name: str, module: object) -> None:
 
 
 def import_file(zoo: Zoo, place: ZooLocation) -> ModuleType:
-    """Import a file of the zoo, unless it is loaded; to load it anew, call `forget` first.
+    """Import a file of the zoo unless it is loaded; to reload it, call `forget` first.
 
     Raises:
         UserCodeError: The file raised; the message has the user's part of the traceback.

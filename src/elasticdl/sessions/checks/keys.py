@@ -31,7 +31,7 @@ _OURS = (
 
 
 class NotingConfig(ConfigStruct):
-    """A config that records which of its keys are read, to find those that nobody reads.
+    """A config that records which of its keys are read, to find the unused ones.
 
     Args:
         plain: The config to read from.

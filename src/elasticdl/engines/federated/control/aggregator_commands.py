@@ -424,9 +424,9 @@ class AggregatorCommands:
     def _until(self, reached: int, until: int, options: Facts) -> int:
         """Return the last round of the training run that a command `train` starts.
 
-        With the option `num_rounds`, this is so many rounds from now. Otherwise, a previous run
-        that is unfinished or unpublished is completed; else as many rounds follow as the config
-        says.
+        The option `num_rounds` counts from the current round. Without it, a previous run that is
+        unfinished or unpublished is completed; after a complete one, the rounds of the config
+        follow.
 
         Args:
             reached: The round that the global model has reached.
