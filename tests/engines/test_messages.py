@@ -388,3 +388,41 @@ def test_an_error_in_a_method_begins_with_its_line(file, method, folder):
     assert said.startswith(f"zoo/m.py:{line_of(raises, 'raise ValueError')}: the input function")
     # It raises nothing: the function is named.
     assert told.startswith(f"zoo/u.py:{line_of(unlabelled, f'def {method}')}: the input function")
+
+
+def test_a_missing_export_is_noted_before_the_first_step(folder):
+    write_file(
+        folder,
+        KERAS.replace(
+            "def custom_model():\n    return",
+            """class Classes(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.scores = keras.layers.Dense(5, activation="softmax")
+
+    def call(self, x):
+        return self.scores(x)
+
+def custom_model():
+    return Classes()
+
+def unused():
+    return""",
+        ),
+    )
+    data = write_labels(folder / "data.recordio", [0, 1, 2, 3])
+
+    seen = []
+
+    class Recorder(Silent):
+        def note(self, message):
+            seen.append(message)
+
+        def advanced(self, done, facts):
+            seen.append(done)
+
+    elasticdl.train(model_zoo="zoo", model_def="m", data=data, output="out", reporter=Recorder())
+
+    before = seen[: next(i for i, each in enumerate(seen) if isinstance(each, int))]
+    (note,) = [each for each in before if "The trained model will have no model.keras" in each]
+    assert "Let Classes.__init__ take **kwargs" in note

@@ -420,10 +420,7 @@ class TrainingContext:
                 "draw random numbers in layers only in training."
             )
         return [
-            f"The trained model will have no {name}: {reason}"
-            for name, reason in reasons.items()
-            # Missing for most models with custom classes; serving does not need it.
-            if name != "model.keras"
+            f"The trained model will have no {name}: {reason}" for name, reason in reasons.items()
         ]
 
     def create_accumulator(self, trainer: Trainer) -> Accumulator | None:

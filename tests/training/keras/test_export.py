@@ -222,8 +222,74 @@ def test_an_export_does_not_configure_the_logging_of_the_process(tmp_path, monke
     assert logging.root.handlers == []
 
 
-def test_checking_whether_a_model_can_be_exported_changes_nothing():
-    asked, other = trainer_of(augmented), trainer_of(augmented)
+def of_required_units():
+    import keras
+
+    class Required(keras.Model):
+        def __init__(self, units, **options):
+            super().__init__(**options)
+            self.flatten, self.dense = keras.layers.Flatten(), keras.layers.Dense(units)
+
+        def call(self, x):
+            return self.dense(self.flatten(x))
+
+        def get_config(self):
+            return {}
+
+    return Required(2)
+
+
+def without_options():
+    import keras
+
+    class Bare(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.flatten, self.dense = keras.layers.Flatten(), keras.layers.Dense(2)
+
+        def call(self, x):
+            return self.dense(self.flatten(x))
+
+    return Bare()
+
+
+def of_a_bare_layer():
+    import keras
+
+    class BareLayer(keras.layers.Layer):
+        def __init__(self, factor):
+            super().__init__()
+            self.factor = factor
+
+        def call(self, x):
+            return x * self.factor
+
+        def get_config(self):
+            return {**super().get_config(), "factor": self.factor}
+
+    return keras.Sequential([keras.layers.Flatten(), BareLayer(2.0), keras.layers.Dense(2)])
+
+
+@pytest.mark.parametrize(
+    ("create", "advice"),
+    [
+        (of_required_units, "Return 'units' from Required.get_config()"),
+        (without_options, "Let Bare.__init__ take **kwargs"),
+        (of_a_bare_layer, "Let BareLayer.__init__ take **kwargs"),
+    ],
+)
+def test_a_model_that_keras_cannot_load_is_reported_immediately(tmp_path, caplog, create, advice):
+    trainer = trainer_of(create)
+
+    assert advice in trainer.why_not_exported()["model.keras"]
+
+    assert trainer.export(tmp_path) == ["saved_model"]
+    assert advice in caplog.text
+
+
+@pytest.mark.parametrize("create", [augmented, registered])
+def test_checking_whether_a_model_can_be_exported_changes_nothing(create):
+    asked, other = trainer_of(create), trainer_of(create)
     asked.why_not_exported()
     for trainer in (asked, other):
         trainer.train_steps([batch()])

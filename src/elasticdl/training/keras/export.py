@@ -110,8 +110,7 @@ def why_not_exported(model: keras.Model, example: Example) -> dict[str, str]:
     """Return file -> reason for the files that `export` would omit; write nothing."""
     reasons = {}
     try:
-        with _one_line(), _quiet():
-            keras.saving.serialize_keras_object(model)
+        _check_config(model)
     except ExportError as error:
         reasons[KERAS_FILE] = str(error)
     try:
@@ -141,6 +140,25 @@ def _save(model: keras.Model, file: Path, example: Example) -> None:
         _tolerance_of(model),
         "loaded from that file, it",
     )
+
+
+def _check_config(model: keras.Model) -> None:
+    """Check that Keras can create the model again from its config, as it does to load a file.
+
+    Raises:
+        ExportError: It cannot describe the model, or cannot create a class from its config.
+    """
+    with _one_line(), _quiet():
+        config = keras.saving.serialize_keras_object(model)
+    # A loss or an optimizer is not needed to load the model.
+    config.pop("compile_config", None)
+    classes, is_described = _classes_of(model), _is_described_by_layers(model)
+    if is_described and not classes:
+        return
+    # The same exceptions count as in `_save`.
+    ignored = [_OtherError] if is_described else []
+    with contextlib.suppress(*ignored), _one_line(_OtherError), _quiet():
+        keras.saving.deserialize_keras_object(config, classes, safe_mode=not is_described)
 
 
 def _write_saved_model(model: keras.Model, folder: Path, example: Example) -> None:
