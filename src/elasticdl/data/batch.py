@@ -285,9 +285,9 @@ def arrays_bytes(arrays: Arrays) -> int:
 
 
 def dense_form(value: Any) -> str:
-    """Return code that converts a sparse matrix of SciPy or TensorFlow to an array, for an error.
+    """Return the code that converts a sparse matrix of SciPy or TensorFlow to an array.
 
-    An example is `matrix.toarray()`. The result is empty for other values.
+    It is shown in an error, for example `matrix.toarray()`. Empty for other values.
     """
     if hasattr(value, "toarray") and hasattr(value, "nnz"):
         return "matrix.toarray()"

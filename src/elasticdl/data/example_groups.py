@@ -5,8 +5,8 @@ the first record of each length gives the positions of the payloads; where the b
 are equal, the payloads of all records are cut out as one array. The other records are read one by
 one, which is fast where the fields have the same order as in the previous record:
 
-    records --same length and structure--> _Uniform   one 2-D slice a field
-            --same fields----------------> _Ragged    one slice a field and record, joined
+    records --same length and structure--> _Uniform   one 2-D slice per field
+            --same fields----------------> _Ragged    one slice per field and record, joined
             --anything else protobuf reads-> re-encoded, then _Ragged
             --the rest-------------------> SchemaError
 

@@ -172,7 +172,7 @@ class BatchState:
         self._states = [state_of(value.value) for value in self._watched]
 
     def _report(self, before: _Snapshot, after: _Snapshot) -> None:
-        """Report that a batch differs when it is read again.
+        """Report that a batch differed when it was read several times.
 
         Raises an error if a value that has changed explains the difference; otherwise only warns.
 

@@ -205,7 +205,8 @@ def _numbering(files: Sequence[tuple[str, int]], validation_split: float | None)
 def _in_files(records: Ints, numbering: Numbering) -> Ints:
     """Convert numbers of training records to numbers that also count held-out records.
 
-    Both count the records over all files. They differ only if records are held out for validation.
+    Both numberings continue from one file to the next. They differ only if records are held out
+    for validation.
 
     Args:
         records: The numbers to convert, from 0.

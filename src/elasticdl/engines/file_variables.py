@@ -211,7 +211,8 @@ def _state_of(value: Any) -> Any:
 def _progress_of(value: Any) -> Any:
     """Return the state of a random generator or of an iterator; None if the value is neither.
 
-    Files and `itertools.count()` are ignored: reading a file or numbering items is harmless.
+    Used to warn of variables that a call changed and a resumed training would not restore. Files
+    and `itertools.count()` are ignored, because such code usually gives the same results again.
     """
     if isinstance(value, types.GeneratorType):
         frame = value.gi_frame

@@ -1,4 +1,4 @@
-"""Groups of the session check for the data of each split."""
+"""Checks of the data of each split, which yield findings; `sessions/check.py` calls them."""
 
 from __future__ import annotations
 

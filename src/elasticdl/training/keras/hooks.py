@@ -155,7 +155,7 @@ class KerasHooks:
     def stored(self) -> Sequence[Any]:
         """Losses and metrics whose changed attributes are stored in checkpoints.
 
-        Empty unless a callback is user code.
+        Empty unless a callback is user code: no other callback changes their attributes.
         """
         return self.attributes.of_step if self.attributes and self.are_of_users else ()
 

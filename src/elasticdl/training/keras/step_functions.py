@@ -351,10 +351,10 @@ class StepFunctions:
         return concrete
 
     def rejecting_attribute_changes(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager that rejects changes of Python attributes in the block.
+        """Return a context manager that rejects changes of the model's Python attributes.
 
-        It does nothing unless the model requests `run_eagerly=True`; a compiled step would make
-        such a change only once.
+        It does nothing unless the model requests `run_eagerly=True`. Steps are compiled even then,
+        so such a change would be made only once.
         """
         if not self._watched.asks_for_eager:
             return contextlib.nullcontext()

@@ -294,7 +294,7 @@ class TorchMetrics:
 
 
 def summed(steps: Sequence[Addends]) -> MetricStates:
-    """Return the metric states of some batches, from the totals and counts of each.
+    """Return the metric states of some batches: the sums of their totals and of their counts.
 
     Args:
         steps: The addends of each batch; a metric may be missing.

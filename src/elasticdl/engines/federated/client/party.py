@@ -511,9 +511,11 @@ class _NullSink:
 def _at_epoch(opened: _Opened, epoch: int) -> Checkpoint:
     """Return a checkpoint to begin from, for a party that has none of the previous round.
 
+    Its weights and optimizer have their initial state.
+
     Args:
         opened: The party's data and trainer.
-        epoch: The epoch in which training begins. Weights and optimizer have their initial state.
+        epoch: The epoch in which training begins.
     """
     progress = opened.context.initial_progress()
     progress = replace(progress, ledger=replace(progress.ledger, epoch=epoch))

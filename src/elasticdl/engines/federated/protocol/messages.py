@@ -152,7 +152,7 @@ class Reply:
     Attributes:
         party: Name of the party.
         kind: Kind of the request, such as `train`.
-        history: Training run of the request.
+        history: ID of the training run that the request belongs to.
         round: Round of the request.
         weights: Its trained weights, or gradients; empty for other kinds than `train`.
         num_examples: Number of its training examples.
@@ -221,7 +221,7 @@ class Refusal:
         party: Name of the party.
         error_kind: Name of the error's class.
         text: What went wrong, without data of the party (see `redaction.py`).
-        history: Training run of the request.
+        history: ID of the training run that the request belongs to.
         round: Round of the request.
     """
 
