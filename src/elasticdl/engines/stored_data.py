@@ -54,23 +54,29 @@ def file_names(data: Any) -> str | None:
     Raises:
         UsageError: A list has sentences, which are no names of files.
     """
-    if isinstance(data, (str, Path)):
-        return str(data)
-    if isinstance(data, (list, tuple)) and data:
-        if text := next(filter(_is_sentence, data), None):
+    names = _names_in(data)
+    if names and not isinstance(data, (str, Path)):
+        text = next(filter(_is_sentence, names), None)
+        if text is not None:
             raise UsageError(
-                f"A list of strings has the names of data files, but there is no file "
+                "A list of strings has the names of data files, but there is no file "
                 f"{shown(text)}. To pass texts, give them a name in a dict: "
                 'data={"text": texts}, or data={"text": texts, "label": labels}.'
             )
-        names = [file_names(each) for each in data]
-        return None if None in names else ",".join(map(str, names))
-    return None
+    return ",".join(names) if names else None
 
 
-def _is_sentence(value: Any) -> bool:
-    """Return whether a value is text of several words that is hardly the name of a file."""
-    if not isinstance(value, str) or len(value.split()) < _FEWEST_WORDS or set(value) & _OF_NAMES:
+def _names_in(data: Any) -> list[str]:
+    """Return the names of files in a name or a list of names; empty if anything else is in it."""
+    if isinstance(data, (str, Path)):
+        return [str(data)]
+    found = [_names_in(each) for each in data] if isinstance(data, (list, tuple)) else []
+    return [name for names in found for name in names] if all(found) else []
+
+
+def _is_sentence(value: str) -> bool:
+    """Return whether a text has several words and is hardly the name of a file."""
+    if len(value.split()) < _FEWEST_WORDS or set(value) & _OF_NAMES:
         return False
     # "my data.csv" has a suffix, "Bad. Really bad." has none.
     _, dot, suffix = value.strip().rpartition(".")

@@ -89,7 +89,9 @@ def how_to_change_features(
             f"Convert them {where}: {with_channels}."
         )
     is_image = not isinstance(features, Mapping) and features.ndim == _IMAGE_AXES + 1
-    if image_shape and is_image and [*features.shape[1:]] != [*image_shape]:
+    # Without an input function, image files are uint8.
+    may_be_file = is_image and (not is_default or features.dtype == np.uint8)
+    if image_shape and may_be_file and [*features.shape[1:]] != [*image_shape]:
         otherwise = "Or convert the features in input_fn(records)."
         if not is_default:
             otherwise = f"Else make the input function return what {expected} expects."
