@@ -354,8 +354,8 @@ class ModelDefinition:
         places: Part of the definition -> file and line of the user's function for it, for errors.
             The parts are "model", "input", "validation" (if another function than that of "input"
             makes the validation data), "loss", "metrics", "optimizer", "lr_scheduler",
-            "gradient_clipping", "averaged_model", "callbacks", "processor" and "predictions". For
-            a part without an entry, errors name the location in `origin`.
+            "gradient_clipping", "averaged_model", "callbacks", "classes", "processor" and
+            "predictions". For a part without an entry, errors name the location in `origin`.
     """
 
     origin: Origin

@@ -300,6 +300,14 @@ def test_display_names_do_not_change_class_numbers(folder):
     assert labels(open_source("p").numbered_by(["zero", "one"])) == [0, 1]
 
 
+def test_names_of_other_folders_in_other_case_do_not_rename_folders(folder):
+    draw("p/ant/1.png", "p/bee/2.png")
+
+    assert labels(open_source("p").numbered_by(["Ant", "Bee"])) == [0, 1]
+    with pytest.raises(DataError, match="in sorted order, 'ant' to 'Bee'"):
+        open_source("p").numbered_by(["Bee", "Ant"])
+
+
 @pytest.mark.parametrize(
     ("paths", "message"),
     [

@@ -88,6 +88,13 @@ def test_names_expand_to_sorted_unique_files(folder, data, expected):
     assert find_files(data) == expected
 
 
+def test_output_folders_of_jobs_are_not_suggested(folder):
+    touch(folder, "pictures/a.csv", "pics/job.json")
+
+    with pytest.raises(NoDataError, match=r"it contains pictures/\. Did you mean 'pictures/'\?$"):
+        find_files("pictuers")
+
+
 def test_a_file_uri_a_home_folder_and_an_absolute_path_are_local(folder, monkeypatch):
     monkeypatch.setenv("HOME", str(folder))
     touch(folder, "d/a.csv")

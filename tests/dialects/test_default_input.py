@@ -7,7 +7,7 @@ from elasticdl.definition import Mode
 from elasticdl.dialects.default_input import default_input
 from elasticdl.errors import SchemaError
 
-INPUT = default_input("model.py").input_fn
+INPUT = default_input("model.py", object).input_fn
 
 
 def rows(**columns):

@@ -185,6 +185,36 @@ def test_wrong_classes_in_the_model_file_are_to_be_corrected_there(place, tmp_pa
         train(place, tmp_path / "out", "misnamed_model")
 
 
+def test_a_misspelt_class_of_the_model_file_is_named(place, tmp_path):
+    (place / "zoo/misspelt_model.py").write_text(TORCH + 'classes = ["bar", "line", "stoke"]\n')
+
+    with pytest.raises(
+        DataError,
+        match=r"the class folder 'stroke', which is not .* `classes` of .*misspelt_model\.py:27 "
+        r"has 'stoke', which the data do not have; did you mean 'stroke'\?$",
+    ):
+        train(place, tmp_path / "out", "misspelt_model")
+
+
+@pytest.mark.parametrize("code", [KERAS, TORCH])
+@pytest.mark.parametrize("num", [2, 4])
+def test_other_outputs_than_classes_are_noted_before_the_first_step(place, tmp_path, code, num):
+    names = ["bar", "line", "stroke", "dot"]
+    data, outputs = (place / "train", 3) if num == 4 else (place / "rest", 3)
+    (tmp_path / "zoo").mkdir()
+    listed = f"classes = {names}\n" if num == 4 else ""
+    (tmp_path / "zoo/noted.py").write_text(code + listed)
+    notes = Notes()
+
+    train(
+        place, tmp_path / "out", "noted", model_zoo=str(tmp_path / "zoo"), data=str(data),
+        validation_data=None, num_epochs=1, reporter=notes,
+    )  # fmt: skip
+
+    (note,) = [note for note in notes.texts if "the model has names" in note]
+    assert f"the model has names for {num} classes, but its output is for {outputs}" in note
+
+
 @pytest.mark.parametrize("code", ["keras_model", "torch_model"])
 def test_a_class_without_an_output_is_refused_with_one_record(place, tmp_path, code):
     written = (place / f"zoo/{code}.py").read_text()
@@ -228,11 +258,37 @@ def test_images_of_different_sizes_without_a_schema_are_to_be_resized(tmp_path, 
         )
 
     message = str(caught.value)
+    assert "Write input_fn" not in message
     assert "have different sizes, such as the shapes [" in message
     assert "[6, 8, 3]" in message
     assert message.endswith(
         "Add to the model file:\n    def data_schema():\n        return ["
         '{"name": "image", "shape": [5, 9, 3], "dtype": "uint8"}, '
+        '{"name": "label", "shape": [], "dtype": "int64"}]'
+    )
+
+
+@pytest.mark.parametrize("sizes", [((8, 6), (9, 5)), ((8, 6), (8, 6))])
+@pytest.mark.parametrize("has_input", [True, False])
+def test_images_of_another_size_than_the_models_are_to_get_its_shape(tmp_path, sizes, has_input):
+    for name, size in zip("ab", sizes, strict=True):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        Image.new("RGB", size).save(tmp_path / "data" / name / "1.jpg")
+    rest = KERAS.removeprefix(INPUT.replace("SHAPE", "[6, 6, 1]")).replace("6, 6, 1", "4, 3, 3")
+    code = INPUT[INPUT.index("def input_fn") :] if has_input else ""
+    (tmp_path / "model.py").write_text(f"import numpy as np\n{code}{rest}")
+
+    with pytest.raises(ElasticDLError) as caught:
+        elasticdl.train(
+            data=str(tmp_path / "data"),
+            output=str(tmp_path / "out"),
+            model_zoo=str(tmp_path),
+            model_def="model.custom_model",
+        )
+
+    assert str(caught.value).endswith(
+        "dd to the model file:\n    def data_schema():\n        return ["
+        '{"name": "image", "shape": [4, 3, 3], "dtype": "uint8"}, '
         '{"name": "label", "shape": [], "dtype": "int64"}]'
     )
 

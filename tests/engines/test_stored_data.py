@@ -11,7 +11,7 @@ import torch
 import elasticdl
 from elasticdl.data import in_memory
 from elasticdl.engines.stored_data import file_names
-from elasticdl.errors import DataError, OutputTakenError, SchemaError, UsageError
+from elasticdl.errors import DataError, OutputTakenError, SchemaError, UsageError, UserCodeError
 
 MODEL = """
 import numpy as np, torch
@@ -373,6 +373,14 @@ def test_classes_of_the_model_file_in_another_order_than_those_of_the_data_are_r
     ("classes", "error"),
     [
         (["dog", "cat", "owl"], "class 0 of the column 'y' is 'cat', but 'dog' in `classes`"),
+        (
+            ["cat", "dog", "oql"],
+            r"classes` of .*named\.py:\d+ has 3, without 'owl'; it has 'oql', .* mean 'owl'\?",
+        ),
+        (
+            ["cat", "owl", "dog", "elk"],
+            r"class 1 of .* 'dog', but 'owl' .*: classes = \['cat', 'dog', 'owl', 'elk'\]",
+        ),
         (["cat", "dog"], "the column 'y' has 3 classes, but `classes` of .* has 2, without 'owl'"),
     ],
 )
@@ -415,6 +423,36 @@ def test_classes_of_parquet_files_are_compared_like_those_of_data_in_memory(trai
         DataError, match="In the validation data, class 1 of the column 'y' is 'owl'"
     ):
         train(files[0], validation_data=files[1])
+
+
+@pytest.mark.parametrize(
+    "data", [["A good film.", "Bad. Really bad"], (["one two three", "four"], ["pos", "neg"])]
+)
+def test_texts_in_place_of_file_names_are_to_be_named(train, data):
+    with pytest.raises(UsageError, match='no file .* To pass texts, .*: data={"text": texts}'):
+        train(data)
+
+
+def test_texts_with_labels_are_in_memory() -> None:
+    assert file_names((["A really good film."], np.array([1]))) is None
+
+
+def test_a_list_of_names_with_spaces_is_of_files(tmp_path):
+    (tmp_path / "a long name").touch()
+    names = [str(tmp_path / "a long name"), "my new data.csv"]
+
+    assert file_names(names) == ",".join(names)
+
+
+def test_unnamed_fields_that_the_input_function_names_are_explained(train, tmp_path):
+    code = MODEL[MODEL.index("def input_fn") :].replace('["x"]', '["text"]')
+    (tmp_path / "named.py").write_text("import numpy as np, torch\n" + code)
+
+    with pytest.raises(
+        UserCodeError,
+        match=r"The records have 'x', 'y'\. .*; to name them: data={.text.: \.\.\., .y.: \.",
+    ):
+        train((np.array(["a good film", "bad"]), np.array([1, 0])), model_def="named")
 
 
 @pytest.mark.parametrize("field", ["data", "validation_data"])

@@ -3,6 +3,7 @@
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from elasticdl.dialects.abstractions import Components
@@ -18,6 +19,7 @@ class L(Loader):
     def create_test_generator(self):
         return {generator}, {number}
 """
+NAMES = tuple("abcdefghij")
 OTHER_LOADER = {"data_loader_class": "parts.L"}
 
 
@@ -45,7 +47,7 @@ def report(project, notes, small_batches):
         session = open_session("first", project_root=project(more, **lines))
         trained = SimpleNamespace(
             session=session,
-            model=SimpleNamespace(description=SimpleNamespace(params_sha256="abc")),
+            model=SimpleNamespace(description=SimpleNamespace(params_sha256="abc", classes=NAMES)),
             components=Components(load(session.job().model)),
             trainer=Asked(),
         )
@@ -252,6 +254,17 @@ def test_without_an_evaluator_only_predictions_are_reported(report, rows_of):
 
     assert splits["test"]["means"] == {}
     assert len(ids_in(folder, "eval_report", rows_of)) == 10
+
+
+def test_classes_have_their_names(report, rows_of, monkeypatch):
+    monkeypatch.setattr(Asked, "predict", lambda _, features: np.eye(10)[: len(features)])
+
+    _, folder, _ = report()
+
+    rows = rows_of(folder / "validation_report.csv")
+    assert [row["label_name"] for row in rows] == [*NAMES]
+    assert [row["prediction_name"] for row in rows][:5] == ["a", "b", "c", "d", "a"]
+    assert ">j<" in (folder / "validation.html").read_text(encoding="utf-8")
 
 
 def test_an_empty_test_split_is_an_empty_report(report):

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _HIDDEN = (".", "_")
 _TEMPORARY = (".tmp", ".temp", ".part", ".partial", ".crc", ".swp", "~")
 _MAX_NAMED = 5
+# In the output folder of a job; see `artifacts/claim.py`.
+_JOB_FILE = "job.json"
 
 
 def find_files(data: str) -> list[str]:
@@ -275,6 +277,10 @@ class _Local:
     def special_kind(self, path: str) -> str | None:
         return user_files.special_kind(path)
 
+    def is_output(self, folder: str) -> bool:
+        # Of a job, such as the one that looks for its data.
+        return os.path.exists(f"{folder}/{_JOB_FILE}")  # noqa: PTH110 - as in `identity`
+
     def glob(self, pattern: str) -> list[str]:
         # Unlike Path.glob, it keeps names as they were given, and leaves hidden ones out.
         return glob.glob(pattern, recursive=True)  # noqa: PTH207
@@ -333,6 +339,10 @@ class _Remote:
         del path
         return None
 
+    def is_output(self, folder: str) -> bool:
+        del folder  # a request for each folder
+        return False
+
     def glob(self, pattern: str) -> list[str]:
         with reachable(self._name):
             return [str(path) for path in self._system.glob(pattern)]
@@ -376,6 +386,7 @@ def _no_match(place: _Local | _Remote, name: str) -> str:
     if not place.is_folder(str(existing)):
         return f"No file matches {name!r}: there is no folder {literal}."
     files, folders = place.listing(str(existing))
+    folders = [path for path in folders if not place.is_output(path)]
     names = _base_names([*files, *(f"{path}/" for path in folders)])
     if existing != literal:
         missing = literal.parts[len(existing.parts)]

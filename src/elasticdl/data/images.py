@@ -133,7 +133,8 @@ class ImageSource:
             classes: Names of the model's classes, in the order of their labels from 0.
 
         Raises:
-            DataError: The class of an image is not in the list.
+            DataError: The class of an image is not in the list, or is there in other letters (upper
+                or lower case) at another position.
         """
         if not self._classes:
             return self
@@ -141,6 +142,7 @@ class ImageSource:
         unknown = folders - set(classes)
         if len(unknown) == len(folders) == len(classes):
             # Names for people, such as "zero" for the folder "0".
+            self._check_order(classes)
             return self
         if unknown:
             first = next(i for i, name in enumerate(self._class_of) if name in unknown)
@@ -152,6 +154,17 @@ class ImageSource:
                 "the folder that contains those of the classes."
             )
         return self._with_classes(classes)
+
+    def _check_order(self, classes: Sequence[str]) -> None:
+        given, own = ([name.casefold() for name in names] for names in (classes, self._classes))
+        if given != own and sorted(given) == sorted(own):
+            i = next(i for i, name in enumerate(given) if name != own[i])
+            raise DataError(
+                f"The class folders are {listed(self._classes)}, but the model's classes are "
+                f"{listed(classes)}. As names other than those of the folders, they would rename "
+                f"the folders in sorted order, {self._classes[i]!r} to {classes[i]!r}. Write the "
+                "names exactly as those of the folders; then their order may differ."
+            )
 
     def without_classes(self, reason: str) -> ImageSource:
         """Return the same images without labels, to predict for classes that the model lacks.

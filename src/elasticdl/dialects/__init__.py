@@ -22,7 +22,7 @@ from elasticdl.dialects import (
     keras_class,
     lightning_module,
 )
-from elasticdl.dialects.classes import named_in_file
+from elasticdl.dialects.classes import with_names_in_file
 from elasticdl.dialects.other_trainers import notes_on_other_trainers
 from elasticdl.errors import DefinitionError, UsageError
 
@@ -115,14 +115,13 @@ def _completed(definition: ModelDefinition, model_code: ModelCode) -> ModelDefin
     file that are meant for another library's trainer and have no effect here.
 
     Raises:
-        DefinitionError: Such a setting would change the trained weights or the validation results.
+        DefinitionError: `classes` are not names of classes; or such a setting would change the
+            trained weights or the validation results.
     """
     if definition.framework == "torch" and (more := notes_on_other_trainers(model_code)):
         own = definition.notes
         definition = dataclasses.replace(definition, notes=lambda: [*own(), *more])
-    if definition.classes:
-        return definition
-    return dataclasses.replace(definition, classes=named_in_file(model_code.find("classes")))
+    return definition if definition.classes else with_names_in_file(definition, model_code)
 
 
 def _named(name: str) -> Dialect:

@@ -22,20 +22,29 @@ import numpy as np
 from elasticdl.data.wording import listed
 from elasticdl.definition import Mode, RecordInput
 from elasticdl.errors import SchemaError
-from elasticdl.training.input_words import how_to_resize, images_of_two_sizes, text_label_advice
+from elasticdl.training.input_words import (
+    LABELS,
+    how_to_resize,
+    images_of_two_sizes,
+    text_label_advice,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from elasticdl.data.batch import Record
 
-LABELS = ("y", "label", "labels", "target")
 _NAMES = f"{', '.join(LABELS[:-1])} or {LABELS[-1]}"
 
 
-def default_input(file: str) -> RecordInput:
-    """Return the input for a model file without an input function; errors name the file."""
-    return RecordInput(_DefaultInput(file), takes_mode=True, is_default=True)
+def default_input(file: str, create_model: Callable[[], Any]) -> RecordInput:
+    """Return the input for a model file without an input function.
+
+    Args:
+        file: The model file, for errors.
+        create_model: Function () -> the model, whose input may be the advice of an error.
+    """
+    return RecordInput(_DefaultInput(file, create_model), takes_mode=True, is_default=True)
 
 
 def note(file: str) -> str:
@@ -49,8 +58,9 @@ def note(file: str) -> str:
 class _DefaultInput:
     """Input function `(records, mode)` that finds the label by its name, and returns a batch."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, create_model: Callable[[], Any]) -> None:
         self._file = file
+        self._create_model = create_model
 
     def __call__(self, records: Sequence[Record], mode: Mode) -> tuple[Any, Any]:
         names = list(records[0])
@@ -90,8 +100,10 @@ class _DefaultInput:
                 "is missing in some records" if len(arrays) < len(records) else "varies in size"
             )
             pair = images_of_two_sizes(records) if name == "image" else None
-            way_out = how_to_resize(records, pair) if pair else ""
-            raise self._error(list(records[0]), f"{name!r} {values}", way_out)
+            if pair:
+                way_out = how_to_resize(records, pair, self._create_model)
+                raise SchemaError(f"{self._file} has no input_fn(records). {way_out}")
+            raise self._error(list(records[0]), f"{name!r} {values}")
         if arrays[0].dtype.kind in "OSU":
             problem = f"{name!r} is text, but a model needs numbers"
             advice = (

@@ -146,7 +146,8 @@ def define(model_code: ModelCode) -> ModelDefinition:
     input_function = None if name is None else newest.required(name)
     model_input: Input
     if input_function is None:
-        model_input = default_input(model_code.symbol.file)
+        # `create_model` is defined below.
+        model_input = default_input(model_code.symbol.file, lambda: create_model())  # noqa: PLW0108
     elif input_function.short_name == LOADER:
         model_input = LoaderFunctions(
             input_function,

@@ -170,6 +170,7 @@ def define(model_code: ModelCode) -> ModelDefinition:
             metrics=pieces.get("default_metrics"),
             optimizer=pieces["default_optimizer"],
             callbacks=callbacks,
+            classes=classes,
             predictions=predictions,
         ),
     )

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from elasticdl.data.record_source import HasClassColumns, HasClassNames, RecordSource
 from elasticdl.data.split_source import whole
-from elasticdl.data.wording import listed
+from elasticdl.data.wording import did_you_mean, listed, nearest
 from elasticdl.definition import Mode, ModelDefinition, RecordInput
 from elasticdl.errors import DataError, DefinitionError
 
@@ -76,18 +76,19 @@ class ClassFolders(RecordSource, HasClassNames, Protocol):
         ...
 
 
-def of_model(source: RecordSource, classes: Sequence[str], mode: Mode) -> RecordSource:
+def of_model(source: RecordSource, definition: ModelDefinition, mode: Mode) -> RecordSource:
     """Return the records with the class numbers of the model, instead of the source's own numbers.
 
     Args:
         source: The records.
-        classes: Names of the model's classes by number; empty if they are not known.
+        definition: The model definition; the source is returned unchanged if it has no classes.
         mode: In prediction, all records lose their labels if a class is unknown; in other modes,
             an unknown class is an error.
 
     Raises:
         DataError: A class is unknown to the model, and the records are not for prediction.
     """
+    classes = definition.classes
     if not classes or not isinstance(source, ClassFolders):
         return source
     try:
@@ -97,6 +98,9 @@ def of_model(source: RecordSource, classes: Sequence[str], mode: Mode) -> Record
             return source.without_classes(str(error))
         if mode is Mode.TRAINING:
             advice = "If the model file lists the wrong classes, correct them there."
+            other = _not_in_data(classes, source.classes)
+            if other and {*classes} & {*source.classes}:
+                advice = f"`classes` of {definition.where('classes')} has {other}"
             raise DataError(f"{error} {advice}") from error
         raise
 
@@ -175,8 +179,8 @@ def check_numbers(
     """Check that the order of `classes` in the model file matches the class numbers in the data.
 
     It is unknown which column has the labels, so one column that agrees with `classes` is enough.
-    Names that are only in the model file or only in the data are ignored, because they may be
-    translations.
+    If no name is in both, those in the model file may be translations, and columns are ignored.
+    If some are, each class of the data must be in the model file, which may have more classes.
 
     Args:
         definition: The model definition.
@@ -184,31 +188,35 @@ def check_numbers(
         what: Phrase that names the data, for the error: "the data" or "the validation data".
 
     Raises:
-        DataError: A class has one number in the model file and another in the data.
+        DataError: A class has one number in the model file and another in the data, or is only
+            in the data.
     """
     # A prebuilt table model numbers the values of the column, whatever these denote.
     if not definition.classes or definition.complete_params is not None:
         return
-    classes, file = definition.classes, definition.origin.file
+    classes, where = definition.classes, definition.where("classes")
     shared = {name: names for name, names in columns.items() if {*classes} & {*names}}
     differing = {name: renumbered(classes, names) for name, names in shared.items()}
     agreeing = [name for name, number in differing.items() if number is None]
-    if any(len(shared[name]) <= len(classes) for name in agreeing):
+    if any({*shared[name]} <= {*classes} for name in agreeing):
         return
     for column in agreeing:
-        lacking = shared[column][len(classes) :]
+        names = shared[column]
+        lacking = [name for name in names if name not in classes]
+        other = _not_in_data(classes, names)
         raise DataError(
-            f"In {what}, the column {column!r} has {len(shared[column])} classes, but `classes` of "
-            f"{file} has {len(classes)}, without {listed(lacking[:_MAX_LISTED])}. "
-            f"{_as_in_data(shared[column])}."
+            f"In {what}, the column {column!r} has {len(names)} classes, but `classes` of "
+            f"{where} has {len(classes)}, without {listed(lacking[:_MAX_LISTED])}"
+            f"{f'; it has {other}' if other else '.'} {_as_in_data(classes, names)}."
         )
     for column, number in differing.items():
         assert number is not None  # noqa: S101 - otherwise it is agreeing
         names = shared[column]
         raise DataError(
             f"In {what}, class {number} of the column {column!r} is {names[number]!r}, but "
-            f"{classes[number]!r} in `classes` of {file}, so predictions would have the wrong "
-            f"names. {_as_in_data(names)}. Or renumber the data. {_alignment(column, classes)}"
+            f"{classes[number]!r} in `classes` of {where}, so predictions would have the wrong "
+            f"names. {_as_in_data(classes, names)}. Or renumber the data. "
+            f"{_alignment(column, classes)}"
         )
 
 
@@ -259,12 +267,38 @@ def renumbered(before: Sequence[str], now: Sequence[str]) -> int | None:
     return next((number for number, (name, other) in enumerate(shared) if name != other), None)
 
 
-def _as_in_data(names: Sequence[str]) -> str:
+def _not_in_data(classes: Sequence[str], names: Sequence[str]) -> str:
+    """Return a phrase on names in `classes` that the data lack, with a similar one of the data.
+
+    The result is empty if there are none. Else it ends a sentence: "'wasq', which the data do not
+    have; did you mean 'wasp'?".
+
+    Args:
+        classes: The names in the model file.
+        names: The class names in the data.
+    """
+    unknown = [name for name in classes if name not in names]
+    if not unknown:
+        return ""
+    lacking = [name for name in names if name not in classes]
+    near = [did_you_mean(name, lacking) for name in unknown]
+    return (
+        f"{listed(unknown[:_MAX_LISTED])}, which the data do not have"
+        f"{next((each for each in near if each != '.'), '.')}"
+    )
+
+
+def _as_in_data(classes: Sequence[str], names: Sequence[str]) -> str:
     """Return advice for an error: list `classes` in the model file in the order of the data.
 
     Args:
-        names: The class names in that order; a long list is not shown.
+        classes: The names in the model file; those that the data do not have come last, except one
+            that is probably a misspelt name of the data.
+        names: The class names in the order of the data; a long list is not shown.
     """
+    lacking = [name for name in names if name not in classes]
+    more = [name for name in classes if name not in names and not nearest(name, lacking)]
+    names = [*names, *more[: max(0, len(classes) - len(names))]]
     known = f": classes = [{listed(names)}]" if len(names) <= _MAX_LISTED else ""
     return f"List `classes` in the model file as in the data{known}"
 

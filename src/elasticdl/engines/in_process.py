@@ -133,6 +133,8 @@ def train_run(run: Run) -> TrainResult:
     if run.checkpoint is None:
         for note in context.why_not_exported(trainer):
             run.reporter.note(note)
+        if note := context.class_note(trainer):
+            run.reporter.note(note)
     context.check_validation(trainer)
     accumulator = context.create_accumulator(trainer)
     with Interrupts() as interrupts:

@@ -30,7 +30,7 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.sharding.permutation import derive_seed
-from elasticdl.training.input_words import how_to_resize, images_of_two_sizes
+from elasticdl.training.input_words import LABELS, how_to_resize, images_of_two_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -113,7 +113,7 @@ def _made(
         raise UserCodeError(
             f"{raised_at(error, definition.where('input'))}: the input function raised on "
             f"{where()}:\n{users_traceback(error)}{_missing_key(error, how, records, mode)}"
-            f"{_different_sizes(error, how, records, where)}"
+            f"{_different_sizes(error, definition, records, where)}"
         ) from error
     parts = made if isinstance(made, tuple) else (made,)
     if mode is Mode.PREDICTION and len(parts) > 1 and _are_of_no_record(parts[1]):
@@ -179,20 +179,34 @@ def _missing_key(error: Exception, how: RecordInput, records: Sequence[Record], 
             f'[... for record in records if "{key}" in record].{have}'
         )
     if how.schema is None:
-        return have
+        return have + _unnamed(key, records[0])
     return f"{have} Only fields in data_schema() are read: add {key!r} there if the data has it."
 
 
+def _unnamed(key: str, record: Record) -> str:
+    """Return advice to name the fields of a record that has those of unnamed data; else ""."""
+    unnamed = "y" if key in LABELS else "x"
+    if unnamed not in record or not record.keys() <= {"x", "y"}:
+        return ""
+    names = ", ".join(f'"{key if name == unnamed else name}": ...' for name in record)
+    return f" Data in memory without names are called x and y; to name them: data={{{names}}}."
+
+
 def _different_sizes(
-    error: Exception, how: RecordInput, records: Sequence[Record], where: Callable[[], str]
+    error: Exception,
+    definition: ModelDefinition,
+    records: Sequence[Record],
+    where: Callable[[], str],
 ) -> str:
     """Return advice to append to an error if images of different sizes were stacked; else ""."""
-    if how.schema is not None or not _NEEDS_ONE_SHAPE.search(str(error)):
+    if getattr(definition.input, "schema", None) is not None or not _NEEDS_ONE_SHAPE.search(
+        str(error)
+    ):
         return ""
     if not (pair := images_of_two_sizes(records)):
         return ""
     of_both = f"{where.of_examples(pair)}: " if isinstance(where, RecordNames) else ""
-    return f"\n  {of_both}{how_to_resize(records, pair)}"
+    return f"\n  {of_both}{how_to_resize(records, pair, definition.create_model)}"
 
 
 def _check_none_empty(

@@ -97,7 +97,7 @@ def open_records(
     else:
         index = None if indexes is None else indexes.get(data)
         source = open_source(data) if index is None else open_index(index)
-    return class_numbers.of_model(source, definition.classes, mode)
+    return class_numbers.of_model(source, definition, mode)
 
 
 def indexes_of(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.in_memory_facts import FACTS_FILE, InMemoryFacts, add_facts, remove_facts
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.data.stored_file import filesystem, local_path
+from elasticdl.data.wording import shown
 from elasticdl.errors import (
     DataError,
     ElasticDLError,
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
 
 # Prefix of the names of temporary folders for in-memory data.
 ASIDE = "data-"
+# Characters of paths and patterns, which texts hardly have.
+_OF_NAMES = frozenset("/\\*[]")
+_FEWEST_WORDS = 3
 
 
 def file_names(data: Any) -> str | None:
@@ -45,13 +50,37 @@ def file_names(data: Any) -> str | None:
 
     Args:
         data: The data that the user passed: names of files, or an object such as a DataFrame.
+
+    Raises:
+        UsageError: A list has sentences, which are no names of files.
     """
+    names = _names_in(data)
+    if names and not isinstance(data, (str, Path)):
+        text = next(filter(_is_sentence, names), None)
+        if text is not None:
+            raise UsageError(
+                "A list of strings has the names of data files, but there is no file "
+                f"{shown(text)}. To pass texts, give them a name in a dict: "
+                'data={"text": texts}, or data={"text": texts, "label": labels}.'
+            )
+    return ",".join(names) if names else None
+
+
+def _names_in(data: Any) -> list[str]:
+    """Return the names of files in a name or a list of names; empty if anything else is in it."""
     if isinstance(data, (str, Path)):
-        return str(data)
-    if isinstance(data, (list, tuple)) and data:
-        names = [file_names(each) for each in data]
-        return None if None in names else ",".join(map(str, names))
-    return None
+        return [str(data)]
+    found = [_names_in(each) for each in data] if isinstance(data, (list, tuple)) else []
+    return [name for names in found for name in names] if all(found) else []
+
+
+def _is_sentence(value: str) -> bool:
+    """Return whether a text has several words and is hardly the name of a file."""
+    if len(value.split()) < _FEWEST_WORDS or set(value) & _OF_NAMES:
+        return False
+    # "my data.csv" has a suffix, "Bad. Really bad." has none.
+    _, dot, suffix = value.strip().rpartition(".")
+    return not (dot and suffix.isalnum()) and not os.path.exists(value)  # noqa: PTH110 - long names
 
 
 def is_stored(location: str) -> bool:

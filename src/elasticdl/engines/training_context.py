@@ -37,6 +37,8 @@ from elasticdl.engines.train_progress import TrainProgress
 from elasticdl.engines.validation_errors import evaluate_first
 from elasticdl.errors import DefinitionError, ElasticDLError, NoDataError, UsageError
 from elasticdl.job import TrainingOptions
+from elasticdl.prediction.phase import class_reading
+from elasticdl.prediction.rows import named_outputs
 from elasticdl.sharding.epoch_order import ShardPlan
 from elasticdl.sharding.ledger import Ledger, ShardLease
 from elasticdl.training.create import create_trainer
@@ -422,6 +424,23 @@ class TrainingContext:
         return [
             f"The trained model will have no {name}: {reason}" for name, reason in reasons.items()
         ]
+
+    def class_note(self, trainer: Trainer) -> str:
+        """Return a note if the model has more or fewer outputs than names of classes; else "".
+
+        Args:
+            trainer: The trainer, whose model predicts an example.
+        """
+        if not self.classes:
+            return ""
+        # Only for a note: the training itself reports what is wrong with the model or the data.
+        with contextlib.suppress(Exception):
+            example = self.example()
+            outputs = named_outputs(trainer.predict(example.features), example.num_examples)
+            reading = class_reading(trainer, outputs, self.classes)
+            if reading is not None and reading.mismatch:
+                return f"{self.definition.where('classes')}: the model has {reading.mismatch}"
+        return ""
 
     def create_accumulator(self, trainer: Trainer) -> Accumulator | None:
         """Return the accumulator for `--global_batch_size`; None if that option is not set."""

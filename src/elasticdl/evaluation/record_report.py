@@ -119,10 +119,7 @@ class RecordReport:
         """
         result = self.writer.result
         report = Report(result.path)
-        names = [str(name) for name in self._definition.classes]
-        if len(names) > report.facts["num_classes"]:
-            # As in predictions: names of other classes than the outputs'.
-            names = []
+        names = report.fitting_names(self._definition.classes)
         views = write_views(report, self._folder, class_names=names)
         schema = getattr(self._definition.input, "schema", None)
         write_page(

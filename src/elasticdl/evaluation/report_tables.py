@@ -237,6 +237,14 @@ class Report:
         counted = known.group_by(["label", "prediction"]).aggregate([([], "count_all")])
         return {(r["label"], r["prediction"]): r["count_all"] for r in counted.to_pylist()}
 
+    def fitting_names(self, names: Sequence[str]) -> list[str]:
+        """Return names of classes; none if there are more than outputs, as in predictions.
+
+        Args:
+            names: The names that the model has, by number.
+        """
+        return [str(name) for name in names] if len(names) <= self.facts["num_classes"] else []
+
     def classes(self) -> list[ClassRow]:
         """Return the results for each class that occurs, ordered by its number.
 

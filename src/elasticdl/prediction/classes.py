@@ -90,6 +90,23 @@ class ClassReading:
         """
         return 0 < len(self.names) <= self.num_classes
 
+    @property
+    def mismatch(self) -> str:
+        """Text about a number of names that differs from that of the classes; empty if it does not.
+
+        It continues a sentence: "The model has names for 3 classes, but its output is for 2: ...".
+        """
+        num_names = len(self.names)
+        if num_names in {0, self.num_classes}:
+            return ""
+        how = (
+            "the other classes are predicted as their numbers"
+            if self.is_named
+            else "predictions are class numbers, not names"
+        )
+        named = "1 class" if num_names == 1 else f"{num_names} classes"
+        return f"names for {named}, but its output is for {self.num_classes}: {how}."
+
     def with_prediction(self, columns: Columns) -> Mapping[str, Array]:
         """Add the columns `prediction` and `probability` before the columns of a batch.
 

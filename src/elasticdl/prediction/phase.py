@@ -216,25 +216,9 @@ class Predictor:
         return {**given, **found}
 
     def _read(self, columns: Columns) -> ClassReading | None:
-        shape = scores_shape(columns)
-        if shape is None or not isinstance(self._trainer, ScoresProbe):
-            return None
-        scores = self._trainer.scores(shape)
-        if scores is None:
-            return None
-        reading = ClassReading(scores, shape, self._classes)
-        num_names = len(self._classes)
-        if self._classes and num_names != reading.num_classes:
-            how = (
-                "the other classes are predicted as their numbers"
-                if reading.is_named
-                else "predictions are class numbers, not names"
-            )
-            named = "1 class" if num_names == 1 else f"{num_names} classes"
-            self.note = (
-                f"The trained model has names for {named}, but its output is for "
-                f"{reading.num_classes}: {how}."
-            )
+        reading = class_reading(self._trainer, columns, self._classes)
+        if reading is not None and reading.mismatch:
+            self.note = f"The trained model has {reading.mismatch}"
         return reading
 
     def _call(
@@ -252,3 +236,18 @@ class Predictor:
                 f"{raised_at(error, self._definition.where(part))}: {name} raised:\n"
                 f"{users_traceback(error)}"
             ) from error
+
+
+def class_reading(trainer: Trainer, columns: Columns, names: Sequence[str]) -> ClassReading | None:
+    """Return how to read predicted classes from a model's outputs; None if it is no classifier.
+
+    Args:
+        trainer: The trainer, which knows the loss.
+        columns: The outputs for a batch, by name.
+        names: Name of each class; empty if unknown.
+    """
+    shape = scores_shape(columns)
+    if shape is None or not isinstance(trainer, ScoresProbe):
+        return None
+    scores = trainer.scores(shape)
+    return None if scores is None else ClassReading(scores, shape, names)

@@ -130,7 +130,8 @@ def _report_split(
     for note in split.notes:
         reporter.note(f"{name}: {note}")
     table = Report(writer.result.path)
-    views = write_views(table, folder, name=_TABLES[name])
+    names = table.fitting_names(trained.model.description.classes)
+    views = write_views(table, folder, name=_TABLES[name], class_names=names)
     for note in views.notes:
         reporter.note(note)
     write_page(
@@ -139,6 +140,7 @@ def _report_split(
         name=name,
         title=f"{session.name}: {name} data",
         picture_of=_pictures(table, split),
+        class_names=names,
         num_worst=_NUM_PICTURES,
     )
     return writer.result

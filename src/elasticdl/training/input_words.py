@@ -6,7 +6,8 @@ Callers: `dialects/default_input.py`, `keras/inputs.py`, `keras/failures.py`, `k
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,9 @@ from elasticdl.data.wording import did_you_mean
 if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays
 
+
+LABELS = ("y", "label", "labels", "target")
+"""Names of the field that is the label, for a model file without an input function."""
 
 _EACH_LABEL = ("label", "label in labels")
 # Up to how many names of features are all listed, and how many of more.
@@ -60,6 +64,7 @@ def how_to_change_features(
     is_default: bool,
     needs_floats: bool = False,
     with_channels: str = "",
+    image_shape: Sequence[int] | None = None,
 ) -> str:
     """Return advice on how to change the features so that the model accepts them.
 
@@ -70,6 +75,7 @@ def how_to_change_features(
         needs_floats: Whether the model takes these features as floats.
         with_channels: Python expression that adds the axis for channels to an array of features
             `x`, if the model needs one; else empty.
+        image_shape: The shape of an image that the model takes, if it is known.
     """
     where = "in the data, or in input_fn(records)" if is_default else "in the input function"
     if needs_floats:
@@ -81,6 +87,18 @@ def how_to_change_features(
         return (
             "The convolutions of the model take features of the shape [examples, channels, ...]. "
             f"Convert them {where}: {with_channels}."
+        )
+    is_image = not isinstance(features, Mapping) and features.ndim == _IMAGE_AXES + 1
+    # Without an input function, image files are uint8.
+    may_be_file = is_image and (not is_default or features.dtype == np.uint8)
+    if image_shape and may_be_file and [*features.shape[1:]] != [*image_shape]:
+        otherwise = "Or convert the features in input_fn(records)."
+        if not is_default:
+            otherwise = f"Else make the input function return what {expected} expects."
+        return (
+            "If the data are image files, they are resized if data_schema() gives them the shape "
+            f"that the model takes. {otherwise} For data_schema(), add to the model file:\n"
+            f"{_schema_code(image_shape, with_label=True)}"
         )
     if not is_default:
         return f"Make the input function return what {expected} expects."
@@ -131,21 +149,41 @@ def images_of_two_sizes(records: Sequence[Mapping[str, Any]]) -> tuple[int, int]
     return next(((0, i) for i in others), None)
 
 
-def how_to_resize(records: Sequence[Mapping[str, Any]], pair: tuple[int, int]) -> str:
+def shape_of_image(model: Any) -> list[int] | None:
+    """Return the shape of an image that a Keras model takes; None if it does not declare one."""
+    shape = getattr(model, "input_shape", None)
+    if not isinstance(shape, tuple) or len(shape) != _IMAGE_AXES + 1:
+        return None
+    return [*shape[1:]] if all(isinstance(size, int) for size in shape[1:]) else None
+
+
+def how_to_resize(
+    records: Sequence[Mapping[str, Any]], pair: tuple[int, int], create_model: Callable[[], Any]
+) -> str:
     """Return advice for images of different sizes in a model file without `data_schema()`.
 
     Args:
         records: Records of image files.
         pair: Positions of two records whose images differ in size.
+        create_model: Function () -> the model, which may declare the shape of its input.
     """
     shapes = [list(np.shape(records[i]["image"])) for i in pair]
-    label = ', {"name": "label", "shape": [], "dtype": "int64"}' if "label" in records[0] else ""
+    wanted = None
+    # If the user's code raises, its own mistake is reported once the sizes are right.
+    with contextlib.suppress(Exception):
+        wanted = shape_of_image(create_model())
     return (
         f"The images have different sizes, such as the shapes {shapes[0]} and {shapes[1]} (height, "
         "width, channels). They are resized if data_schema() gives them one shape. Add to the "
-        "model file:\n"
+        f"model file:\n{_schema_code(wanted or min(shapes), with_label='label' in records[0])}"
+    )
+
+
+def _schema_code(shape: Sequence[int], *, with_label: bool) -> str:
+    label = ', {"name": "label", "shape": [], "dtype": "int64"}' if with_label else ""
+    return (
         "    def data_schema():\n"
-        f'        return [{{"name": "image", "shape": {min(shapes)}, "dtype": "uint8"}}{label}]'
+        f'        return [{{"name": "image", "shape": {[*shape]}, "dtype": "uint8"}}{label}]'
     )
 
 

@@ -20,6 +20,7 @@ from elasticdl.training.input_words import (
     as_floats,
     how_to_change_features,
     missing_features,
+    shape_of_image,
     source_of_features,
 )
 
@@ -66,7 +67,7 @@ def build(
     raise DefinitionError(
         f"{raised_at(error, origin)}: "
         f"{_problem(model, error, features, source_of_features(is_default=is_default))}\n  "
-        f"{_advice(error, features, is_default=is_default, needs_floats=needs_floats)}"
+        f"{_advice(model, error, features, is_default=is_default, needs_floats=needs_floats)}"
     ) from error
 
 
@@ -103,7 +104,14 @@ def _failure(model: keras.Model, adapter: Adapter, features: Arrays) -> Exceptio
     return None
 
 
-def _advice(error: Exception, features: Arrays, *, is_default: bool, needs_floats: bool) -> str:
+def _advice(
+    model: keras.Model,
+    error: Exception,
+    features: Arrays,
+    *,
+    is_default: bool,
+    needs_floats: bool,
+) -> str:
     text = str(error)
     if "stateless scope" in text:
         return "Create the variable in build() or __init__ with add_weight()."
@@ -123,6 +131,7 @@ def _advice(error: Exception, features: Arrays, *, is_default: bool, needs_float
         features,
         is_default=is_default,
         needs_floats=needs_floats,
+        image_shape=shape_of_image(model),
     )
 
 
