@@ -1,5 +1,6 @@
 """A job on data in memory does what it does on files, and leaves no copy of the data."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -181,7 +182,13 @@ def test_evaluation_and_prediction_accept_in_memory_data(train, tmp_path):
     )
 
     assert evaluated.metrics["loss"] > 0
+    assert json.loads(Path(evaluated.output).read_text())["data"] == "data in memory"
     assert predicted.metrics["num_records"] == 60
+
+
+def test_a_mistake_in_an_option_names_no_address_of_data_in_memory(train):
+    with pytest.raises(UsageError, match="validation_split=0.2 and validation_data= both define"):
+        train(validation_data=DATA, validation_split=0.2)
 
 
 def test_a_mistake_in_an_option_is_reported_before_data_is_stored(train, tmp_path):
