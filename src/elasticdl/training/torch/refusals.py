@@ -188,8 +188,9 @@ class Refusals:
         for name, parameter in parameters.items():
             hooks = parameter._backward_hooks or parameter._post_accumulate_grad_hooks  # noqa: SLF001
             if hooks:
+                where = place_of(next(iter(hooks.values())), self._origin)
                 raise DefinitionError(
-                    f"{place_of(next(iter(hooks.values())), self._origin)}: the parameter {name} has a hook on its gradient, which "
+                    f"{where}: the parameter {name} has a hook on its gradient, which "
                     f"would see the gradient of one minibatch instead of the whole update's. "
                     f"{_ALONE} Or use a hook of the optimizer (register_step_pre_hook), which sees "
                     "the sum."
@@ -197,8 +198,9 @@ class Refusals:
         for name, module in self._model.named_modules():
             hooks = module._backward_hooks or module._backward_pre_hooks  # noqa: SLF001 - no public name
             if hooks:
+                where = place_of(next(iter(hooks.values())), self._origin)
                 raise DefinitionError(
-                    f"{place_of(next(iter(hooks.values())), self._origin)}: {name or 'the model'} has a backward hook, which would see "
+                    f"{where}: {name or 'the model'} has a backward hook, which would see "
                     f"the gradients of one minibatch instead of the whole update's. {_ALONE}"
                 )
             if getattr(module, "scale_grad_by_freq", False):
