@@ -29,7 +29,7 @@ from elasticdl.engines.engine import Outcome, Reporter, context_of
 from elasticdl.engines.iterable_data import open_once
 from elasticdl.engines.prefetch import Prefetch
 from elasticdl.engines.record_data import batches_in_order, open_records
-from elasticdl.engines.stored_data import shown_data
+from elasticdl.engines.stored_data import is_stored, shown_data
 from elasticdl.errors import (
     CheckpointMismatchError,
     DataError,
@@ -525,7 +525,13 @@ def _evaluate_with_report(opened: OpenedModel, folder: str, reporter: Reporter) 
 
     with opened.feed() as feed:
         trainer = opened.restored_trainer(_first(feed, opened))
-        report = RecordReport(folder, trainer, opened.definition, opened.source)
+        report = RecordReport(
+            folder,
+            trainer,
+            opened.definition,
+            opened.source,
+            names_files=not is_stored(opened.job.data),
+        )
         reporter.started("Evaluating", opened.source.num_records, "records")
         states: MetricStates = {}
         try:
