@@ -3,8 +3,10 @@
 import dataclasses
 import inspect
 import pydoc
+import re
 from typing import get_type_hints
 
+import numpy as np
 import pytest
 
 import elasticdl
@@ -127,6 +129,42 @@ def test_columns_may_be_the_columns_of_a_table():
     job = job_options.prediction_job(**REQUIRED["predict"], columns=columns)
 
     assert job.columns == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "wrong", "message"),
+    [
+        ("evaluate", "report", 5, "report is 5; expected True or False, or a path."),
+        ("train", "tensorboard", 1.0, "tensorboard is 1.0; expected True or False."),
+        ("train", "num_epochs", True, "num_epochs is True; expected a whole number."),
+        ("train", "num_epochs", 2.0, "num_epochs=2.0: expected a whole number, such as 2."),
+        ("train", "validation_split", 0.2j, "validation_split is 0.2j; expected a number."),
+        ("train", "quiet", "no", "quiet is 'no'; expected True or False."),
+        ("predict", "columns", {"a": 1}, "columns is an object of type dict; expected a string"),
+        ("predict", "columns", {"a"}, "columns is an object of type set; expected a string"),
+        ("predict", "columns", [None], "columns has None; expected names"),
+    ],
+)  # fmt: skip
+def test_a_value_of_another_type_is_refused_with_the_types_expected(name, option, wrong, message):
+    with pytest.raises(UsageError, match=f"^{re.escape(message)}"):
+        getattr(elasticdl, name)(**REQUIRED[name] | {option: wrong})
+
+
+def test_numpy_numbers_mean_the_same_as_numbers_of_python():
+    required = REQUIRED["train"] | {"num_workers": 1}
+    plain = {"validation_split": 0.2, "num_epochs": 2, "give_up_after": 2.3}
+    numpy = {
+        "validation_split": np.float32(0.2),
+        "num_epochs": np.int64(2),
+        "give_up_after": np.array(2.3, np.float32),
+    }
+    params = {"rate": np.float32(0.1), "units": [np.int64(3)], "sizes": {"a": np.float64(0.5)}}
+
+    of_numpy = job_options.training_job(**required, **numpy, params=params)
+
+    assert of_numpy == job_options.training_job(
+        **required, **plain, params={"rate": 0.1, "units": [3], "sizes": {"a": 0.5}}
+    )
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

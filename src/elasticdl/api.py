@@ -282,6 +282,8 @@ def _run_on_data(
             f"reporter is an object of type {type(reporter).__name__}; expected an object with the "
             "methods started, advanced, note and ended, or None. quiet=True prints nothing."
         )
+    if not isinstance(quiet, (bool, type(None))):
+        raise UsageError(f"quiet is {quiet!r}; expected True or False.")
     if data["data"] is None:
         raise UsageError("data is None; expected the name of files, or data in memory.")
     given = {name: value for name, value in data.items() if value is not None}

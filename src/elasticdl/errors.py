@@ -182,6 +182,8 @@ def as_keywords(message: str, names: Collection[str]) -> str:
         'Name it: params={"rate": 0.1}'
         >>> as_keywords('Add --params="rate=..., units=..."', ["params"])
         'Add params={"rate": ..., "units": ...}'
+        >>> as_keywords("--params: rate is missing.", ["params"])
+        'params: rate is missing.'
     """
 
     def replaced(option: re.Match[str]) -> str:
@@ -191,7 +193,10 @@ def as_keywords(message: str, names: Collection[str]) -> str:
             return f'params={{"{param}": {values}}}'
         if name not in names:
             return option[0]
-        return f"{name}=False" if negation else f"{name}="
+        if negation:
+            return f"{name}=False"
+        # A message about the option that begins with its name.
+        return name if message.startswith(":", option.end()) else f"{name}="
 
     return _OPTION.sub(replaced, message)
 

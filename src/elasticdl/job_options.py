@@ -8,6 +8,7 @@ Callers: `api.py`, `cli/`, `sql/`, `sessions/`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -15,6 +16,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from numbers import Number
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, get_args
@@ -42,7 +44,7 @@ _Arguments = ParamSpec("_Arguments")
 def _typed(job_function: Callable[_Arguments, Job]) -> Callable[_Arguments, Job]:
     """Decorator: treat None as "not given", and check the types of options by their annotations.
 
-    Numbers and booleans are converted and checked where they are used, because they may be strings.
+    NumPy numbers become Python numbers. Strings are parsed where they are used.
     """
     parameters = inspect.signature(job_function).parameters.values()
     # Without its default, an option is required.
@@ -53,7 +55,8 @@ def _typed(job_function: Callable[_Arguments, Job]) -> Callable[_Arguments, Job]
 
     @functools.wraps(job_function)
     def build(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Job:
-        for given, value in list(kwargs.items()):
+        for given, passed in list(kwargs.items()):
+            kwargs[given] = value = _python_number(passed)
             types, default = declared.get(_ALIASES.get(given, given), ("Any", None))
             if value is None and default not in {None, inspect.Parameter.empty}:
                 del kwargs[given]
@@ -64,21 +67,42 @@ def _typed(job_function: Callable[_Arguments, Job]) -> Callable[_Arguments, Job]
     return build
 
 
+def _python_number(value: Any) -> Any:
+    """Convert a NumPy scalar, or an array of no dimensions, to a Python value; return others as is.
+
+    A float32 becomes the shortest decimal that it is the nearest to: 0.2, not 0.20000000298.
+    """
+    if getattr(value, "shape", None) != () or not hasattr(value, "item"):
+        return value
+    plain = value.item()
+    if isinstance(plain, float):
+        # A tensor of PyTorch is not shown as a number.
+        with contextlib.suppress(ValueError):
+            return float(str(value))
+    return plain
+
+
 def _check_type(name: str, value: object, types: str) -> None:
     """Check that the value of an option has one of the types that its annotation names.
 
     Raises:
         UsageError: It has another type.
     """
-    scalar = any(each in types for each in ("int", "float", "bool"))
+    number = "int" in types or "float" in types
     fits = (
         types == "Any"
         or isinstance(value, str)
         or ("Path" in types and isinstance(value, os.PathLike))
         or ("Mapping" in types and isinstance(value, Mapping))
-        or ("Sequence" in types and isinstance(value, Iterable) and not isinstance(value, bytes))
-        # NumPy registers its numbers, but not its booleans.
-        or (scalar and (isinstance(value, Number) or getattr(value, "shape", None) == ()))
+        or (
+            "Sequence" in types
+            and isinstance(value, Iterable)
+            and not isinstance(value, _UNORDERED)
+        )
+        or (number and isinstance(value, Number) and not isinstance(value, (bool, complex)))
+        or ("bool" in types and isinstance(value, (bool, int)) and value in {0, 1})
+        # Such as a tensor of TensorFlow.
+        or (number and getattr(value, "shape", None) == ())
     )
     if isinstance(value, Mapping):
         for key in value:
@@ -95,13 +119,16 @@ def _check_type(name: str, value: object, types: str) -> None:
         "Sequence": "a string or a list of strings",
     }
     expected = [text for each, text in words.items() if each in types] or ["a string"]
-    got = "None" if value is None else f"an object of type {type(value).__name__}"
+    shown = value is None or isinstance(value, Number)
+    got = repr(value) if shown else f"an object of type {type(value).__name__}"
     raise UsageError(f"{name} is {got}; expected {', or '.join(expected)}.")
 
 
 # Options whose errors have advice of their own.
 _CHECKED_ELSEWHERE = ("model_def", "trained_model")
 _ALIASES = {"batch_size": "minibatch_size"}
+# Types that can be iterated over, but are no list of names.
+_UNORDERED = (bytes, Mapping, AbstractSet)
 
 
 @_typed
@@ -221,8 +248,8 @@ def training_job(
     split = _as_split(validation_split)
     if split is not None and validation_data is not None:
         raise UsageError(
-            f"--validation_split={split:g} and --validation_data={validation_data} both define the "
-            "validation data. Use only one of them."
+            f"--validation_split={split:g} and --validation_data both define the validation data. "
+            "Use only one of them."
         )
     return Job(
         command="train",
@@ -266,11 +293,7 @@ def _plain_params(params: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: A value cannot be stored as JSON.
     """
-    # A NumPy scalar; arrays have `tolist` too, but are not literals.
-    plain = {
-        name: value.item() if getattr(value, "shape", None) == () else value
-        for name, value in params.items()
-    }
+    plain = {name: _plain_param(value) for name, value in params.items()}
     for name, value in plain.items():
         try:
             json.dumps(value)
@@ -281,6 +304,15 @@ def _plain_params(params: Mapping[str, Any]) -> dict[str, Any]:
                 "are stored with the trained model. Create other objects in the model file."
             ) from None
     return plain
+
+
+def _plain_param(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain_param(each) for key, each in value.items()}
+    # Not of a subclass, such as a named tuple.
+    if type(value) in {list, tuple}:
+        return type(value)(_plain_param(each) for each in value)
+    return _python_number(value)
 
 
 def _model(
@@ -352,7 +384,7 @@ def evaluation_job(
     Raises:
         UsageError: A value is wrong, or a report is requested on workers.
     """
-    if report is not None and report is not False and num_workers is not None:
+    if (report or report == "") and num_workers is not None:
         raise UsageError(
             "--report runs in one process, but --num_workers divides the records among several. "
             "Leave one of them out."
@@ -427,6 +459,10 @@ def prediction_job(
 
 def _columns(columns: str | Sequence[str]) -> tuple[str, ...]:
     parts = columns.split(",") if isinstance(columns, str) else columns
+    parts = list(parts)
+    for name in parts:
+        if not isinstance(name, (str, Number)):
+            raise UsageError(f"columns has {name!r}; expected names, which are strings.")
     names = [str(name).strip() for name in parts]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -567,7 +603,10 @@ def _as_int(name: str, value: Any) -> int:
     try:
         number = int(str(value))
     except ValueError:
-        raise UsageError(f"--{name}={value!r}: expected a whole number.") from None
+        such = ""
+        with contextlib.suppress(ValueError, OverflowError):
+            such = f", such as {int(float(value))}" if float(value).is_integer() else ""
+        raise UsageError(f"--{name}={value!r}: expected a whole number{such}.") from None
     if number < _LEAST.get(name, 0):
         raise UsageError(f"--{name}={number}: expected at least {_LEAST.get(name, 0)}.")
     return number

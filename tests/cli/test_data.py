@@ -316,6 +316,16 @@ def test_show_has_a_line_for_each_of_many_fields(folder):
     assert re.search(r"\n  proline +\d+ +\d+ +\d+", printed)
 
 
+def test_show_has_columns_whose_values_are_all_missing(folder):
+    Path("gaps.csv").write_text("a,b,c\n" + "1,,\n" * 9 + "1,,7\n")
+
+    printed = run("show", "gaps.csv")
+
+    assert re.search("b +null +not usable: all missing", printed)
+    assert re.search("\n +a +b +c *\n", printed)
+    assert re.search("\n +0 +1 +- +- *\n", printed)
+
+
 def test_show_with_limit_0_shows_no_record(folder):
     write_sample("iris", "iris")
 

@@ -472,6 +472,11 @@ def test_a_missing_column_is_not_a_missing_value(write):
         read_all(write({"x": [1.0]}), nullable(xs=([], "float32")))
 
 
+def test_the_error_for_a_missing_column_lists_the_others_in_the_order_of_the_table(write):
+    with pytest.raises(SchemaError, match=r"is missing \(it has 'z', 'b', 'a'\)"):
+        read_all(write({"z": [1.0], "b": [1], "a": [2]}), nullable(xs=([], "float32")))
+
+
 def test_a_large_whole_number_beside_a_missing_one_is_not_rounded(write):
     with pytest.raises(SchemaError, match="record 1: column 'x': holds 9007199254740993, which a"):
         read_all(write({"x": [None, 2**53 + 1]}), nullable(x=([], "float64")))

@@ -47,7 +47,7 @@ def test_every_column_is_shown_in_the_order_of_the_file(parquet: str) -> None:
         "z": ("int64", "1 .. 1, missing in 1 record"),
         "struct": ("struct", "not usable: a model cannot read structs"),
         "map": ("map", "not usable: a model cannot read maps"),
-        "none": ("null", "not usable: it has no value"),
+        "none": ("null", "not usable: all missing"),
         "day": ("date", "2024-01-31 .. 2024-01-31, missing in 1 record"),
         "at": ("timestamp", "2024-01-31 12:00:00 .. 2024-02-01 00:00:00"),
         "gaps": ("list", "not usable: its lists have missing values"),
@@ -81,7 +81,7 @@ def test_a_column_without_a_value_in_the_first_rows_is_shown(tmp_path: Path) -> 
 
     (_, field) = summarize_files(str(tmp_path / "a.csv"), 1).fields
 
-    assert (field.name, field.values) == ("y", "no value")
+    assert (field.name, field.values) == ("y", "all missing")
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])

@@ -88,6 +88,22 @@ def test_the_last_line_of_a_phase_has_no_time_left(monkeypatch) -> None:
     assert "left" not in stream.getvalue().splitlines()[-1]
 
 
+def test_a_count_without_a_total_has_its_unit(monkeypatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr("rich.console.Console", lambda **_: Console(
+        file=terminal, width=80, force_terminal=True, color_system=None,
+    ))  # fmt: skip
+    lines, bar = Lines(terminal), Bar()
+
+    for reporter in (lines, bar):
+        reporter.started("Storing data", 0, "rows")
+        reporter.advanced(976, {})
+        reporter.ended()
+
+    assert terminal.getvalue().startswith("Storing data: 976 rows\n")
+    assert re.search(r"Storing data .* 976 rows ", terminal.getvalue().partition("\n")[2])
+
+
 def test_the_time_left_has_a_fixed_width() -> None:
     assert phase((0, 0)).clock() == "-:--:-- left"
     assert phase((0, 0), (10, 1), total=1000).clock() == "2:46:30 left"

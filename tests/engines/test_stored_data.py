@@ -1,5 +1,6 @@
 """A job on data in memory does what it does on files, and leaves no copy of the data."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import elasticdl
+from elasticdl import scratch
 from elasticdl.data import in_memory
 from elasticdl.engines.stored_data import file_names
 from elasticdl.errors import DataError, OutputTakenError, SchemaError, UsageError, UserCodeError
@@ -181,7 +183,24 @@ def test_evaluation_and_prediction_accept_in_memory_data(train, tmp_path):
     )
 
     assert evaluated.metrics["loss"] > 0
+    assert json.loads(Path(evaluated.output).read_text())["data"] == "data in memory"
     assert predicted.metrics["num_records"] == 60
+
+
+def test_a_report_on_data_in_memory_names_no_temporary_file(train, tmp_path):
+    train()
+
+    elasticdl.evaluate(trained_model=str(tmp_path / "out"), data=DATA, report=True)
+
+    for name in ("eval_report.csv", "report.html"):
+        text = (tmp_path / "out" / "report" / name).read_text()
+        assert str(scratch.folder()) not in text
+        assert name.endswith(".csv") or "data in memory" in text
+
+
+def test_a_mistake_in_an_option_names_no_address_of_data_in_memory(train):
+    with pytest.raises(UsageError, match="validation_split=0.2 and validation_data= both define"):
+        train(validation_data=DATA, validation_split=0.2)
 
 
 def test_a_mistake_in_an_option_is_reported_before_data_is_stored(train, tmp_path):

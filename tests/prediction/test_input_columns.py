@@ -87,7 +87,7 @@ def test_decimals_dates_and_durations_are_text_and_seconds_in_csv(tmp_path) -> N
     path = copied(tmp_path, pa.table(TYPED), "csv")
 
     assert path.read_text().splitlines()[1:] == [
-        "a:0,1.20,2020-01-31,2020-01-31 06:00:00.000000000+0100,90.0",
+        "a:0,1.20,2020-01-31,2020-01-31 06:00:00+0100,90.0",
         "a:1,,,,",
         "a:2,30.00,2020-02-01,,86400.005",
     ]
@@ -148,6 +148,27 @@ def test_an_unknown_column_is_refused_with_a_similar_one(table) -> None:
 def test_list_columns_are_refused(table) -> None:
     with pytest.raises(UsageError, match="'list' is list"):
         read(table, ["list"])
+
+
+def test_the_error_for_an_unknown_column_lists_the_others_in_the_order_of_the_table(
+    tmp_path,
+) -> None:
+    pq.write_table(pa.table({"z": [1], "b": [2], "a": [3]}), tmp_path / "t.parquet")
+
+    with pytest.raises(UsageError, match="It has 'z', 'b', 'a'"):
+        read(tmp_path / "t.parquet", ["c"])
+
+
+def test_a_time_in_csv_has_no_trailing_zeros_in_its_fraction_of_a_second(tmp_path) -> None:
+    whole = dt.datetime(2020, 1, 31, 5)  # noqa: DTZ001
+    times = [whole, whole + dt.timedelta(seconds=0.5), None]
+    table = pa.table({"at": pa.array(times, pa.timestamp("us"))})
+
+    assert copied(tmp_path, table, "csv").read_text().splitlines()[1:] == [
+        "a:0,2020-01-31 05:00:00",
+        "a:1,2020-01-31 05:00:00.5",
+        "a:2,",
+    ]
 
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet", "recordio"])

@@ -92,8 +92,7 @@ def _records(overview: Overview, console: Console) -> Table:
     that fit side by side.
     """
     records = overview.records
-    there = {name for record in records for name in record}
-    names = [field.name for field in overview.fields if field.name in there][:_MAX_FIELDS]
+    names = [field.name for field in overview.fields if field.can_be_shown][:_MAX_FIELDS]
     in_colour = console.color_system is not None
     classes = {overview.label: overview.classes}
     cells = [

@@ -50,6 +50,9 @@ _MAX_LOOKED_AT, _FEW_LOOKED_AT = 100, 5
 _MAX_CLASSES_NAMED = 10
 _GZIP_START = b"\x1f\x8b"
 _TFRECORD_FRAME_BYTES = 16
+_ALL_MISSING = "all missing"
+# Arrow's name for the type of a column without any value.
+_NULL = "null"
 
 
 @dataclass(frozen=True)
@@ -62,12 +65,14 @@ class FieldOverview:
             name of its type.
         shape: Its shape in words: `[28, 28]`, `[96 to 128, 128, 3]` or `1 to 5 values`.
         values: The range of its numbers, or the number of its distinct strings, in words.
+        can_be_shown: Whether the records have its values, or show that all are missing.
     """
 
     name: str
     dtype: str
     shape: str
     values: str
+    can_be_shown: bool = True
 
 
 @dataclass(frozen=True)
@@ -316,10 +321,11 @@ def _columns(names: Sequence[str], rows: TableRows) -> tuple[FieldOverview, ...]
     """
     found = {field.name: field for field in _fields(rows.records)}
     for name in names:
-        # In these rows, it has no value.
-        field = found.get(name, FieldOverview(name, rows.types.get(name, ""), "", "no value"))
+        field = found.get(name, FieldOverview(name, rows.types.get(name, ""), "", _ALL_MISSING))
         if name in rows.unusable:
-            field = replace(field, values=f"not usable: {rows.unusable[name]}")
+            is_empty = rows.types.get(name) == _NULL
+            reason = _ALL_MISSING if is_empty else rows.unusable[name]
+            field = replace(field, values=f"not usable: {reason}", can_be_shown=is_empty)
         elif name in rows.types and name in found:
             texts = [row[name].item().decode() for row in rows.records if name in row]
             field = replace(field, values=_span(texts, len(rows.records)))

@@ -268,7 +268,7 @@ class Schema:
 
 
 def _missing(field: Field, present: Sequence[str], needed: Sequence[str], where: str) -> str:
-    have = f"it has {listed(sorted(present))}" if present else "it has none"
+    have = f"it has {listed(present)}" if present else "it has none"
     what = f"{where}: field {field.name!r} is missing ({have})"
     if not field.is_declared:
         return (

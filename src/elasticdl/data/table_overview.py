@@ -8,7 +8,6 @@ Callers: `overview.py`.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -16,6 +15,7 @@ import pyarrow as pa
 
 from elasticdl.data.field import STRING
 from elasticdl.data.table import decode_table, why_no_field
+from elasticdl.data.table_times import iso_text
 from elasticdl.data.type_words import in_words
 from elasticdl.errors import SchemaError
 
@@ -69,7 +69,7 @@ def _add_column(name: str, column: pa.Array, found: TableRows) -> None:
     column = column.drop_null()
     if pa.types.is_temporal(column.type) and not pa.types.is_duration(column.type):
         found.types[name] = in_words(column.type).split(" ")[0].removesuffix("s")
-        texts = map(_iso, column.cast(pa.string()).to_pylist())
+        texts = map(iso_text, column.cast(pa.string()).to_pylist())
         values = [np.array([text.encode()], STRING) for text in texts]
     else:
         try:
@@ -82,11 +82,6 @@ def _add_column(name: str, column: pa.Array, found: TableRows) -> None:
         values = [record[name] for record in records]
     for row, value in zip(present.tolist(), values, strict=True):
         found.records[row][name] = value
-
-
-def _iso(text: str) -> str:
-    """Return a date or time in ISO 8601 without trailing zeros in its fraction of a second."""
-    return re.sub(r"\.(?!\d)", "", re.sub(r"(\.\d*?)0+(?!\d)", r"\1", text))
 
 
 def _short(arrow_type: pa.DataType) -> str:

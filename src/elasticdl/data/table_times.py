@@ -5,13 +5,14 @@
     duration                                    its length
     string: ISO 8601, or one of `FORMATS`       as one of these; without a zone it is UTC
 
-Callers: `table.py`.
+Callers: `table.py`; `table_overview.py` and `prediction/input_columns.py` show times.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import functools
+import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -44,6 +45,16 @@ _FIRST_YEAR = dt.datetime(1000, 1, 1)  # noqa: DTZ001 - compared with times with
 _ISO_8601 = pa.timestamp("us")
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY_S = 24 * 60 * 60
+
+
+def iso_text(text: str) -> str:
+    """Remove trailing zeros from the fraction of a second of a date or time in ISO 8601.
+
+    Example:
+        >>> iso_text("2024-01-01 10:00:00.000000"), iso_text("10:00:00.500Z")
+        ('2024-01-01 10:00:00', '10:00:00.5Z')
+    """
+    return re.sub(r"\.(?!\d)", "", re.sub(r"(\.\d*?)0+(?!\d)", r"\1", text))
 
 
 @functools.cache

@@ -29,7 +29,7 @@ from elasticdl.engines.engine import Outcome, Reporter, context_of
 from elasticdl.engines.iterable_data import open_once
 from elasticdl.engines.prefetch import Prefetch
 from elasticdl.engines.record_data import batches_in_order, open_records
-from elasticdl.engines.stored_data import is_stored
+from elasticdl.engines.stored_data import is_stored, shown_data
 from elasticdl.errors import (
     CheckpointMismatchError,
     DataError,
@@ -127,11 +127,11 @@ class OpenedModel:
         """
         if not isinstance(self.source, TableSource):
             return None
-        now = set(self.source.arrow_schema().names)
-        lacking = sorted(self._trained_fields() - now)
+        now, before = self.source.arrow_schema().names, self._trained_fields()
+        lacking = [name for name in before if name not in now]
         if len(lacking) <= (self.mode is Mode.PREDICTION):
             return None
-        return self._not_matching(lacking, sorted(now - self._trained_fields()))
+        return self._not_matching(lacking, [name for name in now if name not in before])
 
     def restored_trainer(self, example: Batch) -> Trainer:
         """Return a trainer with the weights of the trained model.
@@ -175,7 +175,7 @@ class OpenedModel:
         if found == "unknown" or not before:
             return []
         renamed = found == "renamed"
-        data = "data in memory" if is_stored(trained_by.data) else trained_by.data
+        data = shown_data(trained_by.data)
         differs = "names" if renamed else "names, contents or numbers of records"
         warning = (
             f"WARNING: the data is not the data of the training ({data}): its files have other "
@@ -255,17 +255,19 @@ class OpenedModel:
         before = self._trained_fields()
         if not before:
             return [], []
-        now = set(self.source.read_records(0, 1, None)[0])
-        return sorted(before - now), sorted(now - before)
+        now = self.source.read_records(0, 1, None)[0]
+        return [name for name in before if name not in now], [
+            name for name in now if name not in before
+        ]
 
-    def _trained_fields(self) -> set[str]:
+    def _trained_fields(self) -> Sequence[str]:
         """Return the names of the fields of the training data; empty if unknown.
 
         They are unknown if the model file has a `data_schema()`. The trained model then stores this
         schema, which names the fields that the model reads, but not all fields of the data.
         """
         fields = self.trained.description.record_fields_json
-        return set(Schema.from_json(fields).names) if fields else set()
+        return Schema.from_json(fields).names if fields else ()
 
     def field_names(self) -> set[str]:
         """Return the names of the fields that the model reads; empty if unknown.
@@ -274,7 +276,7 @@ class OpenedModel:
         """
         how = self.definition.input
         schema = how.schema if isinstance(how, RecordInput) else None
-        return self._trained_fields() if schema is None else set(schema.names)
+        return set(self._trained_fields() if schema is None else schema.names)
 
     def check_names(self) -> None:
         """Raise an error if field names differ and the trained model is a prebuilt table model.
@@ -523,7 +525,13 @@ def _evaluate_with_report(opened: OpenedModel, folder: str, reporter: Reporter) 
 
     with opened.feed() as feed:
         trainer = opened.restored_trainer(_first(feed, opened))
-        report = RecordReport(folder, trainer, opened.definition, opened.source)
+        report = RecordReport(
+            folder,
+            trainer,
+            opened.definition,
+            opened.source,
+            names_files=not is_stored(opened.job.data),
+        )
         reporter.started("Evaluating", opened.source.num_records, "records")
         states: MetricStates = {}
         try:
@@ -532,7 +540,7 @@ def _evaluate_with_report(opened: OpenedModel, folder: str, reporter: Reporter) 
                     reporter.advanced(done, {})
         finally:
             reporter.ended()
-        _, notes = report.finish(f"{opened.job.trained_model} on {opened.job.data}")
+        _, notes = report.finish(f"{opened.job.trained_model} on {shown_data(opened.job.data)}")
     for note in notes:
         reporter.note(note)
     return save_evaluation(opened, trainer.evaluation_metrics.results(states))
@@ -555,7 +563,7 @@ def _save(job: Job, trained: TrainedModel, num_records: int, metrics: Mapping[st
     report = {
         "metrics": metrics,
         "num_records": num_records,
-        "data": job.data,
+        "data": shown_data(job.data),
         "step": step,
         "time": time.time(),
     }

@@ -86,7 +86,7 @@ def without_labels(
             # Name only the fields that the features depend on, not a missing label.
             needed = [field for field in missing if moves_features(field)]
             names = [field.name for field in needed]
-            have = sorted(_present(source, needed[0]) or (field.name for field in present))
+            have = _present(source, needed[0]) or [field.name for field in present]
             declared = needed[0].is_declared
             # The files of prebuilt models are right, and not the user's to change.
             who = (

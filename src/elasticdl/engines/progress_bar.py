@@ -133,11 +133,13 @@ class Bar:
             return table.Column(no_wrap=True, min_width=len(text))
 
         count, left = f"{total:,}/{total:,}", "0:00:00 left"
+        done_of_total = "{task.completed:,.0f}/{task.total:,.0f}"
         self._bar = progress.Progress(
             progress.TextColumn("[bold]{task.description}", table_column=wide(title)),
             progress.BarColumn(bar_width=None, table_column=table.Column(ratio=1)),
             progress.TextColumn(
-                "{task.completed:,.0f}/{task.total:,.0f}", table_column=wide(count)
+                done_of_total if total else f"{{task.completed:,.0f}} {unit}",
+                table_column=wide(count),
             ),
             progress.TextColumn("{task.fields[left]}", table_column=wide(left)),
             progress.TextColumn("{task.fields[facts]}"),
@@ -275,8 +277,7 @@ class Phase:
             has_ended: Whether the phase is over, so that there is no time left.
         """
         parts = [f"{self.title}: {self.done:,}"]
-        if self.total:
-            parts[0] += f"/{self.total:,} {self._unit}"
+        parts[0] += f"/{self.total:,} {self._unit}" if self.total else f" {self._unit}"
         parts += [f"{name} {value}" for name, value in self._facts.items()]
         if self.speed is not None:
             parts.append(_shown_speed(self.speed, self._unit))

@@ -90,6 +90,11 @@ def is_stored(location: str) -> bool:
     return aside or folder.name == IN_MEMORY_FOLDER
 
 
+def shown_data(location: str) -> str:
+    """Return the location of data as the user knows it; data in memory has none."""
+    return "data in memory" if is_stored(location) else location
+
+
 def not_for_own_code() -> UsageError:
     """Return the error for data in memory if the model reads its data with its own code."""
     return UsageError(

@@ -46,6 +46,8 @@ class RecordReport:
         trainer: Trainer that holds the model.
         definition: The model's definition.
         source: The records.
+        names_files: Whether the report has the file of each record. Those of data in memory are
+            temporary.
 
     Attributes:
         writer: Writes the rows of the report; use it in a `with` block around `running_states`.
@@ -56,7 +58,13 @@ class RecordReport:
     """
 
     def __init__(
-        self, folder: str, trainer: Trainer, definition: ModelDefinition, source: RecordSource
+        self,
+        folder: str,
+        trainer: Trainer,
+        definition: ModelDefinition,
+        source: RecordSource,
+        *,
+        names_files: bool = True,
     ) -> None:
         if not isinstance(trainer, PerExampleEvaluator):
             raise UsageError(
@@ -64,7 +72,7 @@ class RecordReport:
                 "Leave --report out."
             )
         self._folder, self._trainer, self._source = folder, trainer, source
-        self._definition = definition
+        self._definition, self._names_files = definition, names_files
         self._loss_is_a_mean = True
         self.writer = ReportWriter(folder, name="report", split="test")
 
@@ -98,7 +106,9 @@ class RecordReport:
                 ids=[key for run in runs for key in keys.between(*run)],
                 labels=batch.labels,
                 outputs=_of_each_example(examined.outputs, batch.num_examples),
-                sources=[file for run in runs for file in keys.files_between(*run)],
+                sources=[file for run in runs for file in keys.files_between(*run)]
+                if self._names_files
+                else None,
                 metrics=examined.values,
             )
             self._compare(examined.states, examined.values)

@@ -80,7 +80,7 @@ class InputColumns:
         else:
             stop = min(source.num_records, _LOOKED_AT)
             records = source.read_records(0, stop, None)
-            self._check_known({name for record in records for name in record}, where)
+            self._check_known({name: None for record in records for name in record}, where)
             self._like = {
                 name: next(r[name] for r in records if name in r and len(r[name])) for name in names
             }
@@ -92,7 +92,7 @@ class InputColumns:
         if unknown is not None:
             raise UsageError(
                 f"--columns: {where} has no column {unknown!r}"
-                f"{did_you_mean(unknown, known)} It has {listed(sorted(known))}."
+                f"{did_you_mean(unknown, known)} It has {listed(known)}."
             )
 
     def between(self, start: int, stop: int) -> dict[str, Array]:
@@ -192,6 +192,8 @@ def _of_arrow(name: str, column: Any, first: Any) -> Array:
     import pyarrow as pa  # noqa: PLC0415 - slow import, needed only for tables
     import pyarrow.compute as pc  # noqa: PLC0415 - as above
 
+    from elasticdl.data.table_times import iso_text  # noqa: PLC0415 - imports pyarrow
+
     kinds = pa.types
     if column.type != first and (kinds.is_decimal(first) or kinds.is_temporal(first)):
         try:
@@ -219,7 +221,10 @@ def _of_arrow(name: str, column: Any, first: Any) -> Array:
         texts = column if is_text else pc.cast(column, pa.string())
         # Arrow cannot read times of day from strings.
         is_typed = kinds.is_decimal(kind) or kinds.is_date(kind) or kinds.is_timestamp(kind)
-        values = _texts([each or "" for each in texts.to_pylist()], kind if is_typed else None)
+        found = [each or "" for each in texts.to_pylist()]
+        if kinds.is_timestamp(kind) or kinds.is_time(kind):
+            found = [iso_text(each) for each in found]
+        values = _texts(found, kind if is_typed else None)
     if not column.null_count:
         return values
     return np.ma.array(np.ma.getdata(values), mask=column.is_null().to_numpy(zero_copy_only=False))

@@ -209,9 +209,15 @@ class InNumpy(Looping):
         return nn.Linear.forward(self, x) * float(self.bias.detach().numpy().size / 3)
 
 
+class Distances(Looping):
+    def forward(self, x):
+        return torch.cdist(x, self.weight)
+
+
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
+        (Distances, r"one number of examples only\. It may .* call torch.cdist\(\) or an einsum"),
         (Gated, r"conftest.py:\d+: forward\(\) depends on the value of a tensor"),
         (Packed, r"test_export.py:\d+: sequences packed by pack_padded_sequence\(\) cannot be"),
         (Looping, r"serving: the exported forward\(\) works for one number of examples only"),

@@ -434,7 +434,7 @@ def test_a_gradient_hook_is_refused_if_gradients_are_summed(model, what):
     trainer = trainer_of(definition_of(model))
     trainer.train_steps([batch_of(8)])
 
-    with pytest.raises(DefinitionError, match=what):
+    with pytest.raises(DefinitionError, match=rf"test_refusals\.py:\d+: {what}"):
         trainer.gradients(batch_of(8))
 
 

@@ -111,8 +111,9 @@ def _reason(error: Exception) -> str:
         reason = (
             "the exported forward() works for one number of examples only. It may call "
             "len(tensor), which is a fixed number there (use tensor.shape[0]), loop over the "
-            "examples, reshape to a fixed number of them, contain TorchScript, or use an einsum of "
-            "more than two tensors, which torch.export fixes to that number."
+            "examples, reshape to a fixed number of them, contain TorchScript, or call "
+            "torch.cdist() or an einsum of more than two tensors, which torch.export fixes to "
+            "that number."
         )
     else:
         reason = f"torch.export raised {type(error).__name__}: {textwrap.shorten(text, _MAX_SHOWN)}"

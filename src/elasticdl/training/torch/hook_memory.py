@@ -37,6 +37,7 @@ from elasticdl.training.torch.function_memory import (
     remembered_by_function,
     remembered_by_object,
 )
+from elasticdl.training.torch.refusals import place_of
 from elasticdl.training.torch.untracked_state import digest
 from elasticdl.training.torch.value_codec import NUMBERS, Codec, UnkeepableValueError
 
@@ -242,10 +243,15 @@ class HookMemory:
         return places
 
     def _refused(self, name: str, error: UnkeepableValueError) -> DefinitionError:
-        of_gradients = any(name.startswith(each) for each in self._gradient_hooks)
-        keeper = "a hook of gradients" if of_gradients else "the optimizer"
+        of_gradients = (h for each, h in self._gradient_hooks.items() if name.startswith(each))
+        hook = next(of_gradients, None)
+        keeper = (
+            f"{self._origin}: the optimizer"
+            if hook is None
+            else f"{place_of(hook, self._origin)}: a hook of gradients"
+        )
         return DefinitionError(
-            f"{self._origin}: {keeper} keeps {error} ({name}), which no checkpoint can "
+            f"{keeper} keeps {error} ({name}), which no checkpoint can "
             "store, so a resumed training would continue differently. Keep numbers, strings and "
             "tensors, lists and dicts of them, or implement state_dict() and load_state_dict()."
         )

@@ -89,7 +89,7 @@ def check_class(model: nn.Module, origin: Origin, *, own_steps: bool = False) ->
         mine = [name for name in _STEPS if callable(vars(kind).get(name))]
         if mine and not own_steps and not kind.__module__.startswith("torch."):
             raise DefinitionError(
-                f"{_place(vars(kind)[mine[0]], origin)}: {kind.__name__} has {_counted(mine)}, "
+                f"{place_of(vars(kind)[mine[0]], origin)}: {kind.__name__} has {_counted(mine)}, "
                 "which would be ignored: a step here consists of the model's `forward`, the "
                 "`loss` and the `optimizer` of the model file. Move their code there and remove "
                 "them."
@@ -115,7 +115,7 @@ def check_class(model: nn.Module, origin: Origin, *, own_steps: bool = False) ->
             )
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             raise DefinitionError(
-                f"{_place(type(module).get_extra_state, origin)}: {type(module).__name__} "
+                f"{place_of(type(module).get_extra_state, origin)}: {type(module).__name__} "
                 f"({name or 'the model'}) keeps extra state, which checkpoints here cannot store. "
                 "Keep it in buffers: self.register_buffer(name, tensor)."
             )
@@ -146,7 +146,7 @@ def parameters_of(
         is_own = kind.parameters is not nn.Module.parameters
         method = kind.parameters if is_own else kind.named_parameters
         raise DefinitionError(
-            f"{_place(method, origin)}: parameters() of {type(model).__name__} "
+            f"{place_of(method, origin)}: parameters() of {type(model).__name__} "
             f"yields {what}. Yield each parameter that is trained once, and make groups in the "
             "model file's optimizer(parameters)."
         )
@@ -186,17 +186,21 @@ class Refusals:
                 update's, or an embedding scales gradients by the frequency of ids in a minibatch.
         """
         for name, parameter in parameters.items():
-            if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # noqa: SLF001
+            hooks = parameter._backward_hooks or parameter._post_accumulate_grad_hooks  # noqa: SLF001
+            if hooks:
+                where = place_of(next(iter(hooks.values())), self._origin)
                 raise DefinitionError(
-                    f"{self._origin}: the parameter {name} has a hook on its gradient, which "
+                    f"{where}: the parameter {name} has a hook on its gradient, which "
                     f"would see the gradient of one minibatch instead of the whole update's. "
                     f"{_ALONE} Or use a hook of the optimizer (register_step_pre_hook), which sees "
                     "the sum."
                 )
         for name, module in self._model.named_modules():
-            if module._backward_hooks or module._backward_pre_hooks:  # noqa: SLF001 - no public name
+            hooks = module._backward_hooks or module._backward_pre_hooks  # noqa: SLF001 - no public name
+            if hooks:
+                where = place_of(next(iter(hooks.values())), self._origin)
                 raise DefinitionError(
-                    f"{self._origin}: {name or 'the model'} has a backward hook, which would see "
+                    f"{where}: {name or 'the model'} has a backward hook, which would see "
                     f"the gradients of one minibatch instead of the whole update's. {_ALONE}"
                 )
             if getattr(module, "scale_grad_by_freq", False):
@@ -272,7 +276,7 @@ class Refusals:
         path, _, leaf = others[0].rpartition(".")
         module = owners[others[0]]
         is_of_user = not type(module).__module__.startswith("torch.")
-        place = _place(type(module).forward, self._origin) if is_of_user else self._origin
+        place = place_of(type(module).forward, self._origin) if is_of_user else self._origin
         raise DefinitionError(
             f"{place}: {type(module).__name__} ({path or 'the model'}) changes its {leaf} where it "
             "is called in evaluation mode. In a plain script validation and prediction change it "
@@ -350,8 +354,8 @@ def _typed(dtype: torch.dtype, shape: torch.Size) -> str:
     return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
 
 
-def _place(function: Any, origin: Origin) -> str:
-    """Return file:line of a user's function."""
+def place_of(function: Any, origin: Origin) -> str:
+    """Return file:line of a user's function; `origin` if it has no code, such as a partial."""
     plain = inspect.unwrap(getattr(function, "__func__", function))
     code = getattr(plain, "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else str(origin)
