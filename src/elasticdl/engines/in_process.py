@@ -168,5 +168,5 @@ def train_run(run: Run) -> TrainResult:
             if interrupts.handled_at_safe_point:
                 loop.interrupt()
             raise
-        loop.finish()
-    return TrainResult(trainer, metrics)
+        restored = loop.finish()
+    return TrainResult(trainer, metrics, restored)

@@ -310,17 +310,21 @@ class Loop:
             return
         self.reporter.note(f"A callback ended the training {when}, at step {self.trainer.step:,}.")
 
-    def finish(self) -> None:
+    def finish(self) -> str:
         """Change the trained model into the one to publish, after the last checkpoint.
 
         If averages of the weights are kept, they replace the weights. Then the callbacks'
         `on_train_end` is called, in which some callbacks restore the best weights. The last
         checkpoint does not contain these changes, so that a job continued with more epochs trains
         exactly as one longer run.
+
+        Returns:
+            What a callback has restored, as a sentence for the user; empty if nothing.
         """
         self.trainer.finish()
         if restored := self.trainer.hooks.train_end(self.metrics):
             self.reporter.note(restored)
+        return restored
 
     def _steps_in_an_epoch(self) -> int | None:
         if self.num_steps is None:
