@@ -161,6 +161,8 @@ def train_run(run: Run) -> TrainResult:
         )
         if run.checkpoint is not None:
             loop.resume(run.checkpoint)
+            # Before `started`, which tells the user that the training is resumed.
+            loop.begin()
         run.started(trainer.step)
         try:
             metrics = loop.run()

@@ -242,11 +242,13 @@ class Loop:
 
     # --- the loop -------------------------------------------------------------------------
 
-    def run(self) -> dict[str, Any]:
-        """Train to the end and return the last metrics; the caller must call `finish` next.
+    def begin(self) -> None:
+        """Call the callbacks' `on_train_begin`, and load their state from a checkpoint, if any.
+
+        `run` does so if it has not been done.
 
         Raises:
-            NonFiniteLossError: The loss became NaN or infinite.
+            DefinitionError: The training cannot be resumed with these options or callbacks.
         """
         hooks = self.trainer.hooks
         which = "highest" if self._best_mode() == "max" else "lowest"
@@ -275,6 +277,16 @@ class Loop:
             # After train_begin, because callbacks reset their state there.
             self._load_hooks(*self._hooks_state)
             self._hooks_state = None
+
+    def run(self) -> dict[str, Any]:
+        """Train to the end and return the last metrics; the caller must call `finish` next.
+
+        Raises:
+            NonFiniteLossError: The loss became NaN or infinite.
+        """
+        if not self._begun:
+            self.begin()
+        hooks = self.trainer.hooks
         self.file_variables.kept, self.file_variables.stored = hooks.callbacks, hooks.stored
         self.file_variables.check()
         try:
