@@ -193,23 +193,21 @@ def check_numbers(
     shared = {name: names for name, names in columns.items() if {*classes} & {*names}}
     differing = {name: renumbered(classes, names) for name, names in shared.items()}
     agreeing = [name for name, number in differing.items() if number is None]
-    if any(len(shared[name]) <= len(classes) for name in agreeing):
+    if not shared or any(len(shared[name]) <= len(classes) for name in agreeing):
         return
-    for column in agreeing:
-        lacking = shared[column][len(classes) :]
+    column = next(iter(agreeing or shared))
+    names, number = shared[column], differing[column]
+    if number is None:
+        lacking = names[len(classes) :]
         raise DataError(
-            f"In {what}, the column {column!r} has {len(shared[column])} classes, but `classes` of "
-            f"{file} has {len(classes)}, without {listed(lacking[:_MAX_LISTED])}. "
-            f"{_as_in_data(shared[column])}."
+            f"In {what}, the column {column!r} has {len(names)} classes, but `classes` of {file} "
+            f"has {len(classes)}, without {listed(lacking[:_MAX_LISTED])}. {_as_in_data(names)}."
         )
-    for column, number in differing.items():
-        assert number is not None  # noqa: S101 - otherwise it is agreeing
-        names = shared[column]
-        raise DataError(
-            f"In {what}, class {number} of the column {column!r} is {names[number]!r}, but "
-            f"{classes[number]!r} in `classes` of {file}, so predictions would have the wrong "
-            f"names. {_as_in_data(names)}. Or renumber the data. {_alignment(column, classes)}"
-        )
+    raise DataError(
+        f"In {what}, class {number} of the column {column!r} is {names[number]!r}, but "
+        f"{classes[number]!r} in `classes` of {file}, so predictions would have the wrong "
+        f"names. {_as_in_data(names)}. Or renumber the data. {_alignment(column, classes)}"
+    )
 
 
 def check_same_numbers(
