@@ -315,7 +315,9 @@ def joined_data_sets():
     }
 
 
-@pytest.mark.parametrize("function", ["concatenate", "ConcatDataset", "concatenate_datasets", "select"])
+@pytest.mark.parametrize(
+    "function", ["concatenate", "ConcatDataset", "concatenate_datasets", "select"]
+)
 def test_a_data_set_with_the_same_examples_twice_is_not_held_out(train, tmp_path, function):
     same, different = joined_data_sets()[function]
 

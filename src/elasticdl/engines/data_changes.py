@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 _NUM_NAMED = 3
 
 
-def data_metadata(
-    files: Sequence[tuple[str, int]], source: RecordSource | None
-) -> dict[str, Any]:
+def data_metadata(files: Sequence[tuple[str, int]], source: RecordSource | None) -> dict[str, Any]:
     """Return the entries of a checkpoint's metadata by which changed data is recognized.
 
     These are the `files`, as passed, their `content_marks`, and the `columns` of the first file of
@@ -46,8 +44,10 @@ def data_metadata(
         source: The records in the files; None if there are none.
     """
     marks = content_marks([uri for uri, _ in files])
-    source = source if source is None else whole(source)
-    columns = list(source.columns(0)) if files and isinstance(source, HasColumns) else []
+    columns: list[str] = []
+    table: object = None if source is None else whole(source)
+    if files and isinstance(table, HasColumns):
+        columns += table.columns(0)
     return {"files": [list(file) for file in files], "content_marks": marks, "columns": columns}
 
 
