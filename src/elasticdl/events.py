@@ -295,12 +295,14 @@ class JobFinished(_Event):
     Attributes:
         step: Number of updates that the model has received, over all attempts.
         metrics: Final values; validation metrics as `val_...`.
+        restored: If the model has the weights of an earlier epoch: a sentence that names the epoch.
     """
 
     event: ClassVar[str] = "job_finished"
 
     step: int
     metrics: MetricValues = field(default_factory=dict)
+    restored: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

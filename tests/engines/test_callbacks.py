@@ -232,13 +232,16 @@ def test_early_stopping_restores_best_weights_from_before_a_stop(train, zoo, dat
     zoo(textwrap.dedent(WORSE) + textwrap.dedent(stopping))
 
     train(**more, max_steps=15)
-    train(**more)
+    outcome = train(**more)
 
     # The first epoch is the best, and the second attempt never saw its end.
     assert_same_bits(weights(tmp_path / "out"), weights(tmp_path / "first"))
     notes = [each.message for each in events(tmp_path, Noted)]
     restored = [each for each in notes if "EarlyStopping has restored" in each]
     assert "the weights of epoch 1 (val_loss" in restored[-1]
+    again = train(**more)
+    assert (outcome.restored, again.restored) == (restored[-1], restored[-1])
+    assert again.already_done
 
 
 @pytest.mark.parametrize(("metric", "mode"), [("val_accuracy", "max"), ("val_wrong", "max")])
@@ -325,6 +328,10 @@ def test_the_last_note_names_the_epoch_of_the_best_model(train, zoo, data, more,
     reporter = RecordingReporter()
 
     options = {"validation_data": str(data), "restore_best_weights": True, "reporter": reporter}
-    train(num_epochs=3, **options, **more)
+    outcome = train(num_epochs=3, **options, **more)
 
     assert reporter.notes[-1].startswith(first)
+    assert reporter.notes[-1] == outcome.restored
+    again = train(num_epochs=3, **options, **more)
+    assert again.restored == outcome.restored
+    assert reporter.notes[-1].endswith(f"steps. {outcome.restored}")

@@ -6,7 +6,7 @@ import pytest
 from tests.notes import Notes
 
 import elasticdl
-from elasticdl.errors import CheckpointMismatchError
+from elasticdl.errors import CheckpointMismatchError, UserCodeError
 
 MODEL = """
 import keras, numpy as np
@@ -86,6 +86,26 @@ def test_a_refused_change_of_the_layers_is_not_reported_as_resumed(train, tmp_pa
         train(num_epochs=2, reporter=notes)
 
     assert not [note for note in notes.texts if "resumes" in note]
+
+
+REFUSES = """
+def callbacks():
+    class Refuses(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            raise ValueError(f"not for {self.params['epochs']} epochs")
+    return [Refuses()]
+"""
+
+
+def test_a_resume_that_a_callback_refuses_is_not_reported_as_resumed(train, tmp_path):
+    train()
+    (tmp_path / "model.py").write_text(MODEL + REFUSES)
+    notes = Notes()
+
+    with pytest.raises(UserCodeError, match="not for 2 epochs"):
+        train(num_epochs=2, reporter=notes)
+
+    assert not [note for note in notes.texts if "esum" in note]
 
 
 STOPS = """

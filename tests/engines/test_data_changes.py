@@ -91,6 +91,21 @@ def test_a_resume_on_edited_data_is_refused(train, tmp_path):
     )
 
 
+def test_added_and_removed_columns_are_named(train, tmp_path):
+    test = tmp_path / "test.csv"
+    write_rows(tmp_path / "data.csv")
+    rows = "1,2,1,1,1,0\n" * 20
+    test.write_text(f"a,b,c,d,label,old\n{rows}")
+    options = {"validation_data": str(test)}
+    train(**options, num_epochs=1)
+    test.write_text(f"a,b,c,d,label,new\n{rows}")
+
+    with pytest.raises(DataError) as caught:
+        train(**options, num_epochs=2)
+
+    assert f"{test} has other contents (columns added: 'new'; removed: 'old')." in str(caught.value)
+
+
 def test_a_resume_on_rewritten_data_is_not_refused(train, tmp_path):
     data = tmp_path / "data.csv"
     write_rows(data)

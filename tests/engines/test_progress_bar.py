@@ -44,6 +44,10 @@ def test_the_time_before_the_first_report_does_not_count() -> None:
     assert phase((60, 10), (61, 110)).speed == 100
 
 
+def test_a_pause_after_which_steps_are_repeated_does_not_count() -> None:
+    assert phase((0, 10), (10, 1010), (500, 900), (510, 1900)).speed == 100
+
+
 def test_the_first_epoch_does_not_count_after_the_second() -> None:
     epochs = ["1/3", "1/3", "2/3", "2/3"]
 

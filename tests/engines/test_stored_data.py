@@ -330,11 +330,14 @@ def joined_data_sets():
             datasets.concatenate_datasets([rows, rows]),
             datasets.concatenate_datasets([left, right]),
         ),
+        "select": (rows.select([*range(60), 0]), rows.select([*range(1, 60), 0])),
     }
 
 
-@pytest.mark.parametrize("function", ["concatenate", "ConcatDataset", "concatenate_datasets"])
-def test_a_data_set_that_is_joined_with_itself_is_not_held_out(train, tmp_path, function):
+@pytest.mark.parametrize(
+    "function", ["concatenate", "ConcatDataset", "concatenate_datasets", "select"]
+)
+def test_a_data_set_with_the_same_examples_twice_is_not_held_out(train, tmp_path, function):
     same, different = joined_data_sets()[function]
 
     with pytest.raises(UsageError, match=f"the same examples twice, by {function}"):

@@ -11,7 +11,7 @@ from elasticdl.data.batch import Batch
 from elasticdl.data.record_source import RecordFile
 from elasticdl.definition import ModelDefinition, Origin, RecordInput
 from elasticdl.errors import DataError, DefinitionError, UserCodeError
-from elasticdl.prediction.phase import Predictor
+from elasticdl.prediction.phase import Predictor, prediction_note
 
 ORIGIN = Origin("keras_class", "model.py", 1, "model", "zoo")
 
@@ -120,7 +120,7 @@ def test_a_number_of_names_that_is_not_that_of_the_outputs_has_a_note(
         pass
 
     assert rows[0][2]["prediction"].tolist() == predicted
-    assert re.search(how, predictor.note) if how else not predictor.note
+    assert re.search(how, predictor.class_note) if how else not predictor.class_note
 
 
 def test_predictions_without_class_are_counted_in_the_note() -> None:
@@ -135,7 +135,8 @@ def test_predictions_without_class_are_counted_in_the_note() -> None:
         pass
 
     assert [row[2]["prediction"].tolist() for row in rows] == [[1, -1], [0, 1]]
-    assert "1 prediction of 4 has no class, because the model's output is NaN" in predictor.note
+    note = prediction_note("", predictor.num_without_class, 4)
+    assert "1 prediction of 4 has no class, because the model's output is NaN" in note
 
 
 class Penalized(Doubling):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elasticdl.sql.rewrite import is_same_table, tables_of, with_key
+from elasticdl.sql.rewrite import is_same_table, sources_of, tables_of, with_key
 
 
 def keyed(select: str, table: str = "t") -> tuple[str, str]:
@@ -53,6 +53,25 @@ def test_tables_are_found_without_common_table_expressions() -> None:
     select = "WITH c AS (SELECT * FROM a) SELECT * FROM c JOIN s.b ON EXISTS (SELECT 1 FROM d)"
 
     assert sorted(tables_of(select, "duckdb")) == [("a",), ("d",), ("s", "b")]
+
+
+@pytest.mark.parametrize(
+    ("select", "sources"),
+    [
+        ("SELECT a, (SELECT max(b) FROM v) AS b FROM t", ["t"]),
+        ("SELECT a, (SELECT max(b) FROM v), b - (SELECT min(b) FROM v) FROM t", ["t"]),
+        ("SELECT a, a IN (SELECT a FROM v) AS old FROM t ORDER BY (SELECT max(b) FROM v)", ["t"]),
+        ("SELECT a, (SELECT max(b) FROM (SELECT b FROM v) AS s) AS b FROM t", ["t"]),
+        ("SELECT a FROM (SELECT a FROM v) AS s", ["v"]),
+        ("SELECT a FROM t UNION ALL (SELECT a FROM v)", ["t", "v"]),
+        ("WITH c AS (SELECT a FROM v) SELECT a FROM c", ["v"]),
+        ("SELECT unnest((SELECT array_agg(a) FROM v)) AS a FROM t", ["t", "v"]),
+    ],
+)
+def test_a_subquery_that_is_one_value_provides_no_rows(select, sources) -> None:
+    found = [name for (name,) in sources_of(select, "postgres")]
+
+    assert sorted(found) == sources
 
 
 def test_the_schema_of_a_table_may_be_omitted() -> None:

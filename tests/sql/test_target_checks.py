@@ -163,6 +163,10 @@ def test_rows_are_not_appended_through_a_view(database, models) -> None:
     for count in (3, 0):
         program = "SELECT id, a, b FROM vv TO PREDICT u.p USING lin"
         assert predicted(database, program, models)[0]["rows"] == count
+    # One value of the view is not a row of it.
+    selected = "id + 10 AS id, a, (SELECT max(b) FROM v) AS b"
+    program = f"SELECT {selected} FROM u TO PREDICT t.p USING lin"
+    assert predicted(database, program, models)[0]["rows"] == 3
 
 
 @pytest.mark.parametrize(

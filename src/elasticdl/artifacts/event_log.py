@@ -65,7 +65,7 @@ def open_event_log(folder: OutputFolder) -> Iterator[EventLog]:
         >>> with open_event_log(folder) as log:
         ...     log.write(JobFinished(step=3, time=0.0))
         >>> folder.read_bytes("events.jsonl").decode().strip()
-        '{"event": "job_finished", "time": 0.0, "step": 3, "metrics": {}}'
+        '{"event": "job_finished", "time": 0.0, "step": 3, "metrics": {}, "restored": ""}'
     """
     path = log_file(folder)
     with ExitStack() as stack:

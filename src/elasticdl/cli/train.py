@@ -270,6 +270,9 @@ def train(*, with_page: bool | None, dry_run: bool, quiet: bool, **options: Any)
     if not outcome.already_done:
         echo(f"Trained {counted(outcome.step, 'step')}: {outcome.output}")
     print_metrics(outcome.metrics)
+    if quiet and outcome.restored:
+        # Otherwise a note has said so.
+        echo(outcome.restored)
     if not quiet and not outcome.already_done and not outcome.stopped:
         model = shlex.quote(job.output or "")
         echo(

@@ -38,6 +38,7 @@ PAIR, WITH_WEIGHTS = 2, 3
 # Enough to find random steps, without reading a large data set twice.
 _COMPARED = 10_000
 _JOINED = "ConcatDataset"
+_WITH_ITSELF = " of a data set with itself"
 _DRAWING = ("Random", "Stateful", "StatelessRandom", "TruncatedNormal", "Multinomial")
 # In the names of steps of a pipeline that do not change its elements.
 _UNCHANGED = ("Prefetch", "Cache", "Options")
@@ -137,12 +138,12 @@ def num_repetitions(data: Any) -> int:
     return math.prod(max(1, int(count)) for count in counts)
 
 
-def joined_with_itself(data: Any) -> str:
-    """Return the name of the function that joined a data set with itself, such as `concatenate()`.
+def repeated_by(data: Any) -> str:
+    """Return a phrase for the function by which a data set has examples twice, or "".
 
-    Such data must not be split for validation: the same example would be on both sides. Only the
-    very same object is recognised, not another data set with the same examples. The result is empty
-    if the data set was not joined with itself.
+    Such as "concatenate() of a data set with itself", or "select() with repeated numbers". Such
+    data must not be split for validation: the same example would be on both sides. Only the
+    very same object is recognised, not another data set with the same examples.
     """
     root, kinds = kinds_of(data)
     if root == "tensorflow" and "DatasetV2" in kinds:
@@ -150,20 +151,24 @@ def joined_with_itself(data: Any) -> str:
             if "Concatenate" in type(step).__name__:
                 first, second = map(_read_from, step._inputs())  # noqa: SLF001 - as in `_steps`
                 if first is second:
-                    return "concatenate()"
+                    return f"concatenate(){_WITH_ITSELF}"
     if root == "torch":
         data = data.dataset if "DataLoader" in kinds else data
         parts = [id(part) for part in getattr(data, "datasets", ())]
-        return "ConcatDataset" if _has_twice(parts) and type(data).__name__ == _JOINED else ""
-    # The rows of a selection are numbers, which differ.
-    if root == "datasets" and getattr(data, "_indices", None) is None and data.column_names:
+        is_joined = _has_twice(parts) and type(data).__name__ == _JOINED
+        return f"ConcatDataset{_WITH_ITSELF}" if is_joined else ""
+    if root == "datasets" and (selected := getattr(data, "_indices", None)) is not None:
+        numbers = selected.column(0)
+        has_twice = len(numbers.unique()) < len(numbers)
+        return "select() with repeated numbers" if has_twice else ""
+    if root == "datasets" and data.column_names:
         chunks = data.data.column(0).chunks
         places = [
             (buffer.address, chunk.offset)
             for chunk in chunks
             if (buffer := next(filter(None, reversed(chunk.buffers())), None)) is not None
         ]
-        return "concatenate_datasets()" if _has_twice(places) else ""
+        return f"concatenate_datasets(){_WITH_ITSELF}" if _has_twice(places) else ""
     return ""
 
 

@@ -109,6 +109,15 @@ class HasClassColumns(Protocol):
 
 
 @runtime_checkable
+class HasColumns(Protocol):
+    """A record source whose files have named columns, which are known without reading records."""
+
+    def columns(self, file_index: int) -> Sequence[str]:
+        """Return the names of the columns of one file, in order."""
+        ...
+
+
+@runtime_checkable
 class TableSource(Protocol):
     """A `RecordSource` whose records are rows of tables.
 

@@ -198,10 +198,11 @@ def check_numbers(
     shared = {name: names for name, names in columns.items() if {*classes} & {*names}}
     differing = {name: renumbered(classes, names) for name, names in shared.items()}
     agreeing = [name for name, number in differing.items() if number is None]
-    if any({*shared[name]} <= {*classes} for name in agreeing):
+    if not shared or any({*shared[name]} <= {*classes} for name in agreeing):
         return
-    for column in agreeing:
-        names = shared[column]
+    column = next(iter(agreeing or shared))
+    names, number = shared[column], differing[column]
+    if number is None:
         lacking = [name for name in names if name not in classes]
         other = _not_in_data(classes, names)
         raise DataError(
@@ -209,15 +210,12 @@ def check_numbers(
             f"{where} has {len(classes)}, without {listed(lacking[:_MAX_LISTED])}"
             f"{f'; it has {other}' if other else '.'} {_as_in_data(classes, names)}."
         )
-    for column, number in differing.items():
-        assert number is not None  # noqa: S101 - otherwise it is agreeing
-        names = shared[column]
-        raise DataError(
-            f"In {what}, class {number} of the column {column!r} is {names[number]!r}, but "
-            f"{classes[number]!r} in `classes` of {where}, so predictions would have the wrong "
-            f"names. {_as_in_data(classes, names)}. Or renumber the data. "
-            f"{_alignment(column, classes)}"
-        )
+    raise DataError(
+        f"In {what}, class {number} of the column {column!r} is {names[number]!r}, but "
+        f"{classes[number]!r} in `classes` of {where}, so predictions would have the wrong "
+        f"names. {_as_in_data(classes, names)}. Or renumber the data. "
+        f"{_alignment(column, classes)}"
+    )
 
 
 def check_same_numbers(

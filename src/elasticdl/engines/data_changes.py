@@ -17,29 +17,38 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from elasticdl.artifacts.claim import within_output
 from elasticdl.data.content_marks import changed_marks, content_marks
+from elasticdl.data.record_source import HasColumns
+from elasticdl.data.split_source import whole
 from elasticdl.data.stored_file import local_path
-from elasticdl.data.wording import counted
+from elasticdl.data.wording import counted, listed
 from elasticdl.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from elasticdl.artifacts.checkpoint_store import Checkpoint
+    from elasticdl.data.record_source import RecordSource
     from elasticdl.engines.engine import Reporter
 
 _NUM_NAMED = 3
 
 
-def data_metadata(files: Sequence[tuple[str, int]]) -> dict[str, Any]:
+def data_metadata(files: Sequence[tuple[str, int]], source: RecordSource | None) -> dict[str, Any]:
     """Return the entries of a checkpoint's metadata by which changed data is recognized.
 
-    These are the `files`, as passed, and their `content_marks`.
+    These are the `files`, as passed, their `content_marks`, and the `columns` of the first file of
+    a table, for messages.
 
     Args:
         files: URI and number of records of each file.
+        source: The records in the files; None if there are none.
     """
     marks = content_marks([uri for uri, _ in files])
-    return {"files": [list(file) for file in files], "content_marks": marks}
+    columns: list[str] = []
+    table: object = None if source is None else whole(source)
+    if files and isinstance(table, HasColumns):
+        columns += table.columns(0)
+    return {"files": [list(file) for file in files], "content_marks": marks, "columns": columns}
 
 
 def fingerprint(files: Sequence[Sequence[Any]], marks: Sequence[str]) -> dict[str, Any]:
@@ -134,7 +143,7 @@ def _difference(now: Mapping[str, Any], before: Mapping[str, Any], unit: str) ->
     )
     if files == files_before:
         phrase = _changed_files_phrase(now["content_marks"], before)
-        return f"{phrase} other contents" if phrase else ""
+        return f"{phrase} other contents{_changed_columns(now, before)}" if phrase else ""
     if unit == "batches" and len(files) == len(files_before) == 1:
         (_, num_now), (_, num_before) = files[0], files_before[0]
         return (
@@ -151,6 +160,21 @@ def _difference(now: Mapping[str, Any], before: Mapping[str, Any], unit: str) ->
         f"{counted(len(changed), 'file')} {verbs[0]} added or removed, or {verbs[1]} number of "
         f"{unit} ({', '.join(changed[:_NUM_NAMED])})"
     )
+
+
+def _changed_columns(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
+    """Describe which columns a table gained or lost, such as " (columns added: 'p')"; or ""."""
+    columns, columns_before = now["columns"], before.get("columns")
+    if not columns or not columns_before:
+        return ""
+    added = [name for name in columns if name not in columns_before]
+    removed = [name for name in columns_before if name not in columns]
+    phrases = [
+        f"{verb}: {listed(names[:_NUM_NAMED])}{', ...' * (len(names) > _NUM_NAMED)}"
+        for verb, names in (("added", added), ("removed", removed))
+        if names
+    ]
+    return f" (columns {'; '.join(phrases)})" if phrases else ""
 
 
 def note_changed_data(checkpoint: Checkpoint, reporter: Reporter) -> None:

@@ -25,6 +25,7 @@ class Outcome:
         metrics: Final values by name; validation metrics as `val_...`.
         already_done: Whether the job was already complete.
         stopped: Whether the job was stopped before it was complete; its progress is kept.
+        restored: If the model has the weights of an earlier epoch: a sentence that names the epoch.
     """
 
     output: str
@@ -32,11 +33,13 @@ class Outcome:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     already_done: bool = False
     stopped: bool = False
+    restored: str = ""
 
     def __repr__(self) -> str:
-        """Return the fields as text; omit `already_done` and `stopped` if they are False."""
+        """Return the fields as text; omit flags that are False and an empty `restored`."""
         shown = [f"{name}={getattr(self, name)!r}" for name in ("output", "step", "metrics")]
         shown += [f"{name}=True" for name in ("already_done", "stopped") if getattr(self, name)]
+        shown += [f"restored={self.restored!r}"] if self.restored else []
         return f"{type(self).__name__}({', '.join(shown)})"
 
 

@@ -163,6 +163,8 @@ def train_run(run: Run) -> TrainResult:
         )
         if run.checkpoint is not None:
             loop.resume(run.checkpoint)
+            # Before `started`, which tells the user that the training is resumed.
+            loop.begin()
         run.started(trainer.step)
         try:
             metrics = loop.run()
@@ -170,5 +172,5 @@ def train_run(run: Run) -> TrainResult:
             if interrupts.handled_at_safe_point:
                 loop.interrupt()
             raise
-        loop.finish()
-    return TrainResult(trainer, metrics)
+        restored = loop.finish()
+    return TrainResult(trainer, metrics, restored)

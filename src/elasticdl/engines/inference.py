@@ -40,7 +40,7 @@ from elasticdl.errors import (
 from elasticdl.evaluation.phase import running_states
 from elasticdl.job import Job
 from elasticdl.prediction.input_columns import InputColumns
-from elasticdl.prediction.phase import Predictor
+from elasticdl.prediction.phase import Predictor, prediction_note
 from elasticdl.prediction.writers import PredictionWriter, open_writer
 from elasticdl.training.create import create_trainer
 from elasticdl.training.import_seed import seeded_import
@@ -623,12 +623,13 @@ def _write(
     try:
         with open_writer(job.output, job.prediction_format) as writer:
             note_replaced(writer, reporter)
+            done = 0
             for done in predictor.predict(batches, writer.write):
                 reporter.advanced(done, {})
     finally:
         reporter.ended()
-    if predictor.note:
-        reporter.note(predictor.note)
+    if note := prediction_note(predictor.class_note, predictor.num_without_class, done):
+        reporter.note(note)
 
 
 def note_replaced(writer: PredictionWriter, reporter: Reporter) -> None:

@@ -242,11 +242,13 @@ class Loop:
 
     # --- the loop -------------------------------------------------------------------------
 
-    def run(self) -> dict[str, Any]:
-        """Train to the end and return the last metrics; the caller must call `finish` next.
+    def begin(self) -> None:
+        """Call the callbacks' `on_train_begin`, and load their state from a checkpoint, if any.
+
+        `run` does so if it has not been done.
 
         Raises:
-            NonFiniteLossError: The loss became NaN or infinite.
+            DefinitionError: The training cannot be resumed with these options or callbacks.
         """
         hooks = self.trainer.hooks
         which = "highest" if self._best_mode() == "max" else "lowest"
@@ -275,6 +277,16 @@ class Loop:
             # After train_begin, because callbacks reset their state there.
             self._load_hooks(*self._hooks_state)
             self._hooks_state = None
+
+    def run(self) -> dict[str, Any]:
+        """Train to the end and return the last metrics; the caller must call `finish` next.
+
+        Raises:
+            NonFiniteLossError: The loss became NaN or infinite.
+        """
+        if not self._begun:
+            self.begin()
+        hooks = self.trainer.hooks
         self.file_variables.kept, self.file_variables.stored = hooks.callbacks, hooks.stored
         self.file_variables.check()
         try:
@@ -310,17 +322,21 @@ class Loop:
             return
         self.reporter.note(f"A callback ended the training {when}, at step {self.trainer.step:,}.")
 
-    def finish(self) -> None:
+    def finish(self) -> str:
         """Change the trained model into the one to publish, after the last checkpoint.
 
         If averages of the weights are kept, they replace the weights. Then the callbacks'
         `on_train_end` is called, in which some callbacks restore the best weights. The last
         checkpoint does not contain these changes, so that a job continued with more epochs trains
         exactly as one longer run.
+
+        Returns:
+            What a callback has restored, as a sentence for the user; empty if nothing.
         """
         self.trainer.finish()
         if restored := self.trainer.hooks.train_end(self.metrics):
             self.reporter.note(restored)
+        return restored
 
     def _steps_in_an_epoch(self) -> int | None:
         if self.num_steps is None:

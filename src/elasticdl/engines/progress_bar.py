@@ -178,7 +178,7 @@ class Phase:
     """Progress of a phase of a job: the amount done, the speed, and the estimated time left.
 
     The speed is the average over the last minutes. To exclude compilation, measuring begins with
-    the first report, and begins again with the second epoch.
+    the first report, and begins again with the second epoch, and when steps are repeated.
 
     Args:
         title: Name of the phase, such as "Evaluating".
@@ -221,6 +221,9 @@ class Phase:
             self._num_epochs_seen += 1
             if self._num_epochs_seen == _EPOCHS_THAT_COMPILE + 1:
                 self._reports.clear()
+        if done < self.done:
+            # All workers were lost: the pause until others took over is no part of the speed.
+            self._reports.clear()
         self.done, self._facts = done, facts
         if len(self._reports) < 2 or now - self._reports[-2][0] >= _SAMPLE_S:  # noqa: PLR2004
             self._reports.append((now, done))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ from elasticdl.engines.train_progress import TrainProgress
 from elasticdl.engines.training_context import TrainingContext, open_context
 from elasticdl.errors import CorruptCheckpointError, ElasticDLError, OutputError
 from elasticdl.event_file import parse_all_events
-from elasticdl.events import JobFailed, JobFinished, JobStarted, RecordsSkipped
+from elasticdl.events import Event, JobFailed, JobFinished, JobStarted, RecordsSkipped
 from elasticdl.sharding.left_out import BatchId, records_of
 from elasticdl.tracking.create import attempt_of, follow_finished_job, follow_job
 from elasticdl.training.create import quiet_frameworks
@@ -123,12 +123,10 @@ class Run:
     def _was_killed(self) -> bool:
         """Return whether the log's last run was killed: it started to train and logged no end."""
         runs = False
-        # A damaged log is not a reason to fail.
-        with contextlib.suppress(ElasticDLError):
-            for event in parse_all_events(self.folder.read_bytes(EVENTS_FILE)):
-                runs = isinstance(event, JobStarted) or (
-                    runs and not isinstance(event, (JobFailed, JobFinished))
-                )
+        for event in _logged(self.folder):
+            runs = isinstance(event, JobStarted) or (
+                runs and not isinstance(event, (JobFailed, JobFinished))
+            )
         return runs
 
     @property
@@ -193,10 +191,12 @@ class TrainResult:
     Attributes:
         trainer: The model after the last step.
         metrics: Name -> latest value; those of the validation data as `val_...`.
+        restored: If the model has the weights of an earlier epoch: a sentence that names the epoch.
     """
 
     trainer: Trainer
     metrics: dict[str, Any]
+    restored: str = ""
 
 
 def train(
@@ -229,6 +229,8 @@ def train(
             why = " A callback ended it, so a larger --num_epochs changes nothing." * stopped
             if not stopped and _epochs(progress) > planned:
                 why = f" It has trained for more epochs than --num_epochs={planned}."
+            restored = _restored(folder)
+            why += f" {restored}" if restored else ""
             reporter.note(
                 f"The training in {folder.uri} is already complete: {checkpoint.step:,} steps.{why}"
             )
@@ -245,7 +247,11 @@ def train(
             follow_finished_job(begun.events, job, folder, generation, checkpoint.step)
             published = _published(job, checkpoint, begun.store)
             return Outcome(
-                folder.uri, checkpoint.step, published.metadata["metrics"], already_done=True
+                folder.uri,
+                checkpoint.step,
+                published.metadata["metrics"],
+                already_done=True,
+                restored=restored,
             )
         code_files = copy_code(job, begun.scratch, reporter)
         quiet_frameworks()
@@ -285,8 +291,10 @@ def train(
             code=begun.scratch,
             job_id=job.id,
         )
-        begun.events.write(JobFinished(step=step, metrics=trained.metrics))
-        return Outcome(folder.uri, step, trained.metrics)
+        begun.events.write(
+            JobFinished(step=step, metrics=trained.metrics, restored=trained.restored)
+        )
+        return Outcome(folder.uri, step, trained.metrics, restored=trained.restored)
 
 
 def _best_of(run: Run, trained: TrainResult) -> TrainResult:
@@ -321,11 +329,12 @@ def _best_of(run: Run, trained: TrainResult) -> TrainResult:
     # At the end of an epoch, the ledger is already that of the next one.
     epoch = progress.ledger.epoch + (best.step > progress.first_step)
     value = "" if progress.best is None else f", {progress.best:.4g}"
-    run.reporter.note(
+    restored = (
         f"The trained model has the weights of epoch {epoch} (step {best.step:,}), with the best "
         f"{run.context.job.training.best_metric}{value}."
     )
-    return TrainResult(trained.trainer, dict(best.metadata["metrics"]))
+    run.reporter.note(restored)
+    return TrainResult(trained.trainer, dict(best.metadata["metrics"]), restored)
 
 
 def _published(job: Job, last: Checkpoint, store: CheckpointStore) -> Checkpoint:
@@ -338,6 +347,19 @@ def _published(job: Job, last: Checkpoint, store: CheckpointStore) -> Checkpoint
     with contextlib.suppress(CorruptCheckpointError):
         return store.best() or last
     return last
+
+
+def _logged(folder: OutputFolder) -> Iterator[Event]:
+    """Yield the events in a folder's log up to the first damaged one, if there is one."""
+    # A damaged log is not a reason to fail.
+    with contextlib.suppress(ElasticDLError):
+        yield from parse_all_events(folder.read_bytes(EVENTS_FILE))
+
+
+def _restored(folder: OutputFolder) -> str:
+    """Return `JobFinished.restored` of the last training that ended; empty if there is none."""
+    ends = [event.restored for event in _logged(folder) if isinstance(event, JobFinished)]
+    return ends[-1] if ends else ""
 
 
 def _epochs(progress: TrainProgress) -> float:

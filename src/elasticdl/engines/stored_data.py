@@ -135,8 +135,8 @@ def _check_validation(job: Job, data: Mapping[str, Any]) -> None:
             the validation data.
     """
     from elasticdl.data.memory_elements import (  # noqa: PLC0415 - as in `stored`
-        joined_with_itself,
         num_repetitions,
+        repeated_by,
     )
     from elasticdl.data.memory_tables import class_names  # noqa: PLC0415
 
@@ -147,11 +147,11 @@ def _check_validation(job: Job, data: Mapping[str, Any]) -> None:
             "repeat(), so the same examples would be in training and in validation. Remove "
             f"repeat(); to train on each example {times} times, set num_epochs={times}."
         )
-    if job.validation_split is not None and (joined := joined_with_itself(data.get("data"))):
+    if job.validation_split is not None and (repeated := repeated_by(data.get("data"))):
         raise UsageError(
             f"validation_split={job.validation_split:g}: data has the same examples twice, by "
-            f"{joined} of a data set with itself, so they would be in training and in validation. "
-            "Join only different data sets, or give validation_data."
+            f"{repeated}, so they would be in training and in validation. Keep each example only "
+            "once, or give validation_data."
         )
     known, others = class_names(data.get("data")), class_names(data.get("validation_data"))
     for column in known.keys() & others.keys():

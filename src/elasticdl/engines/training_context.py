@@ -622,7 +622,7 @@ def _metadata(job: Job, data: TrainingData, checkpoint: Checkpoint | None) -> di
         DataError: The data is not what the checkpoint was trained on.
     """
     of_data = {
-        **data_metadata(data.files),
+        **data_metadata(data.files, data.source if isinstance(data, RecordData) else None),
         # What the plan and the files count.
         "counted": "batches" if isinstance(data, IterableData) else "records",
         "validation_split": job.validation_split,
@@ -649,7 +649,8 @@ def _validation_metadata(
     """
     if validation is None or validation.source is None or job.validation_data is None:
         return None
-    described = data_metadata([(file.uri, file.num_records) for file in validation.source.files])
+    files = [(file.uri, file.num_records) for file in validation.source.files]
+    described = data_metadata(files, validation.source)
     if checkpoint is not None:
         check_validation_unchanged(described, checkpoint)
     return described

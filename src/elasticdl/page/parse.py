@@ -155,7 +155,7 @@ def parse(data: bytes, offset: int = 0) -> Iterator[Item]:
     Example:
         >>> line = b'{"event": "job_finished", "time": 1.0, "step": 3, "metrics": {}}'
         >>> list(parse(line + b"\n{\n"))
-        [JobFinished(time=1.0, step=3, metrics={}), Damage(offset=65, text='{')]
+        [JobFinished(time=1.0, step=3, metrics={}, restored=''), Damage(offset=65, text='{')]
     """
     lines = _Lines(data)
     for first, steps, others in _blocks(lines, 0, len(lines)):

@@ -55,7 +55,8 @@ class Predictor:
         columns: Columns of the input to write beside the outputs. None: write no such columns.
 
     Attributes:
-        note: A notice for the user, complete after the last batch; empty if there is none.
+        class_note: A notice for the user if the names of the classes do not fit the model's output.
+        num_without_class: Number of predictions so far without a class, because of a NaN.
 
     Raises:
         UserCodeError: The processor cannot be created.
@@ -74,8 +75,8 @@ class Predictor:
         self._reading: ClassReading | None = None
         self._is_read = False
         self._left_out: list[str] | None = None
-        self._num_without_class = 0
-        self.note = ""
+        self.class_note = ""
+        self.num_without_class = 0
         create = definition.create_outputs_processor
         self._processor = None if create is None else self._call(create)
 
@@ -132,13 +133,6 @@ class Predictor:
                 self._call(partial(self._processor.process, outputs, worker_id))
             yield done
         self._check_complete(stop, done)
-        if self._num_without_class:
-            self.note += (
-                f"{' ' if self.note else ''}{counted(self._num_without_class, 'prediction')} of "
-                f"{done - start:,} {'has' if self._num_without_class == 1 else 'have'} no class, "
-                "because the model's output is NaN: look for missing or very large values in "
-                "these records."
-            )
 
     def _check_complete(self, expected: int, done: int) -> None:
         if done != expected:
@@ -201,7 +195,7 @@ class Predictor:
             self._reading = self._read(columns)
         if self._reading is None:
             return outputs
-        self._num_without_class += int(without_class(columns).sum())
+        self.num_without_class += int(without_class(columns).sum())
         return self._reading.with_prediction(columns)
 
     @staticmethod
@@ -218,7 +212,7 @@ class Predictor:
     def _read(self, columns: Columns) -> ClassReading | None:
         reading = class_reading(self._trainer, columns, self._classes)
         if reading is not None and reading.mismatch:
-            self.note = f"The trained model has {reading.mismatch}"
+            self.class_note = f"The trained model has {reading.mismatch}"
         return reading
 
     def _call(
@@ -251,3 +245,20 @@ def class_reading(trainer: Trainer, columns: Columns, names: Sequence[str]) -> C
         return None
     scores = trainer.scores(shape)
     return None if scores is None else ClassReading(scores, shape, names)
+
+
+def prediction_note(class_note: str, num_without_class: int, num_predictions: int) -> str:
+    """Return a notice for the user at the end of a prediction; empty if there is none.
+
+    Args:
+        class_note: That of a `Predictor`.
+        num_without_class: Number of predictions without a class.
+        num_predictions: Number of all predictions.
+    """
+    if not num_without_class:
+        return class_note
+    return (
+        f"{class_note}{' ' if class_note else ''}{counted(num_without_class, 'prediction')} of "
+        f"{num_predictions:,} {'has' if num_without_class == 1 else 'have'} no class, because the "
+        "model's output is NaN: look for missing or very large values in these records."
+    )

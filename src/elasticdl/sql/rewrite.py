@@ -33,6 +33,8 @@ _GROUPING = {"group": "GROUP BY", "having": "HAVING", "distinct": "DISTINCT"}
 _OTHER_SOURCES = ("joins", "laterals", "pivots")
 _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE}
 _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE}
+# A subquery directly within one of these is a value or a list of values, not a source of rows.
+_AROUND_VALUES = (exp.Alias, exp.Select, exp.Binary, exp.In, exp.Ordered)
 
 
 def tables_of(select: str, dialect: str, *, with_ctes: bool = False) -> list[tuple[str, ...]]:
@@ -55,8 +57,8 @@ def tables_of(select: str, dialect: str, *, with_ctes: bool = False) -> list[tup
 def sources_of(select: str, dialect: str) -> list[tuple[str, ...]]:
     """Return the tables that provide the rows of a SELECT, or of a view's definition.
 
-    Tables of subqueries in FROM and among the selected columns are included. Tables in a condition
-    (WHERE, HAVING) are not, because they only decide which rows there are.
+    Tables of subqueries in FROM are included. Tables in a condition (WHERE, HAVING) are not,
+    because they only decide which rows there are, nor are those of a subquery that is one value.
 
     Args:
         select: The SELECT, or the CREATE VIEW statement.
@@ -79,8 +81,20 @@ def sources_of(select: str, dialect: str) -> list[tuple[str, ...]]:
         for table in query.find_all(exp.Table)
         if table.find_ancestor(exp.From, exp.Join)
         and not table.find_ancestor(exp.Where, exp.Having)
+        and not _is_in_value(table)
     ]
     return [name for name in tables if name not in ctes]
+
+
+def _is_in_value(table: exp.Table) -> bool:
+    """Return whether a table is in a subquery that is one value, such as (SELECT max(a) FROM t)."""
+    query = table.find_ancestor(exp.Subquery)
+    while query is not None:
+        if isinstance(query.parent, _AROUND_VALUES):
+            # unnest() makes rows of a value.
+            return query.find_ancestor(exp.Explode, exp.Unnest) is None
+        query = query.find_ancestor(exp.Subquery)
+    return False
 
 
 def with_key(

@@ -5,8 +5,12 @@ That of two workers is printed once: `test_keras_on_workers.py`.
 
 import logging
 
+import pytest
+
+import elasticdl
 from elasticdl.engines.elastic import worker_warnings
 from elasticdl.engines.elastic.worker_warnings import WarningLog
+from elasticdl.engines.progress_bar import Silent
 
 _log = logging.getLogger("elasticdl")
 
@@ -27,3 +31,72 @@ def test_a_program_without_logging_still_sees_warnings(capsys, monkeypatch):
         _log.warning("seen")
 
     assert capsys.readouterr().err == "seen\n"
+
+
+ODD = """
+import logging
+
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 3)
+
+    def forward(self, x):
+        if not self.training:
+            logging.getLogger("elasticdl").warning("an odd batch")
+        return self.layer(x.float().sqrt())
+
+
+classes = ["a", "b", "c", "d"]
+
+
+def custom_model():
+    return Net()
+
+
+def loss(outputs, labels):
+    return torch.nn.functional.cross_entropy(outputs, labels.flatten())
+
+
+def optimizer(parameters):
+    return torch.optim.SGD(parameters, 0.1)
+"""
+
+
+class Notes(Silent):
+    def __init__(self):
+        self.notes = []
+
+    def note(self, message):
+        self.notes.append(message)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_prediction_on_workers_has_the_warnings_and_the_note_of_one_process(tmp_path, caplog):
+    (tmp_path / "odd.py").write_text(ODD)
+    data = tmp_path / "train.csv"
+    data.write_text("x,label\n" + "1.5,0\n2.5,1\n3.5,2\n" * 20)
+    model = elasticdl.train(
+        model_zoo=str(tmp_path), model_def="odd", data=str(data), minibatch_size=10,
+        output=str(tmp_path / "model"), reporter=Silent(),
+    ).output  # fmt: skip
+    data.write_text("x,label\n" + "1.5,0\n-2.5,1\n3.5,2\n" * 20)
+    said = []
+
+    for more in ({}, {"num_workers": 2}):
+        reporter = Notes()
+        caplog.clear()
+        elasticdl.predict(
+            trained_model=model, data=str(data), output=str(tmp_path / f"{len(said)}"),
+            minibatch_size=10, reporter=reporter, **more,
+        )  # fmt: skip
+        said.append([*dict.fromkeys(caplog.messages), *reporter.notes])
+
+    assert said[0][0] == "an odd batch"
+    assert "has names for 4 classes" in said[0][-1]
+    assert "20 predictions of 60 have no class" in said[0][-1]
+    assert said[1] == said[0]

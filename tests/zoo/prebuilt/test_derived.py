@@ -183,6 +183,25 @@ def test_the_label_is_not_a_feature() -> None:
     assert derive([summary("y", [1, 2])], "y").columns == []
 
 
+@pytest.mark.parametrize("differing", [1, 100, 255_000])
+def test_integers_that_float64_rounds_to_few_different_ones_have_a_note(differing) -> None:
+    first = 2**60 + 1
+    values = [first, first + differing, first]
+
+    [note] = derive([summary("x", values)], "y").notes()
+
+    assert note == (
+        "Column 'x' is rounded: its values, near 1.15e+18, differ little, and the network reads "
+        "them as float64, which has only multiples of 256 there. Subtract the same number from "
+        "them in all data, in pandas with df['x'] -= 1152921504606846976."
+    )
+
+
+@pytest.mark.parametrize("values", [[2**60, 2**61], [2**52, 2**52 + 1], [2.0**60, 2.0**60 + 256]])
+def test_numbers_that_float64_can_hold_have_no_note(values) -> None:
+    assert derive([summary("x", values)], "y").notes() == []
+
+
 OTHER = summary("other", [0.5, 1.5])
 
 

@@ -728,7 +728,8 @@ class _Controller:
             state = split_arrays(final.checkpoint.state)[1]
             # The callbacks' state belongs to the worker that called them, so it is not loaded.
             trainer.load_state({**state, **final.published})
-            return TrainResult(trainer, dict(final.checkpoint.metadata["metrics"]))
+            metrics = dict(final.checkpoint.metadata["metrics"])
+            return TrainResult(trainer, metrics, final.restored)
         self._new_round("All workers that finished are lost")
         return None
 

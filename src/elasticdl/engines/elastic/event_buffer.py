@@ -261,9 +261,11 @@ class StateSnapshot:
         best: Whether its model was the best so far, by the job's `best_metric`.
         published: Path -> tensor. Tensors that the published model has instead of the checkpoint's,
             such as averaged weights; empty before the end of training.
+        restored: What a callback restored at the end of training, as a sentence for the user.
     """
 
     point: CommitId
     checkpoint: Checkpoint
     best: bool
     published: State = field(default_factory=dict)
+    restored: str = ""

@@ -30,6 +30,7 @@ import ray.exceptions
 
 from elasticdl.data.split_source import whole
 from elasticdl.definition import DatasetInput, Mode
+from elasticdl.engines.elastic import worker_warnings
 from elasticdl.engines.elastic.index_transfer import send
 from elasticdl.engines.elastic.inference_ranges import (
     Range,
@@ -46,11 +47,13 @@ from elasticdl.engines.elastic.inference_worker import (
 )
 from elasticdl.engines.elastic.placement import connected
 from elasticdl.engines.elastic.worker import Identity, WorkerFailure
+from elasticdl.engines.elastic.worker_warnings import WarningLog
 from elasticdl.engines.inference import note_replaced, open_trained, predicted, save_evaluation
 from elasticdl.engines.interrupts import Interrupts
 from elasticdl.engines.record_data import MINIBATCHES_AT_ONCE, indexes_of
 from elasticdl.errors import OutputError, TrainingError, UnavailableError
 from elasticdl.evaluation.metrics import add_states
+from elasticdl.prediction.phase import prediction_note
 from elasticdl.prediction.writers import open_writer
 
 if TYPE_CHECKING:
@@ -74,6 +77,11 @@ def evaluate(job: Job, reporter: Reporter) -> Outcome:
     Raises:
         ElasticDLError: The job failed; see `elasticdl.errors`.
     """
+    with WarningLog().attached():
+        return _evaluate(job, reporter)
+
+
+def _evaluate(job: Job, reporter: Reporter) -> Outcome:
     opened = open_trained(job, Mode.EVALUATION)
     for note in opened.notes():
         reporter.note(note)
@@ -93,17 +101,27 @@ def predict(job: Job, reporter: Reporter) -> Outcome:
     """
     if job.output is None:
         raise ValueError(f"Not a prediction job: {job}")
+    with WarningLog().attached():
+        return _predict(job, job.output, reporter)
+
+
+def _predict(job: Job, output: str, reporter: Reporter) -> Outcome:
     opened = open_trained(job, Mode.PREDICTION)
     size = _range_size(opened)
-    with open_writer(job.output, job.prediction_format, records_per_part=size) as writer:
+    with open_writer(output, job.prediction_format, records_per_part=size) as writer:
         note_replaced(writer, reporter)
         # The workers are gone when this block ends, so none of them writes into the published
         # output.
         with _crew(opened, "Predicting", reporter, writer.parts) as crew:
-            for range_, _ in crew.run():
+            class_note, num_without_class = "", 0
+            for range_, finished in crew.run():
                 _check_arrived(writer.parts, range_, job)
+                class_note = finished.class_note
+                num_without_class += finished.num_without_class
         # Remove the partial files of killed workers, which are among the parts.
         writer.parts.staging.remove_stale()
+    if note := prediction_note(class_note, num_without_class, opened.source.num_records):
+        reporter.note(note)
     return predicted(opened)
 
 
@@ -375,6 +393,7 @@ class _WorkerPool:
                 self._ready.add(task.worker_id)
                 self._work.begun(now_s)
             case Finished():
+                worker_warnings.repeat(message.warnings)
                 task.finished = message
             case _:
                 self._work.advanced(task.range_, message, now_s)

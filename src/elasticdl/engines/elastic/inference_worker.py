@@ -29,6 +29,7 @@ from elasticdl.artifacts.trained_model import MODEL_FILE, ZOO_FOLDER
 from elasticdl.definition import Mode
 from elasticdl.engines.elastic.index_transfer import receive
 from elasticdl.engines.elastic.worker import Identity, WorkerFailure, job_error
+from elasticdl.engines.elastic.worker_warnings import WarningLog
 from elasticdl.engines.inference import drain, open_trained
 from elasticdl.errors import DataError, ElasticDLError, kind_of
 from elasticdl.evaluation.phase import running_states
@@ -85,9 +86,15 @@ class Finished:
 
     Attributes:
         states: Metric states of an evaluation; empty for a prediction, whose outputs are in a file.
+        warnings: All warnings that this worker has logged so far.
+        class_note: That of the `Predictor`; empty for an evaluation.
+        num_without_class: Number of predictions in the range without a class.
     """
 
     states: MetricStates
+    warnings: tuple[str, ...] = ()
+    class_note: str = ""
+    num_without_class: int = 0
 
 
 Message: TypeAlias = "Identity | int | Finished | WorkerFailure"
@@ -117,6 +124,7 @@ class InferenceWorker:
     def __init__(self, instructions: Instructions) -> None:
         self._instructions = instructions
         limit_threads(instructions.num_threads)
+        self._warnings = WarningLog()
         self._folder: Path | None = None
         self._opened: OpenedModel | None = None
         self._trainer: Trainer | None = None
@@ -134,12 +142,13 @@ class InferenceWorker:
             Messages; see the module docstring.
         """
         try:
-            opened = self._open(worker_id)
-            yield Identity(socket.gethostname(), os.getpid())
-            if opened.mode is Mode.PREDICTION:
-                yield from self._predict(opened, range_, worker_id)
-            else:
-                yield from self._evaluate(opened, range_)
+            with self._warnings.attached():
+                opened = self._open(worker_id)
+                yield Identity(socket.gethostname(), os.getpid())
+                if opened.mode is Mode.PREDICTION:
+                    yield from self._predict(opened, range_, worker_id)
+                else:
+                    yield from self._evaluate(opened, range_)
         except GeneratorExit:
             # The receiver is gone.
             raise
@@ -175,7 +184,7 @@ class InferenceWorker:
             first = feed.peek()
             if first is None:
                 # The user's pipeline may filter out all records.
-                yield Finished({})
+                yield Finished({}, self._warnings_to_send())
                 return
             trainer = self._trainer_for(opened, first[1])
             reported_s = time.monotonic()
@@ -184,7 +193,7 @@ class InferenceWorker:
                 if time.monotonic() - reported_s >= _REPORT_INTERVAL_S:
                     reported_s = time.monotonic()
                     yield done
-        yield Finished(states)
+        yield Finished(states, self._warnings_to_send())
 
     def _predict(self, opened: OpenedModel, range_: Range, worker_id: int) -> Iterator[Message]:
         instructions = self._instructions
@@ -203,7 +212,7 @@ class InferenceWorker:
                 files, columns = opened.source.files, opened.job.columns
                 read = InputColumns(opened.source, columns) if columns else None
                 self._predictor = Predictor(trainer, opened.definition, files, classes, read)
-            reported_s = time.monotonic()
+            reported_s, before = time.monotonic(), self._predictor.num_without_class
             for done in self._predictor.predict(
                 drain(feed),
                 lambda _, keys, outputs: part.write(keys, outputs),
@@ -214,7 +223,9 @@ class InferenceWorker:
                 if time.monotonic() - reported_s >= _REPORT_INTERVAL_S:
                     reported_s = time.monotonic()
                     yield done - range_.start
-        yield Finished({})
+        num_without_class = self._predictor.num_without_class - before
+        class_note = self._predictor.class_note
+        yield Finished({}, self._warnings_to_send(), class_note, num_without_class)
 
     # --- model and data ----------------------------------------------------------------------
 
@@ -260,11 +271,16 @@ class InferenceWorker:
         return self._trainer
 
     def _failure(self, error: ElasticDLError) -> WorkerFailure:
-        message = str(error)
-        if self._folder is not None and self._instructions.job.trained_model is not None:
-            # The user knows the original folder, not this copy of it.
-            message = message.replace(str(self._folder), self._instructions.job.trained_model)
-        return WorkerFailure(kind_of(error), message)
+        return WorkerFailure(kind_of(error), self._in_original_folder(str(error)))
+
+    def _warnings_to_send(self) -> tuple[str, ...]:
+        return tuple(map(self._in_original_folder, self._warnings.texts))
+
+    def _in_original_folder(self, message: str) -> str:
+        if self._folder is None or self._instructions.job.trained_model is None:
+            return message
+        # The user knows the original folder, not this copy of it.
+        return message.replace(str(self._folder), self._instructions.job.trained_model)
 
 
 def _written(files: Mapping[str, bytes]) -> Path:

@@ -453,13 +453,13 @@ class Worker:
         # Before `finish`, which calls functions of the user: if one raises, what was trained is
         # still saved.
         self._final = StateSnapshot(history.point, checkpoint, loop.is_best)
-        loop.finish()
+        restored = loop.finish()
         published = {
             path: array
             for path, array in self._trainer.state().items()
             if array.tobytes() != checkpoint.state[path].tobytes()
         }
-        self._final = replace(self._final, published=published)
+        self._final = replace(self._final, published=published, restored=restored)
 
     def _checks_done(self) -> dict[str, Any]:
         return self._trainer.checks_done() if isinstance(self._trainer, SharesChecks) else {}

@@ -3,7 +3,7 @@
     worker: a warning is logged -> WarningLog -> WorkerReport -> controller: logged there, once
 
 A worker's own output goes to Ray's log files. Callers: `worker_process.py`, `worker.py`,
-`controller.py`.
+`controller.py`, `inference.py`, `inference_worker.py`.
 """
 
 from __future__ import annotations

@@ -90,17 +90,20 @@ class Derived:
         columns: The features, as in the param `columns` of the prebuilt table models.
         left_out: Column -> why it is not a feature.
         doubtful: Column used as a category -> why the user may want it as a number or a time.
+        rounded: Column of integers that float64 rounds to few different ones -> what to do.
     """
 
     columns: Sequence[dict[str, Any]]
     left_out: dict[str, str]
     doubtful: dict[str, str]
+    rounded: dict[str, str]
 
     def notes(self) -> list[str]:
-        """Return messages for the user: which columns are left out or doubtful, and why."""
+        """Return messages for the user: which columns are left out or in doubt, and why."""
         return [
             *(f"Column {name!r} is left out: {reason}." for name, reason in self.left_out.items()),
             *(f"Column {name!r} is a category: {why}." for name, why in self.doubtful.items()),
+            *(f"Column {name!r} is rounded: {why}." for name, why in self.rounded.items()),
         ]
 
 
@@ -115,6 +118,7 @@ def derive(columns: Sequence[ColumnSummary], label: str, ignore: Collection[str]
     features: list[dict[str, Any]] = []
     left_out: dict[str, str] = {}
     doubtful: dict[str, str] = {}
+    rounded: dict[str, str] = {}
     used = [each for each in columns if each.name != label and each.name not in ignore]
     reasons = {column.name: _why_not(column) for column in used}
     identifiers = {column.name for column in used if _is_identifier(column)}
@@ -128,7 +132,9 @@ def derive(columns: Sequence[ColumnSummary], label: str, ignore: Collection[str]
             features.append(feature_of(column))
             if conversion := _as_numbers(column) or _as_times(column):
                 doubtful[column.name] = conversion
-    return Derived(features, left_out, doubtful)
+            if advice := _why_rounded(column):
+                rounded[column.name] = advice
+    return Derived(features, left_out, doubtful, rounded)
 
 
 def feature_of(column: ColumnSummary) -> dict[str, Any]:
@@ -156,6 +162,22 @@ def _offset_of(column: ColumnSummary, usual: float) -> dict[str, float]:
     if mean is None or not deviation or not math.isfinite(deviation):
         return {}
     return {"offset": mean} if abs(mean - usual) > _NARROW * deviation else {}
+
+
+def _why_rounded(column: ColumnSummary) -> str:
+    """Return advice for integers that differ by less than float64 can hold; else ""."""
+    lowest, highest = column.minimum, column.maximum
+    if column.kind != "number" or not column.is_wide or lowest is None or highest is None:
+        return ""
+    spacing = math.ulp(max(abs(lowest), abs(highest)))
+    if highest - lowest >= _NARROW * spacing:
+        return ""
+    name = column.name
+    return (
+        f"its values, near {highest:.3g}, differ little, and the network reads them as float64, "
+        f"which has only multiples of {spacing:.0f} there. Subtract the same number from them in "
+        f"all data, in pandas with df[{name!r}] -= {int(lowest)}"
+    )
 
 
 def vocabulary_of(column: ColumnSummary, size: int = MAX_VOCABULARY) -> dict[str, Any]:
