@@ -5,6 +5,7 @@ import pickle
 import random
 import shutil
 import textwrap
+import threading
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ import torch
 import elasticdl
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.dialects import torch_loaders
-from elasticdl.errors import DataError, DefinitionError, UsageError
+from elasticdl.dialects.loader_workers import LoaderWorkers
+from elasticdl.errors import DataError, DefinitionError, UsageError, UserCodeError
 
 FILE = """
 import numpy as np
@@ -303,6 +305,110 @@ def test_a_loaders_generator_continues_across_epochs():
 
     assert [order_of(epochs, number) for number in (2, 0, 1)] == [plain[2], plain[0], plain[1]]
     assert sorted(plain[0]) == list(range(60))
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_generator_draws_the_seed_of_workers_when_they_start(persistent):
+    rows = torch.utils.data.TensorDataset(torch.arange(60.0)[:, None], torch.zeros(60, 1))
+    made = torch.utils.data.DataLoader(
+        rows,
+        8,
+        shuffle=True,
+        generator=torch.Generator().manual_seed(1),
+        num_workers=1,
+        persistent_workers=persistent,
+    )
+    plain = [[int(x) for batch, _ in made for x in batch[:, 0]] for _ in range(3)]
+    made.generator.manual_seed(1)
+    epochs = torch_loaders.epochs_of(made, SYMBOL, None, torch_loaders.as_module)
+
+    assert [order_of(epochs, number) for number in (2, 0, 1)] == [plain[2], plain[0], plain[1]]
+
+
+class Opened(torch.utils.data.Dataset):
+    """Its numbers are in a file that only a worker opens, as one does with HDF5."""
+
+    numbers = None
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        info = torch.utils.data.get_worker_info()
+        if info is None:
+            return self.numbers[index], -1.0
+        assert info.dataset.numbers is self.numbers
+        return self.numbers[index], float(info.id + 10 * info.num_workers)
+
+
+def opened(worker):
+    torch.manual_seed(worker)
+    info = torch.utils.data.get_worker_info()
+    info.dataset.numbers = [float(100 + index) for index in range(20)]
+
+
+def in_order(epochs):
+    return [
+        [array.tolist() for array in (batch.features, batch.labels)] for batch in epochs.begin(0, 0)
+    ]
+
+
+def test_items_see_the_worker_of_their_batch():
+    made = torch.utils.data.DataLoader(Opened(), 8, num_workers=2, worker_init_fn=opened)
+    plain = [[part.tolist() for part in batch] for batch in made]
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+
+    epochs = torch_loaders.epochs_of(made, SYMBOL, None, torch_loaders.as_module)
+
+    assert in_order(epochs) == plain
+    assert [len(numbers) for numbers, _ in plain] == [8, 8, 4]
+    # From the second batch, as when a training is resumed.
+    (first, *_) = epochs.begin(0, 1)
+    assert [first.features.tolist(), first.labels.tolist()] == plain[1]
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.utils.data.get_worker_info() is None
+
+
+def test_an_error_of_worker_init_fn_names_it():
+    def broken(worker):
+        raise OSError(f"no file {worker}")
+
+    made = torch.utils.data.DataLoader(Opened(), 8, num_workers=2, worker_init_fn=broken)
+
+    with pytest.raises(UserCodeError, match=r"(?s)worker_init_fn\(0\) raised:.*no file 0"):
+        torch_loaders.epochs_of(made, SYMBOL, None, torch_loaders.as_module)
+
+
+class Counted(torch.utils.data.IterableDataset):
+    """It yields its part only, if a worker iterates over it."""
+
+    def __len__(self):
+        return 20
+
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        return ((float(i), 0.0) for i in range(first, 20, step))
+
+
+def test_an_iterable_dataset_does_not_see_the_worker_of_another_loader():
+    items = torch.utils.data.DataLoader(Opened(), 8, num_workers=2, worker_init_fn=opened)
+    other = torch.utils.data.DataLoader(Counted(), 8)
+    workers = LoaderWorkers(items, "items")
+    found = []
+
+    def read():
+        epochs = torch_loaders.epochs_of(other, SYMBOL, None, torch_loaders.as_module)
+        found.extend(in_order(epochs))
+
+    thread = threading.Thread(target=read)
+    with workers.making(1):
+        thread.start()
+        thread.join(0.5)
+    thread.join()
+
+    assert [number for numbers, _ in found for number in numbers] == [*map(float, range(20))]
 
 
 class Wrapped:

@@ -156,7 +156,7 @@ def test_an_unknown_class_is_refused_in_an_evaluation_and_ignored_in_a_predictio
     assert found.metrics["num_records"] == 2
     with pytest.raises(
         UsageError,
-        match=r"^columns=: the images have no column 'label': .*'circle', which is",
+        match=r"^columns: the images have no column 'label': .*'circle', which is",
     ):
         elasticdl.predict(**asked, output=str(tmp_path / "q.csv"), columns=["label"])
 

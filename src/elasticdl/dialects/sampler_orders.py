@@ -112,8 +112,9 @@ class SamplerOrders:
         sampler, batch_sampler, generator = parts
         _set_epoch_of_samplers(epoch, parts)
         set_epoch(epoch, self._loader)
-        if generator is not None:
-            # A DataLoader draws a seed for its workers first.
+        persists = self._loader.num_workers and self._loader.persistent_workers
+        if generator is not None and not (persists and epoch):
+            # A DataLoader draws a seed for its workers when it starts them.
             generator.get_state().new_empty(()).long().random_(generator=generator)
         return list(sampler if batch_sampler is None else batch_sampler)
 

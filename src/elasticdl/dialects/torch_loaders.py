@@ -6,7 +6,8 @@
 
 The `num_workers` processes of a loader over a dataset with items are not started: random numbers
 would depend on which process prepares a batch. Instead, each batch is seeded by its number and
-prepared in the training process. The processes of a loader over an IterableDataset are started.
+prepared in the training process, where `loader_workers.py` replaces them. The processes of a loader
+over an IterableDataset are started.
 
 Before the first batch, `batch_state.py` checks that batches do not depend on earlier ones.
 
@@ -28,6 +29,7 @@ from elasticdl.data.batch import Batch, batch_of
 from elasticdl.definition import BatchesInput, Epochs, Mode
 from elasticdl.dialects.batch_state import BatchState
 from elasticdl.dialects.dialect_reader import call
+from elasticdl.dialects.loader_workers import LoaderWorkers, iterated
 from elasticdl.dialects.params import described, signature_of
 from elasticdl.dialects.sampler_changes import SamplerChanges
 from elasticdl.dialects.sampler_orders import SamplerOrders, set_epoch
@@ -140,6 +142,7 @@ def epochs_of(
         DefinitionError: The object is not a DataLoader, its number of batches is unknown, or its
             sampler's order cannot be repeated. When an epoch begins: its batches depend on state.
             At its end: an IterableDataset yields more than its length.
+        UserCodeError: The loader's `worker_init_fn` raised.
     """
     kinds = [f"{kind.__module__}.{kind.__name__}" for kind in type(loader).__mro__]
     if "torch.utils.data.dataloader.DataLoader" not in kinds:
@@ -163,15 +166,10 @@ def epochs_of(
     if getattr(loader, "drop_last", False):
         num_examples = num_batches * loader.batch_size
 
-    orders = SamplerOrders(loader)
-    if indexed and not orders.find_state():
-        raise reading.error(
-            symbol,
-            f"the sampler of {symbol.name}() yields a different order each time, even with the "
-            "same seeds.",
-            "Draw from the global generators of PyTorch, NumPy or Python, which are seeded for "
-            "each epoch, or from a generator with a fixed seed.",
-        )
+    orders, workers = SamplerOrders(loader), LoaderWorkers(loader, name)
+    if indexed:
+        _check_repeatable(orders, symbol, reading)
+        workers.initialize()
     states = [(each, each.get_state()) for each in orders.generators if hasattr(each, "get_state")]
 
     state, changes = BatchState(loader, name), SamplerChanges(loader, orders)
@@ -192,8 +190,9 @@ def epochs_of(
         # Drawn here: the order depends on the epoch, a batch's random numbers on the batch.
         order = orders.of(epoch)
         _check_length(order, num_batches, epoch, name)
-        state.check(lambda count: list(_made(loader, order[:count])))
-        return _guarded(lambda: _checked(loader, order[first:], state), name, parts_of)
+        state.check(lambda count: list(_made(loader, workers, order[:count])))
+        made = functools.partial(_made, loader, workers, order, first)
+        return _guarded(lambda: _checked(made(), state), name, parts_of)
 
     return Epochs(
         num_examples=num_examples,
@@ -205,6 +204,22 @@ def epochs_of(
         preserved=state.preserved,
         check=functools.partial(_check_unchanged, changes, name) if indexed else None,
     )
+
+
+def _check_repeatable(orders: SamplerOrders, symbol: Symbol, reading: DialectReader) -> None:
+    """Check that a loader's order can be drawn again.
+
+    Raises:
+        DefinitionError: It cannot.
+    """
+    if not orders.find_state():
+        raise reading.error(
+            symbol,
+            f"the sampler of {symbol.name}() yields a different order each time, even with the "
+            "same seeds.",
+            "Draw from the global generators of PyTorch, NumPy or Python, which are seeded for "
+            "each epoch, or from a generator with a fixed seed.",
+        )
 
 
 def _check_length(order: Sequence[Any], num_batches: int, epoch: int, name: str) -> None:
@@ -234,7 +249,7 @@ def _whole(loader: Any, num_batches: int | None, name: str) -> Iterator[Any]:
         DefinitionError: There are more than `num_batches`. Raised in place of yielding the last one
             within that number.
     """
-    batches = iter(loader)
+    batches = iterated(loader)
     for number, made in enumerate(batches, 1):
         if number == num_batches and next(batches, None) is not None:
             raise DefinitionError(
@@ -335,26 +350,38 @@ class SharedGeneratorCheck:
         self._known[mode] = mine
 
 
-def _checked(loader: Any, order: Sequence[Any], state: BatchState) -> Iterator[Any]:
-    """Yield the batches of a loader in the given order; check the loader's generators after each.
+def _checked(batches: Iterator[Any], state: BatchState) -> Iterator[Any]:
+    """Yield the batches of a loader; check the loader's generators after each.
 
     Raises:
         DefinitionError: The loader draws from a generator of its own.
     """
-    for made in _made(loader, order):
+    for made in batches:
         state.check_generators()
         yield made
 
 
-def _made(loader: Any, order: Sequence[Any]) -> Iterator[Any]:
-    for indexes in order:
-        if loader.batch_sampler is None:
-            # With batch_size=None, an item is a batch.
-            yield loader.collate_fn(loader.dataset[indexes])
-        elif hasattr(loader.dataset, "__getitems__"):
-            yield loader.collate_fn(loader.dataset.__getitems__(indexes))
-        else:
-            yield loader.collate_fn([loader.dataset[index] for index in indexes])
+def _made(
+    loader: Any, workers: LoaderWorkers, order: Sequence[Any], first: int = 0
+) -> Iterator[Any]:
+    """Yield the batches of an epoch of a loader over a dataset with items.
+
+    Args:
+        loader: The loader.
+        workers: Its workers, as user code sees them.
+        order: The dataset indexes of each batch.
+        first: Number of the first batch to yield.
+    """
+    for number, indexes in enumerate(order[first:], first):
+        with workers.making(number):
+            if loader.batch_sampler is None:
+                # With batch_size=None, an item is a batch.
+                made = loader.collate_fn(loader.dataset[indexes])
+            elif hasattr(loader.dataset, "__getitems__"):
+                made = loader.collate_fn(loader.dataset.__getitems__(indexes))
+            else:
+                made = loader.collate_fn([loader.dataset[index] for index in indexes])
+        yield made
 
 
 def _guarded(

@@ -1,0 +1,104 @@
+"""Replaces the worker processes of a PyTorch `DataLoader` over a dataset with items.
+
+These processes are not started: each batch is made in the process that trains. User code in the
+dataset sees the worker that would make its batch in a plain loop:
+
+    worker_init_fn       called once in each process, as by worker 0, before the first batch
+    get_worker_info()    batch i of an epoch: worker i % num_workers
+
+Callers: `torch_loaders.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from elasticdl.dialects.sampler_orders import GlobalGenerators
+from elasticdl.errors import UserCodeError, users_traceback
+
+# PyTorch keeps the information in a variable of the process. Other threads may read other loaders.
+_lock = threading.RLock()
+
+
+class LoaderWorkers:
+    """Shows user code the workers of a loader over a dataset with items.
+
+    Args:
+        loader: The DataLoader. If it has `num_workers=0`, user code sees none, as in a plain loop.
+        name: The user's name for the loader, for errors.
+    """
+
+    def __init__(self, loader: Any, name: str) -> None:
+        self._loader, self._name = loader, name
+
+    def initialize(self) -> None:
+        """Call the loader's `worker_init_fn`; random numbers that it draws or seeds are undone.
+
+        Raises:
+            UserCodeError: It raised.
+        """
+        if not self._loader.num_workers or self._loader.worker_init_fn is None:
+            return
+        generators = GlobalGenerators()
+        try:
+            with self.making(0):
+                self._loader.worker_init_fn(0)
+        except Exception as error:
+            raise UserCodeError(
+                f"{self._name}: worker_init_fn(0) raised:\n{users_traceback(error)}"
+            ) from error
+        finally:
+            generators.restore()
+
+    def making(self, number: int) -> contextlib.AbstractContextManager[None]:
+        """Return a context manager for making a batch: shows user code the worker that makes it.
+
+        Args:
+            number: Number of the batch in its epoch, from 0.
+        """
+        count = self._loader.num_workers
+        if not count:
+            return _shown(None)
+        worker = number % count
+        seed = sys.modules["torch"].initial_seed() + worker
+        return _shown(
+            _of_torch().WorkerInfo(
+                id=worker, num_workers=count, seed=seed, dataset=self._loader.dataset
+            )
+        )
+
+
+def iterated(loader: Any) -> Iterator[Any]:
+    """Yield the batches of a loader over an IterableDataset.
+
+    Without processes of its own, it must not see the worker of a batch in another thread.
+    """
+    end = object()
+    with _shown(None):
+        batches = iter(loader)
+    while True:
+        with _shown(None):
+            made = next(batches, end)
+        if made is end:
+            return
+        yield made
+
+
+@contextlib.contextmanager
+def _shown(info: Any) -> Iterator[None]:
+    module = _of_torch()
+    with _lock:
+        before, module._worker_info = module._worker_info, info  # noqa: SLF001 - no public name
+        try:
+            yield
+        finally:
+            module._worker_info = before  # noqa: SLF001 - as above
+
+
+def _of_torch() -> Any:
+    """Return PyTorch's module with the information about the present worker."""
+    return sys.modules["torch.utils.data._utils.worker"]
