@@ -14,6 +14,8 @@ from tests.training.torch.conftest import (
     trainer_of,
 )
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import UninitializedBuffer
 
 from elasticdl.data.batch import Batch
 from elasticdl.errors import DefinitionError, UserCodeError
@@ -57,6 +59,52 @@ def test_features_reach_the_arguments_with_their_names(features, model, tmp_path
 
     assert np.isfinite(trainer.train_steps([batch]).losses).all()
     assert trainer.predict(batch.features).shape == (8, 3)
+
+
+class LazyShift(LazyModuleMixin, nn.Module):
+    """It subtracts from its inputs what `value_of` computes from the first ones."""
+
+    cls_to_become = None
+
+    def __init__(self, value_of):
+        super().__init__()
+        self.value_of = value_of
+        self.register_buffer("shift", UninitializedBuffer())
+
+    def initialize_parameters(self, x):
+        if self.has_uninitialized_params():
+            self.shift.materialize(x.shape[1:])
+            self.shift.copy_(self.value_of(x))
+
+    def forward(self, x):
+        return x - self.shift
+
+
+@pytest.mark.parametrize(
+    ("value_of", "depends"),
+    [
+        (lambda x: x.mean(0), True),
+        (lambda x: x.std(0), True),
+        (lambda x: torch.randn(x.shape[1:]), False),
+        (lambda x: torch.ones(x.shape[1:]), False),
+    ],
+)
+@pytest.mark.parametrize("is_sum", [False, True])
+def test_initial_values_computed_from_few_records_are_reported(caplog, value_of, depends, is_sum):
+    batch = batch_of(8)
+
+    def model():
+        return nn.Sequential(LazyShift(value_of), nn.LazyLinear(3))
+
+    trainer = trainer_of(definition_of(model), batch)
+    assert "initial values" not in caplog.text
+    for _ in range(2):
+        if is_sum:
+            trainer.gradients(batch)
+        else:
+            trainer.train_steps([batch])
+
+    assert caplog.text.count("the initial values of '0.shift' depend on the data") == int(depends)
 
 
 class Denoises(nn.Linear):

@@ -31,6 +31,7 @@ import torch
 from torch import nn
 
 from elasticdl.data.batch import Arrays, Batch, describe, leaves, map_arrays
+from elasticdl.data.wording import listed
 from elasticdl.definition import Mode, ModelDefinition
 from elasticdl.errors import (
     CheckpointMismatchError,
@@ -59,6 +60,7 @@ from elasticdl.training.torch.hooks import TorchHooks
 from elasticdl.training.torch.inner_loss import InnerLossSteps, check_takes_labels
 from elasticdl.training.torch.inputs import Adapter, find_adapter
 from elasticdl.training.torch.label_shapes import is_number_per_example
+from elasticdl.training.torch.lazy_parameters import computed_from_data
 from elasticdl.training.torch.lightning_steps import LightningSteps, TrainerProgress
 from elasticdl.training.torch.logged_metrics import take_metrics
 from elasticdl.training.torch.losses import BatchLoss, TorchLoss
@@ -153,8 +155,9 @@ class TorchTrainer:
             be_deterministic()
         keep_freed_memory()
         self._flat = ReusedArray()
-        self.step = 0
-        self.rank = rank
+        self.step, self.rank = 0, rank
+        # Names of lazy parameters; see `lazy_parameters.py`.
+        self._computed_from_data: list[str] = []
         self._definition = definition
         self._seed = seed
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -234,7 +237,7 @@ class TorchTrainer:
         self._repeated = RepeatedChecks(definition.origin)
         # Apart from the other checks, which end with their first warning.
         self._repeated_comparisons = RepeatedChecks(definition.origin)
-        self._is_evaluation_checked = self._has_checked_gradients = False
+        self._is_evaluation_checked = self._has_checked_first_batch = False
         self._anchors: dict[str, torch.Tensor] = {}
         self._pull = 0.0
 
@@ -638,7 +641,7 @@ class TorchTrainer:
             assert loss is not None  # noqa: S101 - a training step has one
             self._precision.scaled(loss.value).backward()  # type: ignore[no-untyped-call]
             self._precision.unscale(self._gradients())
-            self._check_gradients()
+            self._check_first_batch()
             self._add_pull()
         self._refusals.check_still_trainable(self._parameters)
         self._refusals.check_shapes(self._tensors_kept(), "a step (`forward` or the loss)")
@@ -760,11 +763,19 @@ class TorchTrainer:
     def _gradients(self) -> list[torch.Tensor]:
         return [p.grad for p in self._parameters.values() if p.grad is not None]
 
-    def _check_gradients(self) -> None:
-        """Warn, after the first batch, if its loss gave no parameter a gradient."""
-        if self._has_checked_gradients:
+    def _check_first_batch(self) -> None:
+        """Warn after the first batch: no gradients, or initial values from too few records."""
+        if self._has_checked_first_batch:
             return
-        self._has_checked_gradients = True
+        self._has_checked_first_batch = True
+        if self._computed_from_data and not self.step:
+            _log.warning(
+                "%s: the initial values of %s depend on the data: the module computes them from "
+                "the first batch that it receives, which here has a few records only. In "
+                "custom_model(), call the model on a batch that you choose.",
+                self._definition.where("model"),
+                listed(self._computed_from_data),
+            )
         has_trainable = any(p.requires_grad for p in self._parameters.values())
         if has_trainable and not self._gradients():
             _log.warning(
@@ -925,6 +936,7 @@ class TorchTrainer:
         which must be a batch of the training. If the run creates parameters (of lazy modules, or
         of layers created in `forward`), the model itself is run too, to create them there.
         """
+        self._computed_from_data = computed_from_data(self.model, example, self._adapter_of)
         tried = trial_copy(self.model)
         draws = torch.get_rng_state()
         adapter = self._adapter_of(tried, example)

@@ -1,0 +1,70 @@
+"""Finds lazy parameters whose initial values a module computes from the first batch it receives.
+
+PyTorch's own lazy modules take only shapes from it. A module of the user's that takes its mean or
+variance would get other values here, where the first batch is not a whole minibatch.
+
+Callers: `trainer.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedBuffer, is_lazy
+
+from elasticdl.data.batch import Batch, map_arrays
+
+
+def computed_from_data(
+    model: nn.Module, example: Batch, run: Callable[[nn.Module, Batch], Any]
+) -> list[str]:
+    """Return the names of lazy parameters and buffers whose initial values depend on the data.
+
+    Initializes two copies of the module: with the example, and with its first record only. The
+    generators of PyTorch are as before the call.
+
+    Args:
+        model: The module, whose lazy parameters have no values yet.
+        example: Different examples, at least two.
+        run: Function (module, batch) that calls the module on the batch.
+
+    Returns:
+        The names; empty if there are none, or if the module cannot be copied.
+    """
+    lazy = [
+        name
+        for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers())
+        if is_lazy(tensor)
+    ]
+    # The training itself reports what is wrong with the model.
+    with suppress(Exception):
+        if lazy:
+            first = map_arrays(lambda array: array[[0] * len(array)], example.features)
+            batches = example, replace(example, features=first)
+            whole, repeated = (_initialized(model, batch, run) for batch in batches)
+            return [name for name in lazy if not torch.equal(whole[name], repeated[name])]
+    return []
+
+
+def _initialized(
+    model: nn.Module, batch: Batch, run: Callable[[nn.Module, Batch], Any]
+) -> dict[str, torch.Tensor]:
+    """Return the parameters and buffers of a copy of a module after its first batch."""
+    # Lazy parameters can be copied, lazy buffers cannot.
+    make: Any = UninitializedBuffer
+    buffers: dict[int, Any] = {
+        id(each): make(device=each.device, dtype=each.dtype)
+        for each in model.buffers()
+        if is_lazy(each)
+    }
+    copied = copy.deepcopy(model, buffers)
+    with torch.random.fork_rng():
+        run(copied, batch)
+    return {**dict(copied.named_parameters()), **dict(copied.named_buffers())}
