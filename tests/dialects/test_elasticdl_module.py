@@ -243,6 +243,7 @@ def test_a_file_with_two_models_is_refused(refused) -> None:
     message = refused(FIRST + "def custom_model(): ...", DefinitionError)
 
     assert "the file has model and custom_model" in message
+    assert "--model_def=m.model or --model_def=m.custom_model" in message
     assert "--model_def=m.model" in message
 
 

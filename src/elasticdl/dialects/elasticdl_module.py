@@ -346,7 +346,8 @@ def _model(model_code: ModelCode, reading: DialectReader) -> Symbol:
             raise reading.error(
                 there[0],
                 f"the file has {' and '.join(symbol.name for symbol in there)}.",
-                f"Choose the model: --model_def={model_code.model_def}.{there[0].name}",
+                "Choose the model: "
+                + " or ".join(f"--model_def={model_code.model_def}.{each.name}" for each in there),
             )
         model = there[0]
     if not callable(model.value):
