@@ -107,6 +107,16 @@ def test_an_unknown_name_is_reported_with_a_similar_one(refused, piece, name, ne
     assert near.lower() in message.lower()
 
 
+@pytest.mark.parametrize("name", ["crossentropy", "CE"])
+def test_a_crossentropy_of_unclear_kind_is_refused_with_the_three_kinds(refused, name) -> None:
+    text = CLASS.replace('default_loss = "mse"', f'default_loss = "{name}"')
+
+    message = refused(text, DefinitionError, model_def="m.Mine")
+
+    assert f"{name!r} depends on the shape of the labels in Keras. Name one: sparse_" in message
+    assert "Did you mean" not in message
+
+
 def test_params_of_a_keras_class_are_those_of_its_constructor(define, refused) -> None:
     from elasticdl.errors import UsageError
 

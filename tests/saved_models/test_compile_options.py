@@ -115,6 +115,11 @@ def test_each_optimizer_is_new() -> None:
         ({"optimizer": "adm", "loss": "mse"}, "Did you mean 'Adam'?"),
         ({"optimizer": "adam", "loss": "mean_square_error"}, "Did you mean 'mean_squared_error'?"),
         ({"optimizer": "adam", "loss": "mse", "metrics": ["acuracy"]}, "Did you mean 'accuracy'?"),
+        ({"optimizer": "adam", "loss": "crossentropy"}, "depends on the shape of the labels"),
+        (
+            {"optimizer": "adam", "loss": "mse", "metrics": ["ce"]},
+            "sparse_categorical_crossentropy",
+        ),
         ({"optimizer": "__import__('os')", "loss": "mse"}, "is not part of Keras 3"),
         ({"optimizer": "adam", "loss": {"a": "mse", "b": "mse"}}, "expected a list"),
         ({"optimizer": "adam", "loss": ["mse", None]}, "one for each output"),

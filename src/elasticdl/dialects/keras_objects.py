@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from elasticdl.errors import DefinitionError, framework_needed
+from elasticdl.training.range_errors import unclear_crossentropy
 
 _SHORT_NAMES = ("mse", "mae", "mape", "msle", "bce", "kld")
 _ACCURACY = ("accuracy", "acc")
@@ -127,6 +128,8 @@ def _get(module: Any, name: str, where: object) -> Any:
     try:
         return module.get(name)
     except ValueError:
+        if unclear := unclear_crossentropy(name):
+            raise DefinitionError(f"{where}: {unclear}") from None
         known = {each.lower(): each for each in (*dir(module), *_SHORT_NAMES)}
         # A function may have no name that `get` knows.
         known.pop(name.lower(), None)

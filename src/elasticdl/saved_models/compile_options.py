@@ -25,6 +25,7 @@ import keras
 import numpy as np
 
 from elasticdl.errors import DefinitionError
+from elasticdl.training.range_errors import unclear_crossentropy
 
 _ITEMS = ("optimizer", "loss", "metrics")
 # Further keys of a compiled model; accepted only if they change nothing.
@@ -627,6 +628,8 @@ def _find(name: str, known: Mapping[str, Any], what: str, path: str | None, wher
 def _no_such(
     name: str, known: Mapping[str, Any], what: str, path: str | None, where: object
 ) -> str:
+    if unclear := unclear_crossentropy(name):
+        return f"{where}: {unclear}"
     folded = {each.lower(): each for each in known if not each.startswith("_")}
     near = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.75)
     meant = f" Did you mean {folded[near[0]]!r}?" if near else ""

@@ -4,7 +4,8 @@ A framework reports a label of 7 in a model with 5 outputs as an index out of ra
 a mistake in the data, or a model that is too small, so the error here names the label, the number
 of outputs and the records.
 
-Callers: the trainers, after an error from their framework; `engines/finite.py`, after a NaN.
+Callers: the trainers, after an error from their framework; `engines/finite.py`, after a NaN;
+`unclear_crossentropy`: whoever looks up a loss by its name.
 """
 
 from __future__ import annotations
@@ -19,6 +20,20 @@ from elasticdl.data.wording import counted, listed
 from elasticdl.errors import DataError
 
 _MAX_SHOWN = 5
+
+
+def unclear_crossentropy(name: str) -> str:
+    """Return advice if a name of a Keras loss depends on the shape of the labels; else "".
+
+    `compile` replaces "crossentropy" and "ce" by one of three losses when it sees a batch.
+    """
+    if name.lower() not in {"crossentropy", "ce"}:
+        return ""
+    return (
+        f"{name!r} depends on the shape of the labels in Keras. Name one: "
+        "sparse_categorical_crossentropy for class numbers, categorical_crossentropy for one-hot "
+        "labels, or binary_crossentropy for one output."
+    )
 
 
 def label_mistake(

@@ -147,6 +147,11 @@ class KerasHooks:
         self._has_model = False
 
     @property
+    def has_begun(self) -> bool:
+        """Whether `train_begin` was called."""
+        return self._has_model
+
+    @property
     def stop_requested(self) -> bool:
         """Whether a callback has set `model.stop_training`."""
         return bool(self._callbacks) and bool(getattr(self._model, "stop_training", False))

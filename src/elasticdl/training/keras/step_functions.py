@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from elasticdl.training.keras.python_code import PythonRandomGuard
     from elasticdl.training.keras.random_ops import RandomOpReplacer
     from elasticdl.training.keras.seeds import StepSeeder
+    from elasticdl.training.keras.summaries import Summaries
     from elasticdl.training.keras.untracked_state import UntrackedVariables
 
 _log = logging.getLogger("elasticdl")
@@ -63,6 +64,7 @@ class Watched:
         python_code: Rejects Python calls in a compiled function that draw random numbers.
         attributes: Records the attributes of the model and the optimizer as the model file set
             them, for tracing, and detects changes.
+        summaries: Decides whether a function writes points with `tf.summary`.
         outside: Checks variables that do not belong to the model; None for a model that declares
             its own variables.
         asks_for_eager: Whether the model requests `run_eagerly=True`; it is compiled nevertheless.
@@ -73,6 +75,7 @@ class Watched:
     generators: Generators
     python_code: PythonRandomGuard
     attributes: Attributes
+    summaries: Summaries
     outside: UntrackedVariables | None
     asks_for_eager: bool
 
@@ -163,6 +166,8 @@ class StepFunctions:
             (name, fixed_axis, variant, arrays[2] is None),
             [(np.shape(array), getattr(array, "dtype", None)) for array in leaves(arrays)],
         )
+        if not self.is_eager and self._watched.summaries.must_trace_again(name):
+            self._compiled.drop([name])
         try:
             if self._compiled.last is not None and self._compiled.last[0] == asked:
                 return self._compiled.last[1](*tensors, moment)
@@ -248,7 +253,7 @@ class StepFunctions:
 
     def predict_uncompiled(self, features: Arrays) -> Arrays:
         """Return the model's outputs for features, uncompiled."""
-        with self.uncompiled():
+        with self.uncompiled(), self._watched.summaries.off():
             return self._predict(features)
 
     def _open_axes(self, name: str, arrays: Sequence[Arrays], leading: int) -> Axes:
@@ -301,7 +306,8 @@ class StepFunctions:
         """
         fixed = leaves(self.predict_uncompiled(features))
         try:
-            opened = leaves(self._predict(features))
+            with self._watched.summaries.off():
+                opened = leaves(self._predict(features))
         except _REFUSALS:
             # This is what the comparison looks for.
             return False
@@ -322,6 +328,7 @@ class StepFunctions:
                 self._drawing("step"),
                 watched.draws.replaced(),
                 watched.attributes.as_in_file(in_evaluation=in_evaluation, runs=True),
+                watched.summaries.watched(name),
             ):
                 return function(*arguments)
 
@@ -333,6 +340,7 @@ class StepFunctions:
                 drawn_from.used(),
                 watched.draws.replaced(),
                 watched.attributes.as_in_file(in_evaluation=in_evaluation),
+                watched.summaries.watched(name),
                 self.rejecting_attribute_changes(),
             ):
                 return function(*arguments)

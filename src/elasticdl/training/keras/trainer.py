@@ -63,6 +63,7 @@ from elasticdl.training.keras.scores import scores_of
 from elasticdl.training.keras.seeds import StepSeeder
 from elasticdl.training.keras.statistics import ChangesOf, KerasStatistics, change_of, means_of
 from elasticdl.training.keras.step_functions import StepFunctions, Watched, or_none, parts
+from elasticdl.training.keras.summaries import Summaries
 from elasticdl.training.keras.untracked_state import UntrackedVariables
 from elasticdl.training.padding_check import MeasuredLoss, PaddingCheck
 from elasticdl.training.repeated_checks import LIKE_BATCH_NORM, RepeatedChecks
@@ -126,14 +127,18 @@ class KerasTrainer:
         generators.install()
         self._generators = generators.Generators()
         self._python_code = PythonRandomGuard(definition.origin)
+        self._summaries = Summaries()
+        # Whether gradients of an example were computed before training began.
+        self._warms_up = False
         # It seeds TensorFlow's generator, and those of NumPy and Python that are in use.
-        with self._generators.used():
+        with self._generators.used(), self._summaries.off():
             keras.utils.set_random_seed(seed % 2**32)
             _restart_names()
             self._create(example, seed % 2**31)
         if has_text(example.labels):
             # Few losses take text. The others raise here, before the first step.
-            self.evaluate(example)
+            with self._summaries.off():
+                self.evaluate(example)
 
     def _create(self, example: Batch, seed: int) -> None:
         definition = self._definition
@@ -209,6 +214,7 @@ class KerasTrainer:
                 generators=self._generators,
                 python_code=self._python_code,
                 attributes=self._attributes,
+                summaries=self._summaries,
                 outside=self._outside if is_keras else None,
                 asks_for_eager=self._is_eager_only,
             ),
@@ -261,20 +267,24 @@ class KerasTrainer:
         self, batch: Batch, so_far: MetricStates | None = None
     ) -> tuple[Contribution, StepResult]:
         """Compute the batch's contribution to the next update; see `trainer.Trainer`."""
-        self._check_loss_splits(batch)
-        self._padding.check(batch, self._update_size, self._measured)
+        self._warms_up = not self.hooks.has_begun
+        with self._summaries.off():
+            self._check_loss_splits(batch)
+            self._padding.check(batch, self._update_size, self._measured)
         variables = self.training_metrics.variables
         is_compared = self._is_due(self._repeated_comparisons)
 
-        def computed() -> Any:
+        def computed(*, is_again: bool = False) -> Any:
             variables.resume(so_far)
-            buffer, *rest = self._call("gradients", self._gradients, parts(batch), batches=[batch])
+            buffer, *rest = self._call(
+                "gradients", self._gradients, parts(batch), batches=[batch], is_again=is_again
+            )
             return buffer.numpy(), *rest
 
         buffer, loss, averaged, metrics = computed()
         if self._changes.must_be_classified(self._block(buffer)):
             self._changes.classify(batch.num_examples, self._changes_by(batch))
-            buffer, loss, averaged, metrics = computed()
+            buffer, loss, averaged, metrics = computed(is_again=True)
         elif is_compared and self._changes.can_be_compared(self._block(buffer)):
             # Some models do not accept a half; this must not end a running job.
             with contextlib.suppress(Exception):
@@ -285,7 +295,8 @@ class KerasTrainer:
         self._record_outside_at_first()
         self._changes.check_finite(self._block(buffer))
         states = {**_to_numpy(metrics), **variables.carried()}
-        self._metric_probe.probe_unproved(batch, self.training_metrics)
+        with self._summaries.off():
+            self._metric_probe.probe_unproved(batch, self.training_metrics)
         return (
             Contribution(buffer, batch.num_examples),
             StepResult(loss.numpy()[np.newaxis], states),
@@ -353,7 +364,8 @@ class KerasTrainer:
         variables.resume(so_far)
         found = self._call("evaluate", self._evaluate, parts(batch), batches=[batch])
         states = {**_to_numpy(found), **variables.carried()}
-        self._metric_probe.probe_unproved(batch, self.evaluation_metrics)
+        with self._summaries.off():
+            self._metric_probe.probe_unproved(batch, self.evaluation_metrics)
         return states
 
     def require_sums(self, why: str) -> None:
@@ -387,7 +399,12 @@ class KerasTrainer:
 
         changed: list[Any] = []
         # An exception here is raised again by the evaluation itself, which names the batch.
-        with contextlib.suppress(Exception), self._draws.replaced(), self._drawing_at("evaluation"):
+        with (
+            contextlib.suppress(Exception),
+            self._draws.replaced(),
+            self._drawing_at("evaluation"),
+            self._summaries.off(),
+        ):
             changed = evaluation.changed_by(call, [*self._trainable, *self._statistics])
             self._is_evaluation_checked = not changed
         evaluation.check_unchanged(self.model, changed, self._definition.origin)
@@ -507,7 +524,7 @@ class KerasTrainer:
         """
         before = [(v, v.numpy()) for v in (*self._statistics, *self._seeds.variables)]
         try:
-            with self._drawing_at("export"):
+            with self._drawing_at("export"), self._summaries.off():
                 yield
         finally:
             for variable, value in before:
@@ -684,7 +701,7 @@ class KerasTrainer:
             # TensorFlow's own operations draw from it while they run uncompiled.
             tf.random.set_seed(self._seeds.of_moment(self.step, "statistics", seed) % 2**31)
             with self._unmoved():
-                with self._generators.used(), self._draws.replaced():
+                with self._generators.used(), self._draws.replaced(), self._summaries.off():
                     self.model(self._adapt(features), training=True)
                 return [
                     change_of(old, variable.value)
@@ -768,8 +785,14 @@ class KerasTrainer:
         *,
         batches: Sequence[Batch],
         fixed_axis: int | None = None,
+        is_again: bool = False,
     ) -> Any:
-        """Call a compiled function with this trainer's step and rank; see `StepFunctions.call`."""
+        """Call a compiled function with this trainer's step and rank; see `StepFunctions.call`.
+
+        With `is_again`, it repeats a call whose points of `tf.summary` are written already.
+        """
+        is_warm_up = self._warms_up and not self.hooks.has_begun
+        self._summaries.switch(on=self.rank == 0 and not is_again and not is_warm_up)
         return self._functions.call(
             name,
             function,
@@ -890,6 +913,7 @@ class KerasTrainer:
             *(variable for metric in self._all_metrics() for variable in metric.variables),
             *self._seeds.variables,
             *self._pull.variables,
+            *self._summaries.variables,
             *self.hooks.variables(),
         ]
 
