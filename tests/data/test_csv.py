@@ -166,6 +166,19 @@ def test_a_column_that_a_few_cells_turn_into_text_is_named(write, caplog, values
     assert (warning or "") in "".join(caplog.messages).replace(path, "a.csv")
 
 
+def test_leading_zeros_that_are_lost_are_reported(write, caplog):
+    path = write("x,id,name\n0,10,01\n10,00700,b\n5,7,c\n")
+
+    CSVSource([path]).infer_types()
+
+    (message,) = caplog.messages
+    assert message == (
+        f"Column 'id' is read as numbers, so leading zeros are lost: '00700' ({path}, line 3 "
+        "(record 1)) is 700. To keep them, read the file as a DataFrame: "
+        'data=pandas.read_csv(..., dtype={"id": str}).'
+    )
+
+
 def test_an_odd_cell_is_named_in_any_file_and_block(write, small_blocks, caplog):
     paths = [write("x,y\n" + "1,a\n" * 9), write("y,x\nb,2\nb,2.5\nb,3\n\nb,4o\nb,5\n", "b.csv")]
 

@@ -2,7 +2,8 @@
 
 If a few cells, such as mistyped numbers, are the only reason why a column is text, a warning names
 the column and the line of the first such cell. Without the warning, users would not notice that
-models treat the numbers as categories.
+models treat the numbers as categories. Another warning names a column of numbers whose cells have
+leading zeros, which are then lost.
 
 `csv_format.py` detects the format and decimal point first; `csv_cells.py` parses the cells.
 
@@ -72,7 +73,30 @@ def arrow_types(files: Sequence[tuple[CSVFile, CSVIndex]]) -> dict[str, pa.DataT
     for name, kind in types.items():
         if kind == pa.binary() and (found := odd[name].found()):
             _warn_of(name, found)
+    _warn_of_zeros([name for name, kind in types.items() if kind == pa.int64()], first, index)
     return types
+
+
+def _warn_of_zeros(names: Sequence[str], file: CSVFile, index: CSVIndex) -> None:
+    """Warn that leading zeros, such as those of an article number, are lost in columns of numbers.
+
+    Args:
+        names: Columns of whole numbers.
+        file: The first file, whose first block is searched.
+        index: Its index.
+    """
+    if not names or not index.firsts[-1]:
+        return
+    cells = parse_blocks(file, index, (0, 1), dict.fromkeys(names, pa.string()))
+    for name in names:
+        row = pc.index(pc.match_substring_regex(cells.column(name), r"^\s*[+-]?0\d"), True).as_py()
+        if row >= 0:
+            _log.warning(
+                f"Column {name!r} is read as numbers, so leading zeros are lost: "
+                f"{cells.column(name)[row].as_py()!r} ({place(file, index, row)}) is "
+                f"{int(cells.column(name)[row].as_py())}. To keep them, read the file as a "
+                f'DataFrame: data=pandas.read_csv(..., dtype={{"{name}": str}}).'
+            )
 
 
 def _warn_of(name: str, odd: OddValue) -> None:

@@ -215,7 +215,8 @@ def _of_arrow(name: str, column: Any, first: Any) -> Array:
     elif kinds.is_duration(kind):
         values = column.fill_null(0).to_numpy(zero_copy_only=False)
     elif kinds.is_binary(kind) or kinds.is_large_binary(kind) or kinds.is_fixed_size_binary(kind):
-        # Strings of a CSV file, which are not checked to be UTF-8.
+        # Strings of a CSV file, which are not checked to be UTF-8. An empty cell is missing.
+        column = pc.if_else(pc.equal(pc.binary_length(column), 0), None, column)
         values = _texts([(each or b"").decode(errors="replace") for each in column.to_pylist()])
     else:
         texts = column if is_text else pc.cast(column, pa.string())
