@@ -51,7 +51,7 @@ def label_mistake(
         num_outputs: Number of scores per example that the model returns.
         where: `file:line` of the loss.
         binary_loss: Name of the framework's loss for one output and two classes, for advice:
-            "BinaryCrossentropy(from_logits=True)".
+            "BCEWithLogitsLoss()".
         classes: Names of the classes, if they are known.
     """
     for batch in batches:

@@ -124,7 +124,7 @@ def _label_mistake(
         batches,
         num_outputs,
         where,
-        binary_loss="BinaryCrossentropy(from_logits=True)",
+        binary_loss="BinaryCrossentropy(), or with from_logits=True if the output has no sigmoid",
         classes=definition.classes,
     )
 
