@@ -77,3 +77,13 @@ def test_hints_name_options_that_exist():
 
     assert set(re.findall(r"--[a-z_]+", " ".join(texts))) - known == set()
     assert {f"--{name}" for name in option_hints._HINTS} & known == set()
+
+
+def test_a_similar_option_is_suggested_but_never_help(capsys) -> None:
+    from elasticdl.cli.main import _run
+
+    assert _run(["evaluate", "--model=m1", "--data=d"], debug=False) == 2
+
+    said = capsys.readouterr().err
+    assert "There is no option --model. Did you mean --trained_model?" in said
+    assert "'--help'" not in said

@@ -302,6 +302,27 @@ def test_one_step_is_reported_in_the_singular(train, tmp_path, capsys):
     assert "Trained 1 step: " in capsys.readouterr().out
 
 
+def test_metrics_of_the_training_data_are_marked_as_such(zoo, tmp_path, capsys):
+    data = tmp_path / "train.recordio"
+    write_records(data, 64)
+    job = [f"--model_zoo={zoo}", "--model_def=small", f"--data={data}", "--quiet"]
+
+    for name, more in {"a": [], "b": ["--validation_split=0.5"]}.items():
+        assert _run(["train", *job, *more, f"--output={tmp_path / name}"], debug=False) == 0
+        said = capsys.readouterr().out
+        assert ("(training data)" in said) is not bool(more)
+
+
+def test_an_output_that_is_the_data_is_named_once_and_kept(train, tmp_path):
+    data = tmp_path / "train.recordio"
+
+    code, said = train(output=data)
+
+    assert code != 0
+    # Advice to move it away would be about the data.
+    assert said == f"error: {data}: found a file where a folder is needed. Use another --output.\n"
+
+
 def test_a_suggestion_is_punctuated_once(capsys):
     assert _run(["data", "sample", "digit", "--output=a"], debug=False) == 2
     assert "did you mean 'digits'? There are" in capsys.readouterr().err

@@ -489,3 +489,11 @@ def test_a_record_with_a_different_number_of_values_is_named(at):
 
     with pytest.raises(SchemaError, match=f"record {at}: field 'x' has 3 values"):
         schema.decode_batch(records, lambda i: f"record {i}")
+
+
+def test_a_file_with_predictions_is_recognised() -> None:
+    schema = schema_of(image=([2], "float32"), label=([1], "int64"))
+    row = {"key": np.int64([0]), "prediction": [b"cat"]}
+
+    with pytest.raises(SchemaError, match=r"that `elasticdl predict` wrote\. Pass only"):
+        decode_one(schema, example.encode(row))

@@ -139,3 +139,10 @@ def test_all_problems_are_reported_at_once() -> None:
 def test_params_are_refused_if_nothing_accepts_them() -> None:
     with pytest.raises(UsageError, match="The model takes no params"):
         Params({"x": 1}).check()
+
+
+def test_names_in_one_string_are_separated_in_the_suggested_list() -> None:
+    def model(ignore: collections.abc.Sequence[str] = ()) -> None: ...
+
+    with pytest.raises(UsageError, match=r'such as ignore=\["Name", "Ticket"\]'):
+        check_params({"ignore": "Name,Ticket"}, [declared(model)])

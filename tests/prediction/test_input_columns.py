@@ -188,3 +188,14 @@ def test_missing_values_stay_missing_in_each_format(table, tmp_path, file_format
         found = open_source(str(path)).read_records(0, 3, None)
         assert [r["id"].tolist() for r in found] == [[7], [8], []]
         assert [r["name"].tolist() for r in found] == [[b"ann"], [], ["zoë".encode()]]
+
+
+def test_the_label_of_one_class_folder_is_in_the_folder_above(tmp_path) -> None:
+    from PIL import Image
+
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        Image.new("L", (2, 2)).save(tmp_path / name / "1.png")
+
+    with pytest.raises(UsageError, match=f"pass the folder above it, .* --data={tmp_path}$"):
+        read(tmp_path / "cat", ["label"])

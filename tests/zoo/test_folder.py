@@ -101,6 +101,13 @@ def test_several_existing_files_are_listed_in_the_plural(zoo: Zoo) -> None:
     assert "; there are cycle.py, layers.py and net.py." in refused(zoo, "x.model")
 
 
+def test_a_short_name_with_one_wrong_letter_is_corrected(zoo: Zoo) -> None:
+    for name in ("cnn.py", "run.py"):
+        write(zoo, name, "")
+
+    assert refused(zoo, "cnm").endswith("there are cnn.py and run.py. Did you mean cnn?")
+
+
 def test_a_missing_file_is_reported_with_existing_ones(zoo: Zoo) -> None:
     write(zoo, "mnist/functional.py", "")
     write(zoo, "mnist/notes.txt", "")

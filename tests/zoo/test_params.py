@@ -80,6 +80,9 @@ def test_no_code_is_executed(tmp_path) -> None:
     [
         ("a", "a has no name"),
         ("a=1, 2", "use brackets:  a=[..., 2]"),
+        ("{'a': 'b', 'c': 1}", """For this dict: --params='a="b", c=1'"""),
+        ("{'a': [\"it's\"]}", "Expected NAME=VALUE, NAME=VALUE, ..."),
+        ("{3: 4}", "Expected NAME=VALUE, NAME=VALUE, ..."),
         ("a=", "a has no value"),
         ("a=1, a=2", "a is given twice"),
         ("a=[1, 2", "'[' is not closed"),

@@ -104,12 +104,9 @@ def _explain(error: OSError, path: Path | str) -> str:
             "there, or use another --output."
         )
     if error.errno in _WRONG_KIND:
-        named = f" ({error.filename})" if error.filename else ""
+        found = "" if error.filename in (None, str(path)) else f" ({error.filename})"
         what = "a folder where a file" if error.errno == errno.EISDIR else "a file where a folder"
-        return (
-            f"{path}: found {what} is needed: {reason}{named}. Use another --output, or move it "
-            "away."
-        )
+        return f"{path}: found {what} is needed{found}. Use another --output."
     return f"{path}: cannot be written: {reason}. Use another --output."
 
 

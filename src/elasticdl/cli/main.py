@@ -244,7 +244,7 @@ def _all_missing(error: click.ClickException) -> click.ClickException:
 def _with_hint(error: click.ClickException) -> click.ClickException:
     """Extend an error about an unknown option with the ElasticDL option for the same purpose.
 
-    The error is returned unchanged if there is no such option.
+    Without such an option, similar names are suggested. Other errors are returned unchanged.
     """
     if not isinstance(error, click.NoSuchOption):
         return error
@@ -259,7 +259,10 @@ def _with_hint(error: click.ClickException) -> click.ClickException:
     has = {name for parameter in known for name in parameter.opts}
     # `evaluate` has fewer options than `train`.
     if found is None or not has.issuperset(re.findall(r"--\w+", found)):
-        return error
+        near = [each for each in error.possibilities or () if each != "--help"]
+        if not near:
+            return click.UsageError(f"There is no option {error.option_name}.", error.ctx)
+        found = f"Did you mean {' or '.join(near)}?"
     return click.UsageError(f"There is no option {error.option_name}. {found}", error.ctx)
 
 

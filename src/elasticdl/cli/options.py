@@ -46,13 +46,13 @@ def reporter_for(quiet: bool) -> Silent | None:
     return Silent() if quiet else None
 
 
-def print_metrics(metrics: Mapping[str, Any]) -> None:
-    """Print one metric per line, with names aligned."""
+def print_metrics(metrics: Mapping[str, Any], remark: str = "") -> None:
+    """Print one metric per line, with names aligned, and a remark behind each value."""
     width = max((len(name) for name in metrics), default=0)
     for name, value in metrics.items():
         # A number of records is written out.
         text = str(value) if isinstance(value, int) else metric_in_words(value, 6)
-        echo(f"  {name:<{width}}  {text}")
+        echo(f"  {name:<{width}}  {text}{remark and f'  ({remark})'}")
 
 
 def as_json_text(value: Any) -> str:

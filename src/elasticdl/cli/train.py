@@ -269,7 +269,9 @@ def train(*, with_page: bool | None, dry_run: bool, quiet: bool, **options: Any)
         outcome = api.run(job, reporter_for(quiet))
     if not outcome.already_done:
         echo(f"Trained {counted(outcome.step, 'step')}: {outcome.output}")
-    print_metrics(outcome.metrics)
+    validated = any(name.startswith("val_") for name in outcome.metrics)
+    # Otherwise they are read as the quality of the model.
+    print_metrics(outcome.metrics, "" if validated else "training data")
     if quiet and outcome.restored:
         # Otherwise a note has said so.
         echo(outcome.restored)

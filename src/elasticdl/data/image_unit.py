@@ -149,30 +149,30 @@ def _record(image: ImageUnit, schema: Schema | None) -> Record:
 
 def _label(image: ImageUnit, field: Field) -> np.ndarray[Any, Any]:
     if image.label is None:
-        raise no_class(image.uri, field)
+        raise no_class(image.uri, field.name)
     where = f"{image.uri}, field {field.name!r}"
     label = field.values(np.array(image.label, np.int64), where)
     return np.array(label, field.dtype).reshape(field.shape)
 
 
-def no_class(uri: str, label: Field, option: str = "--data") -> MissingFieldError:
-    """Return the error for an image without a class, though the schema has a label.
+def no_class(uri: str, label: str, option: str = "--data") -> MissingFieldError:
+    """Return the error for an image without a class, though it should have a label.
 
     Args:
         uri: URI of the image.
-        label: The label field of the schema.
+        label: Name of the field or column that would have the class.
         option: The option that names the images.
     """
     path = local_path(uri)
     folder = None if path is None else Path(path).parent
     if folder is not None and _looks_like_a_class(folder):
         return MissingFieldError(
-            f"{uri} has no class, so the field {label.name!r} is missing: classes are the folders "
+            f"{uri} has no class, so the field {label!r} is missing: classes are the folders "
             f"directly in the one that {option} names. If {folder.name!r} is a class, pass the "
             f"folder above it, which contains all class folders: {option}={folder.parent}"
         )
     return MissingFieldError(
-        f"{uri} is in no class folder, so the field {label.name!r} is missing. Put the images into "
+        f"{uri} is in no class folder, so the field {label!r} is missing. Put the images into "
         "a folder for each class, and pass the folder that contains these folders: "
         f"{option}=pictures for pictures/cat/1.jpg."
     )

@@ -190,7 +190,7 @@ class ImageSource:
         """
         label = roles_of(schema).label
         if label is not None and not self._classes:
-            raise no_class(self.unclassified or self.files[0].uri, label, option)
+            raise no_class(self.unclassified or self.files[0].uri, label.name, option)
 
     def check_labels(self, schema: Schema) -> None:
         """Check before training that the images have classes that a model can learn to distinguish.

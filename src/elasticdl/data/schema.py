@@ -267,9 +267,23 @@ class Schema:
         return fields
 
 
+def _are_predictions(present: Sequence[str], needed: Sequence[str]) -> bool:
+    """Return whether fields are the columns of a file with predictions: the key, then outputs."""
+    return present[:1] == ["key"] and any(
+        name == "prediction" or name.partition("_")[0] == "output"
+        for name in present
+        if name not in needed
+    )
+
+
 def _missing(field: Field, present: Sequence[str], needed: Sequence[str], where: str) -> str:
     have = f"it has {listed(present)}" if present else "it has none"
     what = f"{where}: field {field.name!r} is missing ({have})"
+    if _are_predictions(present, needed):
+        return (
+            f"{what}. These are columns of a file that `elasticdl predict` wrote. Pass only the "
+            "files or the folder with the records, such as --data=pictures."
+        )
     if not field.is_declared:
         return (
             f"{what}; the model needs it. {rename_or_add([field.name], present, needed)}, or "

@@ -14,6 +14,7 @@ from __future__ import annotations
 import collections.abc
 import difflib
 import inspect
+import json
 import types
 import typing
 from dataclasses import dataclass
@@ -266,7 +267,9 @@ def _misfit(value: Any, parameter: inspect.Parameter, function: Symbol) -> str:
         written = parameter.annotation
         text = written if isinstance(written, str) else inspect.formatannotation(written)
         if isinstance(value, str) and fits([value], hint):
-            return f'it is a str; expected a list of strings, such as {parameter.name}=["{value}"]'
+            names = [part.strip() for part in value.split(",")]
+            example = json.dumps(names, ensure_ascii=False)
+            return f"it is a str; expected a list of strings, such as {parameter.name}={example}"
         return f"it is {described(value)}; expected {text}"
     if parameter.default is parameter.empty or _like(value, parameter.default):
         return ""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from elasticdl.data.image_folders import is_image
 from elasticdl.data.record_source import HasClassNames
 from elasticdl.data.units import UnitSource
 from elasticdl.data.wording import did_you_mean, listed
@@ -89,6 +90,10 @@ class InputColumns:
         unknown = next((name for name in self._names if name not in known), None)
         if unknown == "label" and (reason := getattr(self._source, "why_no_label", "")):
             raise UsageError(f"--columns: the images have no column 'label': {reason}")
+        if unknown == "label" and is_image(where):
+            from elasticdl.data.image_unit import no_class  # noqa: PLC0415 - imports Pillow
+
+            raise UsageError(f"--columns: {no_class(where, unknown)}")
         if unknown is not None:
             raise UsageError(
                 f"--columns: {where} has no column {unknown!r}"

@@ -101,7 +101,13 @@ def how_to_change_features(
             f"{_schema_code(image_shape, with_label=True)}"
         )
     if not is_default:
-        return f"Make the input function return what {expected} expects."
+        resized = (
+            " Image files are resized to the shape in data_schema(): change it there if the model "
+            "takes images of another size."
+        )
+        return (
+            f"Make the input function return what {expected} expects.{resized if is_image else ''}"
+        )
     if isinstance(features, Mapping):
         return (
             "The file has no input_fn(records), so all fields but the label are passed to "

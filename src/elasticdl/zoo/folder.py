@@ -165,7 +165,10 @@ def near_names(zoo: Zoo, parts: list[str]) -> list[str]:
             for name in public_names(_file_of(zoo.folder, module.split(".")))
         ),
     ]
-    return difflib.get_close_matches(".".join(parts), known, n=3, cutoff=0.7)
+    dotted = ".".join(parts)
+    near = difflib.get_close_matches(dotted, known, n=3, cutoff=0.7)
+    # One wrong letter in a short name, such as `cnm` for `cnn`, changes a large share of it.
+    return near or difflib.get_close_matches(dotted, known, n=1, cutoff=0.6)
 
 
 def public_names(file: Path | None) -> list[str]:

@@ -12,6 +12,7 @@ Callers: the entry points (command line, Python, SQL).
 from __future__ import annotations
 
 import ast
+import json
 import keyword
 from collections.abc import Iterator
 from typing import Any
@@ -196,9 +197,27 @@ def _unsupported_type(value: Any) -> str:
 def _nameless(text: str, start: int, stop: int, last: str | None) -> UsageError:
     piece = text[start:stop].strip()
     way_out = "Expected NAME=VALUE, NAME=VALUE, ..."
-    if last is not None:
+    if piece.startswith("{") and last is None:
+        way_out += _as_params(piece)
+    elif last is not None:
         way_out += f" If {piece} belongs to {last}, use brackets:  {last}=[..., {piece}]"
     return _refused(text, start, stop, f"{piece} has no name", way_out)
+
+
+def _as_params(source: str) -> str:
+    """Return a phrase that shows a dict as params, to end an error; empty if it cannot."""
+    try:
+        values = literal_eval(source)
+        named = ", ".join(
+            f"{name}={json.dumps(value, ensure_ascii=False) if isinstance(value, str) else value}"
+            for name, value in values.items()
+            if name.isidentifier()
+        )
+    except (SyntaxError, ValueError, TypeError, AttributeError, MemoryError, RecursionError):
+        return ""
+    # Single quotes are those around the example.
+    named = named if '"' in named else named.replace("'", '"')
+    return f" For this dict: --params='{named}'" if named and "'" not in named else ""
 
 
 def _refused(text: str, start: int, stop: int, problem: str, way_out: str) -> UsageError:

@@ -57,6 +57,18 @@ def test_features_that_do_not_fit_are_refused_with_what_to_change(is_default, wo
         inputs.build(model, FEATURES, ORIGIN, is_default=is_default)
 
 
+def test_the_schema_is_named_for_images_of_a_size_that_the_model_does_not_take() -> None:
+    import keras
+
+    from elasticdl.training.keras import inputs
+
+    model = keras.Sequential([keras.Input((64 * 64 * 3,)), keras.layers.Dense(1)])
+    images = np.zeros((2, 32, 32, 3), np.float32)
+
+    with pytest.raises(DefinitionError, match=r"resized to the shape in data_schema\(\)"):
+        inputs.build(model, images, ORIGIN)
+
+
 @pytest.mark.parametrize("is_functional", [False, True])
 def test_more_channels_than_the_one_of_the_model_are_refused(is_functional) -> None:
     import keras

@@ -95,6 +95,13 @@ def test_rows_of_unequal_length_are_refused() -> None:
         features_and_label(rows, Mode.TRAINING, label="label")
 
 
+def test_images_are_for_another_model() -> None:
+    rows = [row(label=0) | {"image": np.zeros((n, 4, 3), np.uint8)} for n in (4, 5)]
+
+    with pytest.raises(SchemaError, match="this is a model for tables. .* --model_def=cifar10"):
+        features_and_label(rows, Mode.TRAINING, label="label")
+
+
 def test_a_table_with_only_labels_is_refused() -> None:
     with pytest.raises(SchemaError, match="no features to learn 'label' from"):
         features_and_label([row(label=0)], Mode.TRAINING, label="label")

@@ -22,6 +22,7 @@ import numpy as np
 
 from elasticdl.definition import Mode
 from elasticdl.errors import SchemaError
+from elasticdl.training.input_words import images_of_two_sizes
 from elasticdl.zoo.prebuilt.standardise import Standardise
 
 if TYPE_CHECKING:
@@ -105,6 +106,11 @@ def _column(records: Sequence[Record], name: str) -> np.ndarray[Any, Any]:
             f"the same fields; leave this one out everywhere with --params='ignore=[\"{name}\"]'"
         ) from None
     except ValueError:
+        if images_of_two_sizes(records) is not None:
+            raise SchemaError(
+                "The data are images of different sizes, and this is a model for tables. For "
+                "images, use --model_def=cifar10, or a model file of your own."
+            ) from None
         sizes = sorted({np.size(record[name]) for record in records})
         raise SchemaError(
             f"Field {name!r} has {' or '.join(map(str, sizes))} values in the rows of one batch. "
