@@ -374,7 +374,8 @@ def test_random_elements_are_refused_because_they_would_be_frozen():
     line = Augmented.__getitem__.__code__.co_firstlineno
     expected = (
         rf"test_in_memory.py:{line}: data is random: Augmented.__getitem__\(2\) gives another 'x' "
-        r"when .* input_fn\(records, mode\)\. Or.* train_dataloader\(\) .*data=\"built-in\" \(any name\)"
+        r"when .* input_fn\(records, mode\)\. Or.* train_dataloader\(\) "
+        r'.*data="built-in" \(any name\)'
     )
     subset = torch.utils.data.Subset(Augmented(), [2, 3])
     for data in (subset, torch.utils.data.DataLoader(subset, batch_size=2)):
