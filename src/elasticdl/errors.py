@@ -165,7 +165,14 @@ def _check_arguments(
         raise UsageError(f"The arguments need their names: elasticdl.{call}.")
     if lacking:
         names = " and ".join(f"{name}=" for name in lacking)
-        raise UsageError(f"{function.__name__}() lacks {names}. It is called as elasticdl.{call}.")
+        hint = (
+            ' If only the model\'s own code makes data, as in train_dataloader(): data="built-in" '
+            "(any name)."
+        )
+        raise UsageError(
+            f"{function.__name__}() lacks {names}. It is called as elasticdl.{call}."
+            f"{hint if lacking == ['data'] else ''}"
+        )
 
 
 def as_keywords(message: str, names: Collection[str]) -> str:

@@ -285,8 +285,10 @@ REFUSED = {
     "a number": (
         3,
         UsageError,
-        r"data is a builtins\.int; expected the name of files, a DataFrame",
+        r"data is 3 \(int\); expected the name of files, a DataFrame",
     ),
+    "a class": (pd.DataFrame, UsageError, r"data is the class DataFrame; .*: DataFrame\(\.\.\.\)"),
+    "no columns": (pd.DataFrame({"a": [1]})[[]], DataError, "The data has no columns"),
     "no rows": (pd.DataFrame({"a": []}), DataError, "The data has no rows"),
     "no elements": ({"x": np.zeros((0, 2))}, DataError, "The data has no rows"),
     "other lengths": (
@@ -372,7 +374,8 @@ def test_random_elements_are_refused_because_they_would_be_frozen():
     line = Augmented.__getitem__.__code__.co_firstlineno
     expected = (
         rf"test_in_memory.py:{line}: data is random: Augmented.__getitem__\(2\) gives another 'x' "
-        r"when .* input_fn\(records, mode\)\. Or.* train_dataloader\(\)"
+        r"when .* input_fn\(records, mode\)\. Or.* train_dataloader\(\) "
+        r'.*data="built-in" \(any name\)'
     )
     subset = torch.utils.data.Subset(Augmented(), [2, 3])
     for data in (subset, torch.utils.data.DataLoader(subset, batch_size=2)):

@@ -213,6 +213,15 @@ def test_an_unknown_format_is_refused(folder, content):
         open_source("a.dat")
 
 
+def test_a_json_file_is_refused_with_how_to_pass_its_table(folder):
+    (folder / "a").mkdir()
+    (folder / "a" / "b.jsonl").write_text('{"x": 1}\n')
+
+    for name in ("a/b.jsonl", "a"):
+        with pytest.raises(DataError, match=r'data=pandas\.read_json\(".*b\.jsonl", lines=True\)'):
+            open_source(name)
+
+
 def test_an_error_never_shows_the_content_of_other_files(folder):
     (folder / "key").write_bytes(b"secret:x:0:0")
 

@@ -482,6 +482,14 @@ def optimizer(parameters):
 """
 
 
+def test_evaluate_of_a_loaded_keras_model_refuses_a_table_with_advice(table_model):
+    model, _ = table_model
+
+    for table in (TABLE, TABLE.to_dict("records"), "table.csv"):
+        with pytest.raises(UsageError, match=r"elasticdl\.evaluate\(trained_model='.*', data="):
+            model.evaluate(table)
+
+
 def test_an_output_that_is_one_number_for_a_batch_does_not_prevent_predictions(tmp_path, caplog):
     (tmp_path / "model.py").write_text(PENALIZED)
     x = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)

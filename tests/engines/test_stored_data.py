@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from tests.notes import Notes
 
 import elasticdl
 from elasticdl import scratch
@@ -243,7 +244,7 @@ def test_a_misspelled_model_is_reported_before_data_is_stored(train, capsys):
 def test_data_in_memory_is_refused_by_a_model_with_its_own_loader(train, tmp_path, capsys):
     (tmp_path / "own.py").write_text(LOADER)
     for data in (DATA, Draws()):
-        with pytest.raises(UsageError, match="this model reads its data with its own code"):
+        with pytest.raises(UsageError, match='with its own code.*data="built-in"'):
             train(data, model_def="own")
     train("nothing", model_def="own")
 
@@ -357,6 +358,67 @@ def labelled(*names):
     return datasets.Dataset.from_dict(
         {"x": X.tolist(), "y": DATA[1].tolist()}, datasets.Features(features)
     )
+
+
+def test_a_share_as_validation_data_is_refused_before_data_is_stored(train, tmp_path, monkeypatch):
+    monkeypatch.setattr(in_memory, "store", None)
+
+    with pytest.raises(UsageError, match=r"^validation_data is 0\.2 .*: validation_split=0\.2\.$"):
+        train(validation_data=0.2)
+
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_error_about_a_type_has_the_name_of_the_option(train):
+    with pytest.raises(UsageError, match="^validation_data is a pandas.Series, which is one"):
+        train(validation_data=pd.Series([1.0]))
+
+
+def test_a_column_that_the_format_of_a_data_set_hides_is_named(train):
+    data = labelled("cat", "dog", "owl").with_format("numpy", columns=["x"])
+
+    with pytest.raises(SchemaError, match=r"hides its column 'y'\. Pass data=DATASET\.reset_form"):
+        train(data)
+
+
+def test_no_label_in_a_class_label_is_no_class_of_a_table_model(tmp_path):
+    data = labelled_table([0, 1, 2, -1] * 5, names=("cat", "dog", "owl"))
+
+    with pytest.raises(DataError, match="'y', the label, has no value in 5 rows of 20: it has -1 "):
+        train_table(data, tmp_path)
+
+    data = data.filter(lambda row: 0 <= row["y"] <= 2)  # as the error advises
+    assert train_table(data, tmp_path).step == 1
+
+
+def test_names_of_a_class_label_that_predictions_lack_are_noted(tmp_path):
+    numbered, named = Notes(), Notes()
+    data = labelled_table([0, 1, 2], names=("cat", "dog", "owl"))
+
+    train_table(data, tmp_path / "numbered", reporter=numbered)
+    words = [data.features["y"].names[number] for number in data["y"]]
+    data = data.remove_columns("y").add_column("y", words)
+    train_table(data, tmp_path / "named", reporter=named)
+
+    (note,) = [text for text in numbered.texts if "not their names ('cat', 'dog', 'owl')" in text]
+    assert "data = data.remove_columns('y').add_column('y', words)" in note
+    assert not [text for text in named.texts if "names" in text]
+    assert elasticdl.load(str(tmp_path / "named" / "out")).classes == ("cat", "dog", "owl")
+
+
+def labelled_table(numbers, names):
+    import datasets
+
+    features = {"x": datasets.Value("float32"), "y": datasets.ClassLabel(names=names)}
+    columns = {"x": np.arange(len(numbers), dtype=np.float32), "y": numbers}
+    return datasets.Dataset.from_dict(columns, datasets.Features(features))
+
+
+def train_table(data, folder, **more):
+    return elasticdl.train(
+        data=data, model_def="classifier.DNN", params={"label": "y", "hidden_units": [2]},
+        output=str(folder / "out"), **more,
+    )  # fmt: skip
 
 
 def test_classes_of_other_numbers_in_the_validation_data_are_refused(train, tmp_path):

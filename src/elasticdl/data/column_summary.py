@@ -54,6 +54,8 @@ class ColumnSummary:
             rows up to the batch that exceeded this limit; else None.
         missing_at: Place of the first row without a value, such as "a.csv, record 3", for errors;
             empty if there is none, or if its place is unknown.
+        class_names: Names of the classes 0 .. n-1 for which the column's numbers stand, if the
+            data define them, as a Hugging Face `ClassLabel` does; else empty.
     """
 
     name: str
@@ -69,6 +71,7 @@ class ColumnSummary:
     list_size: int | None = None
     distinct_rate: float | None = None
     missing_at: str = ""
+    class_names: tuple[str, ...] = ()
 
     @property
     def num_present(self) -> int:
@@ -97,7 +100,8 @@ class ColumnSummary:
         """Return the summary that `to_json` wrote."""
         values = value["values"]
         pairs = None if values is None else tuple((item, count) for item, count in values)
-        return ColumnSummary(**{**value, "values": pairs})
+        names = tuple(value.get("class_names", ()))
+        return ColumnSummary(**{**value, "values": pairs, "class_names": names})
 
     def to_json(self) -> dict[str, Any]:
         """Return the summary as JSON values."""

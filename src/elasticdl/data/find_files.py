@@ -19,7 +19,13 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from elasticdl import user_files
-from elasticdl.data.formats import IMAGES, format_by_name, format_by_start, readable_formats
+from elasticdl.data.formats import (
+    IMAGES,
+    format_by_name,
+    format_by_start,
+    json_advice,
+    readable_formats,
+)
 from elasticdl.data.image_folders import images_of_folder, is_image
 from elasticdl.data.stored_file import filesystem, local_path, open_each, reachable, why
 from elasticdl.data.wording import listed
@@ -212,7 +218,9 @@ def _data_of_folder(place: _Local | _Remote, folder: str, name: str) -> list[str
         )
     elif other is not None and format_by_name(other) is None:
         advice += (
-            f" To turn other files such as {place.uri(other)} into records, write a function "
+            f" {json}"
+            if (json := json_advice(place.uri(other)))
+            else f" To turn other files such as {place.uri(other)} into records, write a function "
             "prepare_data_for_a_single_file: see `elasticdl data prepare --help`."
         )
     raise NoDataError(

@@ -125,10 +125,26 @@ def unknown_format_message(uri: str) -> str:
             f"{uri} is a CSV file in a compression that is not supported. Decompress it, compress "
             "it with gzip, or write it as Parquet."
         )
+    if advice := json_advice(uri):
+        return f"{uri} has an unknown format: JSON files are not read by name. {advice}"
     # Never its content: errors are logged, and this may be any of the user's files.
     known = ", ".join((*EXTENSIONS, *_extensions_of_plugins()))
     return (
         f"{uri} has an unknown format: its name does not end in any of {known}, "
         "and its first bytes match none of them. Rename it if it is one of these, or name only "
         "the data files."
+    )
+
+
+def json_advice(uri: str) -> str:
+    """Return advice, for an error, on how to train on a JSON file; empty for other files."""
+    name = uri.lower()
+    if not name.endswith((".json", ".jsonl", ".ndjson")):
+        return ""
+    lines = "" if name.endswith(".json") else ", lines=True"
+    table = f'pandas.read_json("{uri}"{lines})'
+    return (
+        f'In Python, pass its table: data={table}, or data=datasets.load_dataset("json", '
+        f'data_files="{uri}", split="train"). For the command line, write it as Parquet: '
+        f'{table}.to_parquet("NAME.parquet").'
     )

@@ -30,6 +30,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -120,9 +121,11 @@ def store(
         URI of the file, whether it is new, and its number of rows.
 
     Raises:
-        DataError: There are no rows, or a value cannot be stored.
+        DataError: There are no rows or no columns, or a value cannot be stored.
         OutputError: The file cannot be written.
     """
+    if not rows.schema.names:
+        raise DataError("The data has no columns; expected at least one.")
     aside = scratch / "rows.parquet"
     content = hashlib.sha256(rows.schema.remove_metadata().to_string().encode())
     count = 0
@@ -195,8 +198,28 @@ def arrow_rows(data: Any) -> ArrowRows:
         UserCodeError: The code of a data set raised.
         DataError: Its columns have different lengths, or values that cannot be stored.
     """
+    check_kinds({"data": data})
     rows = _arrow_rows(data)
     return replace(rows, schema=with_class_columns(rows.schema, class_names(data)))
+
+
+def check_kinds(data: Mapping[str, Any]) -> None:
+    """Check that no data is a single value or a class, which takes no time.
+
+    Args:
+        data: The user's name for the data, for the error -> what the user passed.
+
+    Raises:
+        UsageError: One is.
+    """
+    for option, value in data.items():
+        if isinstance(value, type):
+            name = value.__name__
+            raise UsageError(f"{option} is the class {name}; pass an object of it: {name}(...).")
+        if isinstance(value, Real):
+            is_share = option == "validation_data" and 0 < float(value) < 1
+            hint = f" To hold out a part of the data: validation_split={value}." if is_share else ""
+            raise UsageError(f"{option} is {value} ({type(value).__name__}); {_EXPECTED}.{hint}")
 
 
 def _arrow_rows(data: Any) -> ArrowRows:

@@ -55,13 +55,15 @@ _RANDOM = (
     f"data is random: it may yield different elements when it is read again. {_STORED_ONCE}"
     "Remove shuffle() and random steps: ElasticDL "
     "shuffles by itself, and augmentation belongs in the model (Keras layers such as RandomFlip) "
-    "or in its file (input_fn(records, mode), which augments in training only, or train_dataloader "
-    "for PyTorch)."
+    "or in its file: input_fn(records, mode), which augments in training only."
 )
 _SHUFFLED = (
     "data is random: its shuffle() gives another order each time it is read. Remove it: ElasticDL "
     "shuffles the records of each epoch by itself. An order that stays the same is accepted: "
     "shuffle(n, seed=1, reshuffle_each_iteration=False)."
+)
+_FROM_LOADER = (
+    'train_dataloader() of the model file; data="built-in" (any name) if that code needs no file'
 )
 ADVICE_ON_WEIGHTS = (
     " is a tuple of three; if it is (x, y, sample_weights), give a dict with names, such as "
@@ -301,8 +303,7 @@ def _random_item(
         f"{where}data is random: {called} gives another {' and '.join(map(repr, names))} when it "
         f"is called again. {_STORED_ONCE}Let it return the example without random steps, and "
         "augment in the model file, in training only: input_fn(records, mode). Or, with PyTorch, "
-        "return a DataLoader of the data set from train_dataloader() of the model file, in place "
-        "of data."
+        f"return a DataLoader of the data set from {_FROM_LOADER}."
     )
 
 
@@ -459,8 +460,7 @@ def _of_torch(data: Any) -> tuple[Callable[[], Iterable[Any]], int | None, int |
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         raise UsageError(
             f"data is an object of the class {type(dataset).__name__} without __len__ and "
-            "__getitem__. Return its "
-            "DataLoader from train_dataloader() of the model file."
+            f"__getitem__. Return its DataLoader from {_FROM_LOADER}."
         )
     batch_size = data.batch_size if is_loader else None
     if is_loader and data.drop_last and batch_size and len(dataset) % batch_size:
@@ -488,5 +488,5 @@ def _check_loader(loader: Any) -> None:
         raise UsageError(
             f"data is a DataLoader with a {what} of its own, which would not be used: its data set "
             "is stored. Give the data set, a torch.utils.data.Subset of it, or return the "
-            "DataLoader from train_dataloader() of the model file."
+            f"DataLoader from {_FROM_LOADER}."
         )

@@ -76,7 +76,7 @@ def table_of(data: Any) -> pa.Table | None:
     if root == "datasets" and "Dataset" in kinds:
         return _of_hugging_face(data)
     # Arrow's own interface, which most packages with tables have (the Arrow PyCapsule Interface).
-    if hasattr(data, "__arrow_c_stream__"):
+    if hasattr(data, "__arrow_c_stream__") and not isinstance(data, type):
         return converted(lambda: pa.table(data))
     return None
 
@@ -172,11 +172,21 @@ def _with_its_columns(data: Any) -> Any:
     A data set with a transform is returned unchanged, because the transform receives and returns
     the right columns by itself.
     """
+    return data.select_columns(data.format["columns"]) if hidden_columns(data) else data
+
+
+def hidden_columns(data: Any) -> list[str]:
+    """Return the columns that the format of a Hugging Face `Dataset` leaves out (`set_format`).
+
+    Empty for a data set with a transform, and for any other data.
+    """
+    root, kinds = kinds_of(data)
+    if root != "datasets" or "Dataset" not in kinds:
+        return []
     format_ = data.format
-    hides = set(data.column_names) - set(format_["columns"])
-    if not hides or format_["output_all_columns"] or format_["type"] == "custom":
-        return data
-    return data.select_columns(format_["columns"])
+    if format_["output_all_columns"] or format_["type"] == "custom":
+        return []
+    return [name for name in data.column_names if name not in format_["columns"]]
 
 
 def _with_index(table: pa.Table, frame: Any) -> pa.Table:

@@ -524,9 +524,11 @@ class _TableGroup:
             'leave out the row, add "nullable": True to its field in data_schema(), or leave the '
             "column out there"
             if self._fields
-            else "leave out the row, leave out the column if the model does not need it, or write "
-            'a data_schema() whose field has "nullable": True (for a prebuilt table model, '
-            "describe the column in its param columns)"
+            else "leave out the row, or write a data_schema() whose field has "
+            '"nullable": True (for a prebuilt table model, describe the column in its param '
+            "columns). If the model does not read this column, drop it in all data "
+            f"(df.drop(columns=[{name!r}]) in pandas), or write a data_schema() that has only the "
+            "fields which the model reads"
         )
         problem = f"{self._where(row)}: column {name!r} has no value"
         message = f"{problem}. Fill it in, {way_out}."

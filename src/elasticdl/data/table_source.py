@@ -17,6 +17,7 @@ from elasticdl.data.column_summary import ColumnSummary, Summarizer, kind_of
 from elasticdl.data.data_index import InferringSource
 from elasticdl.data.file_ranges import numbering_of
 from elasticdl.data.odd_values import OddValues, because_of
+from elasticdl.data.record_source import HasClassColumns
 from elasticdl.data.wording import listed
 from elasticdl.errors import SchemaError
 
@@ -61,12 +62,14 @@ def summarise(
             value = found.batch[found.row].as_py()
             _log.warning(f"Column {name!r} is text {because_of(found, value)}")
     numbering = numbering_of(cast("RecordSource", source))
-    return [
-        each.summary()
-        if each.first_missing is None
-        else replace(each.summary(), missing_at=numbering.name(each.first_missing))
-        for each in summarizers
-    ]
+    classes = source.class_columns() if isinstance(source, HasClassColumns) else {}
+
+    def summary(of: Summarizer) -> ColumnSummary:
+        made = of.summary()
+        at = "" if of.first_missing is None else numbering.name(of.first_missing)
+        return replace(made, missing_at=at, class_names=tuple(classes.get(made.name, ())))
+
+    return [summary(each) for each in summarizers]
 
 
 def common_schema(schemas: Sequence[tuple[str, pa.Schema]]) -> pa.Schema:

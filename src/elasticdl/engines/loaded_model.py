@@ -66,7 +66,37 @@ def with_additions(opened: OpenedModel, trainer: Any, example: Batch) -> Any:
         # A model that forbids new attributes still works without it.
         with contextlib.suppress(AttributeError, TypeError):
             model.predict = TablePredictor(opened, trainer, example, own)
+            if own is not None and hasattr(model, "evaluate"):
+                model.evaluate = ArrayEvaluator(opened.job.trained_model, model.evaluate)
     return model
+
+
+class ArrayEvaluator:
+    """The method `evaluate` of a loaded Keras model: Keras' own, with an error for a table.
+
+    Args:
+        trained_model: Folder of the trained model, for the error.
+        own: The model's own method.
+    """
+
+    def __init__(self, trained_model: str | None, own: Callable[..., Any]) -> None:
+        self._trained_model, self._own = trained_model, own
+
+    @ends_at_caller
+    def __call__(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Return what the model's own `evaluate` returns.
+
+        Raises:
+            UsageError: x is a table, such as a DataFrame, or the name of a file.
+        """
+        are_dicts = isinstance(x, list) and x and isinstance(x[0], Mapping)
+        if are_dicts or isinstance(x, (str, Path)) or has_columns(x):
+            raise UsageError(
+                "evaluate() of a loaded model takes arrays, as in Keras. To evaluate it on a "
+                "table or a file: elasticdl.evaluate("
+                f"trained_model={self._trained_model!r}, data=...)."
+            )
+        return self._own(x, *args, **kwargs)
 
 
 class TablePredictor:

@@ -24,7 +24,7 @@ from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.in_memory_facts import FACTS_FILE, InMemoryFacts, add_facts, remove_facts
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.data.stored_file import filesystem, local_path
-from elasticdl.data.wording import shown
+from elasticdl.data.wording import listed, shown
 from elasticdl.errors import (
     DataError,
     ElasticDLError,
@@ -99,8 +99,9 @@ def not_for_own_code() -> UsageError:
     """Return the error for data in memory if the model reads its data with its own code."""
     return UsageError(
         "data is in memory, but this model reads its data with its own code, such as a "
-        "DataLoader, and would not see it. Pass the names of files that this code reads, or "
-        "train a model with an input_fn(records)."
+        "DataLoader, and would not see it. Pass the names of files that this code reads "
+        '(data="built-in", or any other name, if it needs no file), or train a model with an '
+        "input_fn(records)."
     )
 
 
@@ -188,11 +189,13 @@ def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Jo
         return
     from elasticdl.data.in_memory import (  # noqa: PLC0415 - imports pyarrow
         arrow_rows,
+        check_kinds,
         column_types,
         named_in_errors,
         store,
     )
 
+    check_kinds(data)
     trains = job.command == "train"
     if not trains and job.workers is not None and job.workers.ray_address is not None:
         raise UsageError(
@@ -221,14 +224,15 @@ def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Jo
                 _remove(new, trains=trains)
                 if option == "data":
                     raise
-                kinds = (UsageError, UserCodeError, DataError)
-                kind = next(each for each in kinds if isinstance(error, each))
-                raise kind(f"{option}: {error}") from error
+                raise _about(option, error) from error
             finally:
                 reporter.ended()
         added = _add_facts(job, facts)
         try:
-            with named_in_errors({uri: option for option, uri in names.items()}):
+            with (
+                named_in_errors({uri: option for option, uri in names.items()}),
+                _hidden_in_errors(data),
+            ):
                 yield dataclasses.replace(job, **names)
         except (OutputTakenError, OutputBusyError):
             # Older files belong to the job that owns this output.
@@ -242,6 +246,40 @@ def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Jo
                 _remove(names.values(), trains=trains)
             raise
     _remove(names.values(), trains=trains)
+
+
+def _about(option: str, error: ElasticDLError) -> ElasticDLError:
+    """Return an error with the name of the option that it is about, in place of "data"."""
+    kinds = (UsageError, UserCodeError, DataError)
+    kind = next(each for each in kinds if isinstance(error, each))
+    text = str(error)
+    # "data is a Series" becomes "validation_data is a Series".
+    return kind(f"{option} {text[5:]}" if text.startswith("data ") else f"{option}: {text}")
+
+
+@contextlib.contextmanager
+def _hidden_in_errors(data: Mapping[str, Any]) -> Iterator[None]:
+    """Context manager that explains errors about columns that the format of a data set hides.
+
+    Args:
+        data: Field of the job -> data in memory.
+    """
+    from elasticdl.data.memory_tables import hidden_columns  # noqa: PLC0415 - as in `stored`
+
+    try:
+        yield
+    except ElasticDLError as error:
+        for option, value in data.items():
+            named = [name for name in hidden_columns(value) if repr(name) in str(error)]
+            if named:
+                message, *rest = error.args
+                columns = "column" if len(named) == 1 else "columns"
+                hint = (
+                    f"The format of {option} (with_format, set_format) hides its {columns} "
+                    f"{listed(named)}. Pass {option}=DATASET.reset_format()."
+                )
+                error.args = (f"{message}\n  {hint}", *rest)
+        raise
 
 
 def _note_batch_size(given: int | None, job: Job, reporter: Reporter) -> None:

@@ -35,6 +35,8 @@ _ADVICE = Advice(
     as_text=lambda name: f"write the values of {name!r} as words",
     shifted=lambda name: f"subtract its smallest value from {name!r}",
 )
+# Maximum numbers of values and of names of classes in a message.
+_MAX_UNNAMED, _MAX_NAMES = 5, 3
 _SCALE = {"label_mean", "label_scale"}
 
 
@@ -90,6 +92,8 @@ def _completed(
     label = _label_of(table, str(params.get("label", "label")))
     check_label(label, _ADVICE)
     if is_classifier and params.get("classes") is None and not _are_numbered(params, label):
+        _check_named(label)
+        notes += _names_notes(label)
         params["classes"], note = classes_of(label, model, _ADVICE)
         notes += [note] if note else []
     if not is_classifier and not _SCALE & params.keys():
@@ -137,6 +141,46 @@ def _are_numbered(params: Mapping[str, Any], label: ColumnSummary) -> bool:
     That is so if the label holds whole numbers and the user gave `num_classes`.
     """
     return params.get("num_classes") is not None and in_words(label.type) == "whole numbers"
+
+
+def _check_named(label: ColumnSummary) -> None:
+    """Check that each number of a label has a name, if the data name the classes.
+
+    Hugging Face writes -1 into a `ClassLabel` for "no label".
+
+    Raises:
+        DataError: A number has no name.
+    """
+    if not label.class_names or label.kind != "number":
+        return
+    last = len(label.class_names) - 1
+    unnamed = [(value, count) for value, count in label.values or () if not 0 <= value <= last]
+    if not unnamed:
+        return
+    count = sum(count for _, count in unnamed)
+    values = listed(sorted(value for value, _ in unnamed)[:_MAX_UNNAMED])
+    raise DataError(
+        f"The column {label.name!r}, the label, has no value in {counted(count, 'row')} of "
+        f"{label.num_rows:,}: it has {values} there, and its classes (ClassLabel) are 0 to {last}. "
+        "Leave these rows out of the training data: data = data.filter(lambda row: 0 <= "
+        f"row[{label.name!r}] <= {last}). They can be predicted afterwards. If they are a class, "
+        "list all values in the param `classes`."
+    )
+
+
+def _names_notes(label: ColumnSummary) -> list[str]:
+    """Return a note if the data name the classes, but predictions will have their numbers."""
+    name, names = label.name, label.class_names
+    # The digits of MNIST have their numbers as names.
+    if names == tuple(map(str, range(len(names)))):
+        return []
+    few = f"{listed(names[:_MAX_NAMES])}{', ...' * (len(names) > _MAX_NAMES)}"
+    note = (
+        f"Predictions have the class numbers of {name!r}, not their names ({few}). For names, "
+        f"replace the numbers before training: words = [data.features[{name!r}].names[n] for n in "
+        f"data[{name!r}]]; data = data.remove_columns({name!r}).add_column({name!r}, words)"
+    )
+    return [note]
 
 
 def _check_ignored(ignore: Sequence[str], table: Sequence[ColumnSummary]) -> None:
