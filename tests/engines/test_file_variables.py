@@ -6,6 +6,7 @@ import pytest
 import elasticdl
 from elasticdl.data import recordio
 from elasticdl.data.example import encode
+from elasticdl.errors import DefinitionError
 
 FILE = """
 import random
@@ -29,7 +30,7 @@ class Net(nn.Module):
 
 
 def custom_model():
-    return Net()
+    return {model}
 
 
 def data_schema():
@@ -68,11 +69,11 @@ def data(tmp_path_factory):
     return path
 
 
-def train(folder, data, generator, in_input="0", in_model="0"):
+def train(folder, data, generator, in_input="0", in_model="0", model="Net()"):
     zoo = folder / "zoo"
     zoo.mkdir()
     (zoo / "drawing.py").write_text(
-        FILE.format(generator=generator, in_input=in_input, in_model=in_model)
+        FILE.format(generator=generator, in_input=in_input, in_model=in_model, model=model)
     )
     return elasticdl.train(
         model_zoo=str(zoo), model_def="drawing", data=str(data), output=str(folder / "out"),
@@ -85,9 +86,48 @@ def train(folder, data, generator, in_input="0", in_model="0"):
 def test_a_file_generator_is_refused_where_it_draws(tmp_path, data, kind, where):
     generator, draw = GENERATORS[kind]
 
-    with pytest.raises(elasticdl.errors.DefinitionError, match=r"drawing\.py: the generator 'rng'"):
+    what = {"in_input": ": the generator 'rng'", "in_model": ":1: the variable rng, which Net.fo"}
+    with pytest.raises(DefinitionError, match=rf"drawing\.py{what[where]}") as got:
         train(tmp_path, data, generator, **{where: draw})
+
+    assert "raw from the functions of " in str(got.value)
+
+
+@pytest.mark.parametrize("kind", GENERATORS)
+def test_a_generator_of_code_outside_the_zoo_is_refused(tmp_path, data, monkeypatch, kind):
+    generator, draw = GENERATORS[kind]
+    (tmp_path / "hub").mkdir()
+    # As `torch.hub.load` imports the code of a model.
+    monkeypatch.syspath_prepend(tmp_path / "hub")
+    name = f"outside_{kind.replace(', ', '_')}"
+    (tmp_path / "hub" / f"{name}.py").write_text(
+        f"import random\nimport numpy as np\nimport torch\n\n{generator}\n\n"
+        "class Noisy(torch.nn.Linear):\n"
+        f"    def forward(self, x):\n        return super().forward(x) + float({draw})\n"
+    )
+
+    with pytest.raises(DefinitionError, match=r"variable rng, which Noisy\.forw"):
+        train(tmp_path, data, f"from {name} import Noisy", model="Noisy(2, 1)")
 
 
 def test_a_file_generator_used_before_training_is_accepted(tmp_path, data):
     train(tmp_path, data, "rng = np.random.default_rng(0)\nSHIFT = float(rng.random())", "SHIFT")
+
+
+@pytest.mark.parametrize(
+    "imported", ["import outer_noise as noise", "from outer_noise import draw"]
+)
+def test_a_generator_of_an_imported_file_outside_the_zoo_is_refused(
+    tmp_path, data, monkeypatch, imported
+):
+    (tmp_path / "lib").mkdir()
+    monkeypatch.syspath_prepend(tmp_path / "lib")
+    (tmp_path / "lib" / "outer_noise.py").write_text("from inner_noise import draw\n")
+    (tmp_path / "lib" / "inner_noise.py").write_text(
+        "import numpy as np\n\nrng = np.random.default_rng(0)\n\n"
+        "def draw():\n    return float(rng.random())\n"
+    )
+    draw = "lib.draw()" if imported.startswith("import") else "draw()"
+
+    with pytest.raises(DefinitionError, match=r"inner_noise\.py: the generator 'rng' at the top"):
+        train(tmp_path, data, imported, in_input=draw)

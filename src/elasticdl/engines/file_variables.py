@@ -3,6 +3,8 @@
     rng = np.random.default_rng(0)   an error once this random generator is used in training
     seen = 0                         a warning if this counter changes repeatedly
 
+The files are those of the zoo, and others that they import, but no installed packages.
+
 Iterators are treated like random generators. Both are also found within an object or a default
 argument.
 
@@ -34,6 +36,7 @@ import numpy as np
 
 from elasticdl.dialects.sampler_orders import is_of_process
 from elasticdl.errors import DefinitionError
+from elasticdl.tracebacks import is_of_the_user
 
 _log = logging.getLogger("elasticdl")
 
@@ -176,6 +179,7 @@ class FileVariables:
             return
         # A framework has thousands of modules; comparing strings excludes most of them cheaply.
         within = f"{self._folder}/"
+        found: dict[str, Any] = {}
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None)
             if not isinstance(file, str) or not file.startswith(within):
@@ -184,9 +188,31 @@ class FileVariables:
             # user's own files.
             path = self._folder.joinpath(*name.split("."))
             if file in (f"{path}.py", f"{path}/__init__.py"):
-                for variable, value in list(vars(module).items()):
-                    if not variable.startswith("__"):
-                        yield str(module.__file__), variable, value, name
+                found[name] = module
+        # What is added to the list in the loop is searched, too.
+        names = list(found)
+        for name in names:
+            module = found[name]
+            for variable, value in list(vars(module).items()):
+                if not variable.startswith("__"):
+                    yield str(module.__file__), variable, value, name
+                    other = _users_module(value)
+                    if other is not None and other.__name__ not in found:
+                        found[other.__name__] = other
+                        names.append(other.__name__)
+
+
+def _users_module(value: Any) -> Any:
+    """Return the module that a variable is, or whose class or function it is; None if a library's.
+
+    A file of the user's may import files of other folders, which it adds to `sys.path`.
+    """
+    module = value
+    if isinstance(value, (types.FunctionType, type)):
+        module = sys.modules.get(value.__module__)
+    file = getattr(module, "__file__", None) if isinstance(module, types.ModuleType) else None
+    is_users = isinstance(file, str) and module.__name__ != "__main__" and is_of_the_user(file)
+    return module if is_users else None
 
 
 def _state_of(value: Any) -> Any:

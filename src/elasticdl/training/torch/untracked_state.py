@@ -298,6 +298,11 @@ def _way_out(value: Any) -> str:
             "the `optimizer` of the model file then makes the same updates. Compute other values "
             "from a counter in a buffer."
         )
+    if isinstance(value, (torch.Generator, *_DRAW)):
+        return (
+            "Draw from the functions of torch, np.random or random instead, which are seeded for "
+            "each step."
+        )
     if any(isinstance(each, Iterator) for each in _reached(value)):
         return (
             "Compute the next value from a counter in a buffer: "
@@ -431,8 +436,6 @@ def _remembered_by_code(model: nn.Module) -> Iterator[tuple[str, Any]]:
         for name, value in vars(kind).items():
             if isinstance(value, FunctionType):
                 for variable in _globals_of(value):
-                    if isinstance(value.__globals__[variable], (torch.Generator, *_DRAW)):
-                        continue  # `engines/file_variables.py` rejects it where it draws.
                     yield (
                         f"the variable {variable}, which {kind.__name__}.{name} uses,",
                         value.__globals__[variable],
