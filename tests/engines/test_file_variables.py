@@ -127,7 +127,7 @@ def test_a_generator_of_an_imported_file_outside_the_zoo_is_refused(
         "import numpy as np\n\nrng = np.random.default_rng(0)\n\n"
         "def draw():\n    return float(rng.random())\n"
     )
-    draw = "lib.draw()" if imported.startswith("import") else "draw()"
+    draw = "noise.draw()" if imported.startswith("import") else "draw()"
 
     with pytest.raises(DefinitionError, match=r"inner_noise\.py: the generator 'rng' at the top"):
         train(tmp_path, data, imported, in_input=draw)
