@@ -15,7 +15,7 @@ import inspect
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from numbers import Number
 from pathlib import Path
@@ -458,10 +458,10 @@ def prediction_job(
 
 
 def _columns(columns: str | Sequence[str]) -> tuple[str, ...]:
-    parts = columns.split(",") if isinstance(columns, str) else columns
-    parts = list(parts)
+    parts: list[Any] = columns.split(",") if isinstance(columns, str) else list(columns)
     for name in parts:
-        if not isinstance(name, (str, Number)):
+        # Other names than strings, such as those of a MultiIndex, are stored as strings.
+        if name is None or not isinstance(name, Hashable):
             raise UsageError(f"columns has {name!r}; expected names, which are strings.")
     names = [str(name).strip() for name in parts]
     twice = next((name for name in names if names.count(name) > 1), None)

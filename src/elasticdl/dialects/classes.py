@@ -41,7 +41,8 @@ def with_names_in_file(definition: ModelDefinition, model_code: ModelCode) -> Mo
     """
     symbol = model_code.find("classes")
     value: Any = None if symbol is None else symbol.value
-    parts = value if isinstance(value, (list, tuple, np.ndarray)) else [value]
+    is_array = isinstance(value, np.ndarray) and value.dtype.kind in "OSU"
+    parts = np.ravel(value) if is_array else value if isinstance(value, (list, tuple)) else [value]
     if symbol is None or not any(isinstance(each, str) for each in parts):
         return definition
     if not isinstance(value, (list, tuple)):

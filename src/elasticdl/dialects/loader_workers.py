@@ -4,7 +4,7 @@ These processes are not started: each batch is made in the process that trains. 
 dataset sees the worker that would make its batch in a plain loop:
 
     worker_init_fn       called once in each process, as by worker 0, before the first batch
-    get_worker_info()    batch i of an epoch: worker i % num_workers
+    get_worker_info()    in the items of batch i of an epoch: worker i % num_workers
 
 Callers: `torch_loaders.py`.
 """
@@ -12,6 +12,7 @@ Callers: `torch_loaders.py`.
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -36,7 +37,10 @@ class LoaderWorkers:
         self._loader, self._name = loader, name
 
     def initialize(self) -> None:
-        """Call the loader's `worker_init_fn`; random numbers that it draws or seeds are undone.
+        """Call the loader's `worker_init_fn`.
+
+        Random generators, the number of threads and signal handlers are restored afterwards,
+        because the function sets them for a process of its own.
 
         Raises:
             UserCodeError: It raised.
@@ -45,7 +49,7 @@ class LoaderWorkers:
             return
         generators = GlobalGenerators()
         try:
-            with self.making(0):
+            with self.making(0), _settings_restored():
                 self._loader.worker_init_fn(0)
         except Exception as error:
             raise UserCodeError(
@@ -55,7 +59,7 @@ class LoaderWorkers:
             generators.restore()
 
     def making(self, number: int) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager for making a batch: shows user code the worker that makes it.
+        """Return a context manager for reading the items of a batch: shows their worker.
 
         Args:
             number: Number of the batch in its epoch, from 0.
@@ -77,6 +81,9 @@ def iterated(loader: Any) -> Iterator[Any]:
 
     Without processes of its own, it must not see the worker of a batch in another thread.
     """
+    if loader.num_workers:
+        yield from loader
+        return
     end = object()
     with _shown(None):
         batches = iter(loader)
@@ -86,6 +93,22 @@ def iterated(loader: Any) -> Iterator[Any]:
         if made is end:
             return
         yield made
+
+
+@contextlib.contextmanager
+def _settings_restored() -> Iterator[None]:
+    torch = sys.modules["torch"]
+    num_threads = torch.get_num_threads()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
+        # Only the main thread can set them.
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():
+                if handler is not None:
+                    signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -376,12 +376,13 @@ def _made(
         with workers.making(number):
             if loader.batch_sampler is None:
                 # With batch_size=None, an item is a batch.
-                made = loader.collate_fn(loader.dataset[indexes])
+                items = loader.dataset[indexes]
             elif hasattr(loader.dataset, "__getitems__"):
-                made = loader.collate_fn(loader.dataset.__getitems__(indexes))
+                items = loader.dataset.__getitems__(indexes)
             else:
-                made = loader.collate_fn([loader.dataset[index] for index in indexes])
-        yield made
+                items = [loader.dataset[index] for index in indexes]
+        # If it saw a worker, PyTorch would put the batch into shared memory, for another process.
+        yield loader.collate_fn(items)
 
 
 def _guarded(

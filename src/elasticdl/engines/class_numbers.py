@@ -198,7 +198,7 @@ def check_numbers(
     shared = {name: names for name, names in columns.items() if {*classes} & {*names}}
     differing = {name: renumbered(classes, names) for name, names in shared.items()}
     agreeing = [name for name, number in differing.items() if number is None]
-    if not shared or any({*shared[name]} <= {*classes} for name in agreeing):
+    if not shared or any(_may_be_named(shared[name], classes) for name in agreeing):
         return
     column = next(iter(agreeing or shared))
     names, number = shared[column], differing[column]
@@ -206,9 +206,10 @@ def check_numbers(
         lacking = [name for name in names if name not in classes]
         other = _not_in_data(classes, names)
         raise DataError(
-            f"In {what}, the column {column!r} has {len(names)} classes, but `classes` of "
-            f"{where} has {len(classes)}, without {listed(lacking[:_MAX_LISTED])}"
-            f"{f'; it has {other}' if other else '.'} {_as_in_data(classes, names)}."
+            f"In {what}, the column {column!r} has {len(names)} classes, of which "
+            f"{listed(lacking[:_MAX_LISTED])} {'is' if len(lacking) == 1 else 'are'} not in "
+            f"`classes` of {where}{f', which has {other}' if other else '.'} "
+            f"{_as_in_data(classes, names)}."
         )
     raise DataError(
         f"In {what}, class {number} of the column {column!r} is {names[number]!r}, but "
@@ -263,6 +264,22 @@ def renumbered(before: Sequence[str], now: Sequence[str]) -> int | None:
         return None
     shared = zip(before, now, strict=False)
     return next((number for number, (name, other) in enumerate(shared) if name != other), None)
+
+
+def _may_be_named(names: Sequence[str], classes: Sequence[str]) -> bool:
+    """Return whether `classes` of a model file may name a column's classes, or something else.
+
+    Args:
+        names: The class names of the column; those in both lists have the same numbers.
+        classes: The names in the model file.
+    """
+    lacking = [name for name in names if name not in classes]
+    if len(names) > len(classes) or any(
+        nearest(name, lacking) for name in classes if name not in names
+    ):
+        return not lacking
+    # A column that is not the label may share a name by chance.
+    return not lacking or 2 * len(lacking) >= len(names)
 
 
 def _not_in_data(classes: Sequence[str], names: Sequence[str]) -> str:

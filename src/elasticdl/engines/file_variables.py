@@ -3,7 +3,8 @@
     rng = np.random.default_rng(0)   an error once this random generator is used in training
     seen = 0                         a warning if this counter changes repeatedly
 
-The files are those of the zoo, and others that they import, but no installed packages.
+The files are those of the zoo, and others that they import; packages in site-packages are not
+searched.
 
 Iterators are treated like random generators. Both are also found within an object or a default
 argument.
@@ -210,7 +211,8 @@ def _users_module(value: Any) -> Any:
     module = value
     if isinstance(value, (types.FunctionType, type)):
         module = sys.modules.get(value.__module__)
-    file = getattr(module, "__file__", None) if isinstance(module, types.ModuleType) else None
+    # `getattr` would import a module that is loaded when it is used.
+    file = vars(module).get("__file__") if isinstance(module, types.ModuleType) else None
     is_users = isinstance(file, str) and module.__name__ != "__main__" and is_of_the_user(file)
     return module if is_users else None
 

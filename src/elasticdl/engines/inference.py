@@ -128,10 +128,10 @@ class OpenedModel:
         if not isinstance(self.source, TableSource):
             return None
         now, before = self.source.arrow_schema().names, self._trained_fields()
-        lacking = [name for name in before if name not in now]
+        lacking, new = _differences(before, now)
         if len(lacking) <= (self.mode is Mode.PREDICTION):
             return None
-        return self._not_matching(lacking, [name for name in now if name not in before])
+        return self._not_matching(lacking, new)
 
     def restored_trainer(self, example: Batch) -> Trainer:
         """Return a trainer with the weights of the trained model.
@@ -255,10 +255,7 @@ class OpenedModel:
         before = self._trained_fields()
         if not before:
             return [], []
-        now = self.source.read_records(0, 1, None)[0]
-        return [name for name in before if name not in now], [
-            name for name in now if name not in before
-        ]
+        return _differences(before, list(self.source.read_records(0, 1, None)[0]))
 
     def _trained_fields(self) -> Sequence[str]:
         """Return the names of the fields of the training data; empty if unknown.
@@ -653,6 +650,14 @@ def predicted(opened: OpenedModel) -> Outcome:
 def _predicted(job: Job, trained: TrainedModel, num_records: int) -> Outcome:
     assert job.output is not None  # noqa: S101 - a prediction job
     return Outcome(job.output, trained.description.step, {"num_records": num_records})
+
+
+def _differences(before: Sequence[str], now: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the names that are only in the first list, and those only in the second, in order."""
+    known, present = set(before), set(now)
+    return [name for name in before if name not in present], [
+        name for name in now if name not in known
+    ]
 
 
 def drain(feed: Prefetch[tuple[int, Batch]]) -> Iterator[tuple[int, Batch]]:

@@ -72,7 +72,7 @@ def with_additions(opened: OpenedModel, trainer: Any, example: Batch) -> Any:
 
 
 class ArrayEvaluator:
-    """The method `evaluate` of a loaded Keras model: Keras' own, with an error for a table.
+    """The method `evaluate` of a loaded Keras model: Keras' own, with advice for a table.
 
     Args:
         trained_model: Folder of the trained model, for the error.
@@ -87,16 +87,27 @@ class ArrayEvaluator:
         """Return what the model's own `evaluate` returns.
 
         Raises:
-            UsageError: x is a table, such as a DataFrame, or the name of a file.
+            UsageError: Keras cannot take x, a table such as a DataFrame, or the name of a file.
         """
-        are_dicts = isinstance(x, list) and x and isinstance(x[0], Mapping)
-        if are_dicts or isinstance(x, (str, Path)) or has_columns(x):
+        try:
+            return self._own(x, *args, **kwargs)
+        except Exception as error:
+            if not _is_table(x):
+                raise
             raise UsageError(
-                "evaluate() of a loaded model takes arrays, as in Keras. To evaluate it on a "
-                "table or a file: elasticdl.evaluate("
+                "evaluate() of a loaded model is that of Keras, which takes arrays. To evaluate "
+                "the model on a table or a file: elasticdl.evaluate("
                 f"trained_model={self._trained_model!r}, data=...)."
-            )
-        return self._own(x, *args, **kwargs)
+            ) from error
+
+
+def _is_table(x: Any) -> bool:
+    are_dicts = isinstance(x, list) and bool(x) and isinstance(x[0], Mapping)
+    try:
+        return are_dicts or isinstance(x, (str, Path)) or has_columns(x)
+    except UsageError:
+        # A Series of a DataFrame.
+        return True
 
 
 class TablePredictor:

@@ -43,7 +43,7 @@ from elasticdl.sharding.epoch_order import ShardPlan
 from elasticdl.sharding.ledger import Ledger, ShardLease
 from elasticdl.training.create import create_trainer
 from elasticdl.training.import_seed import seeded_import
-from elasticdl.training.trainer import EvaluationProbe, ExportProbe, ScheduleProbe
+from elasticdl.training.trainer import EvaluationProbe, ExportProbe, ScheduleProbe, checking
 
 if TYPE_CHECKING:
     from elasticdl.artifacts.checkpoint_store import Checkpoint
@@ -282,7 +282,8 @@ class TrainingContext:
         """
         batch = self.validation_example()
         if batch is not None:
-            evaluate_first(trainer, batch, self.example)
+            with checking(trainer):
+                evaluate_first(trainer, batch, self.example)
 
     def create_trainer(self, rank: int = 0) -> Trainer:
         """Create the model and its trainer, in the state before the first step.
@@ -434,7 +435,7 @@ class TrainingContext:
         if not self.classes:
             return ""
         # Only for a note: the training itself reports what is wrong with the model or the data.
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception), checking(trainer):
             example = self.example()
             outputs = named_outputs(trainer.predict(example.features), example.num_examples)
             reading = class_reading(trainer, outputs, self.classes)

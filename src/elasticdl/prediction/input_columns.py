@@ -21,6 +21,7 @@ import numpy as np
 
 from elasticdl.data.image_folders import is_image
 from elasticdl.data.record_source import HasClassNames
+from elasticdl.data.split_source import whole
 from elasticdl.data.units import UnitSource
 from elasticdl.data.wording import did_you_mean, listed
 from elasticdl.errors import DataError, UsageError
@@ -69,12 +70,16 @@ class InputColumns:
         self._starts: list[int] = []
         self._like: dict[str, Array] = {}
         self._kinds: dict[str, Any] = {}
+        self._is_csv = False
         if not names:
             return
         where = source.files[0].uri
         if self._units is not None and hasattr(self._unit(0), "table"):
             sizes = self._units.units(None).sizes.tolist()
             self._starts = list(accumulate(sizes, initial=0))
+            from elasticdl.data.csv import CSVSource  # noqa: PLC0415 - imports pyarrow
+
+            self._is_csv = isinstance(whole(source), CSVSource)
             first = self._unit(0).table
             self._check_known(first.column_names, where)
             self._kinds = {name: first.schema.field(name).type for name in names}
@@ -112,7 +117,7 @@ class InputColumns:
         if self._starts:
             parts = list(self._tables(start, stop))
             return {
-                name: _joined([_of_arrow(name, part[name], self._kinds[name]) for part in parts])
+                name: _joined([self._of_table(name, part) for part in parts])
                 for name in self._names
             }
         records = self._source.read_records(start, stop, None)
@@ -149,6 +154,15 @@ class InputColumns:
                 )
             yield table.slice(start - self._starts[index], end - start)
             start = end
+
+    def _of_table(self, name: str, table: Any) -> Array:
+        column = table[name]
+        if self._is_csv and str(column.type) == "binary":
+            import pyarrow.compute as pc  # noqa: PLC0415 - slow import, needed only for tables
+
+            # An empty cell is a missing value.
+            column = pc.if_else(pc.equal(pc.binary_length(column), 0), None, column)
+        return _of_arrow(name, column, self._kinds[name])
 
     # --- Other records ------------------------------------------------------------------------
 
@@ -220,8 +234,7 @@ def _of_arrow(name: str, column: Any, first: Any) -> Array:
     elif kinds.is_duration(kind):
         values = column.fill_null(0).to_numpy(zero_copy_only=False)
     elif kinds.is_binary(kind) or kinds.is_large_binary(kind) or kinds.is_fixed_size_binary(kind):
-        # Strings of a CSV file, which are not checked to be UTF-8. An empty cell is missing.
-        column = pc.if_else(pc.equal(pc.binary_length(column), 0), None, column)
+        # Strings of a CSV file, which are not checked to be UTF-8.
         values = _texts([(each or b"").decode(errors="replace") for each in column.to_pylist()])
     else:
         texts = column if is_text else pc.cast(column, pa.string())

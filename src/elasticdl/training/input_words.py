@@ -88,7 +88,7 @@ def how_to_change_features(
             "The convolutions of the model take features of the shape [examples, channels, ...]. "
             f"Convert them {where}: {with_channels}."
         )
-    is_image = not isinstance(features, Mapping) and features.ndim == _IMAGE_AXES + 1
+    is_image = isinstance(features, np.ndarray) and features.ndim == _IMAGE_AXES + 1
     # Without an input function, image files are uint8.
     may_be_file = is_image and (not is_default or features.dtype == np.uint8)
     if image_shape and may_be_file and [*features.shape[1:]] != [*image_shape]:

@@ -27,6 +27,7 @@ Contract (what every trainer guarantees, checked by `tests/contracts/test_traine
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
@@ -513,6 +514,20 @@ class ExportProbe(Protocol):
     def why_not_exported(self) -> Mapping[str, str]:
         """Return the exports that `export` would omit: name -> reason. Writes no files."""
         ...
+
+
+@runtime_checkable
+class WritesPoints(Protocol):
+    """A trainer whose model may write points of its own, such as those of `tf.summary`."""
+
+    def checking(self) -> AbstractContextManager[None]:
+        """Return a context manager for calls that only check the model: they write no points."""
+        ...
+
+
+def checking(trainer: Trainer) -> AbstractContextManager[None]:
+    """Return a context manager for calls of a trainer that only check the model."""
+    return trainer.checking() if isinstance(trainer, WritesPoints) else nullcontext()
 
 
 @runtime_checkable

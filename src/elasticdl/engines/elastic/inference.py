@@ -116,7 +116,7 @@ def _predict(job: Job, output: str, reporter: Reporter) -> Outcome:
             class_note, num_without_class = "", 0
             for range_, finished in crew.run():
                 _check_arrived(writer.parts, range_, job)
-                class_note = finished.class_note
+                class_note = class_note or finished.class_note
                 num_without_class += finished.num_without_class
         # Remove the partial files of killed workers, which are among the parts.
         writer.parts.staging.remove_stale()

@@ -562,8 +562,7 @@ class Worker:
         if self._context.definition.required_exports:
             self._context.why_not_exported(self._trainer)
         self._accumulator = self._context.create_accumulator(self._trainer)
-        schedule_note = self._context.schedule_note(self._trainer, assignment.num_ranks)
-        for note in filter(None, [schedule_note, self._context.class_note(self._trainer)]):
+        if note := self._context.schedule_note(self._trainer, assignment.num_ranks):
             # The driver repeats warnings, each once.
             logging.getLogger("elasticdl").warning("%s", note)
         # A full minibatch, because kernels are chosen and memory is allocated for its size.

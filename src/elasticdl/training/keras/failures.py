@@ -124,7 +124,8 @@ def _label_mistake(
         batches,
         num_outputs,
         where,
-        binary_loss="BinaryCrossentropy(), or with from_logits=True if the output has no sigmoid",
+        binary_loss="BinaryCrossentropy() if the output has a sigmoid, else "
+        "BinaryCrossentropy(from_logits=True)",
         classes=definition.classes,
     )
 

@@ -51,7 +51,7 @@ class Summaries:
     @contextlib.contextmanager
     def off(self) -> Iterator[None]:
         """Context manager for calls of the model that write no points."""
-        with _recording_if(False, _NOWHERE):
+        with _recording_if(False, None):
             yield
 
     @contextlib.contextmanager
@@ -67,6 +67,10 @@ class Summaries:
         def is_recording() -> Any:
             self._called = True
             if _state.writer is _NOWHERE or outer is False:
+                if _state.is_recording is not None:
+                    # The user's `record_if`, which restores it. For a condition that is a tensor,
+                    # TensorFlow would trace the write.
+                    _state.is_recording = False
                 return False
             return self._is_on.read_value()
 

@@ -129,7 +129,7 @@ class KerasTrainer:
         self._python_code = PythonRandomGuard(definition.origin)
         self._summaries = Summaries()
         # Whether gradients of an example were computed before training began.
-        self._warms_up = False
+        self._warms_up = self._is_checking = False
         # It seeds TensorFlow's generator, and those of NumPy and Python that are in use.
         with self._generators.used(), self._summaries.off():
             keras.utils.set_random_seed(seed % 2**32)
@@ -501,6 +501,15 @@ class KerasTrainer:
         name = optimizers.schedule_of(self.optimizer)
         return f"{self._definition.where('optimizer')}: {name}" if name else ""
 
+    @contextlib.contextmanager
+    def checking(self) -> Iterator[None]:
+        """Context manager for calls that only check the model: they write no points."""
+        self._is_checking = True
+        try:
+            yield
+        finally:
+            self._is_checking = False
+
     def why_not_exported(self) -> Mapping[str, str]:
         """Return the exports that `export` would omit: name -> reason. Writes no files."""
         if exporting.is_of_keras_only(self.model):
@@ -792,7 +801,8 @@ class KerasTrainer:
         With `is_again`, it repeats a call whose points of `tf.summary` are written already.
         """
         is_warm_up = self._warms_up and not self.hooks.has_begun
-        self._summaries.switch(on=self.rank == 0 and not is_again and not is_warm_up)
+        is_own = is_again or is_warm_up or self._is_checking
+        self._summaries.switch(on=self.rank == 0 and not is_own)
         return self._functions.call(
             name,
             function,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -27,13 +27,13 @@ def computed_from_data(
 ) -> list[str]:
     """Return the names of lazy parameters and buffers whose initial values depend on the data.
 
-    Initializes two copies of the module: with the example, and with its first record only. The
-    generators of PyTorch are as before the call.
+    Initializes two copies of the module: with the example, and with its first record only.
 
     Args:
         model: The module, whose lazy parameters have no values yet.
         example: Different examples, at least two.
-        run: Function (module, batch) that calls the module on the batch.
+        run: Function (module, batch) that seeds all random generators and calls the module on the
+            batch.
 
     Returns:
         The names; empty if there are none, or if the module cannot be copied.
@@ -48,15 +48,15 @@ def computed_from_data(
         if lazy:
             first = map_arrays(lambda array: array[[0] * len(array)], example.features)
             batches = example, replace(example, features=first)
-            whole, repeated = (_initialized(model, batch, run) for batch in batches)
+            whole, repeated = (_initialized(model, batch, run, lazy) for batch in batches)
             return [name for name in lazy if not torch.equal(whole[name], repeated[name])]
     return []
 
 
 def _initialized(
-    model: nn.Module, batch: Batch, run: Callable[[nn.Module, Batch], Any]
+    model: nn.Module, batch: Batch, run: Callable[[nn.Module, Batch], Any], names: Sequence[str]
 ) -> dict[str, torch.Tensor]:
-    """Return the parameters and buffers of a copy of a module after its first batch."""
+    """Return some parameters and buffers of a copy of a module after its first batch."""
     # Lazy parameters can be copied, lazy buffers cannot.
     make: Any = UninitializedBuffer
     buffers: dict[int, Any] = {
@@ -65,6 +65,6 @@ def _initialized(
         if is_lazy(each)
     }
     copied = copy.deepcopy(model, buffers)
-    with torch.random.fork_rng():
-        run(copied, batch)
-    return {**dict(copied.named_parameters()), **dict(copied.named_buffers())}
+    run(copied, batch)
+    tensors = itertools.chain(copied.named_parameters(), copied.named_buffers())
+    return {name: tensor for name, tensor in tensors if name in names}

@@ -771,8 +771,8 @@ class TorchTrainer:
         if self._computed_from_data and not self.step:
             _log.warning(
                 "%s: the initial values of %s depend on the data: the module computes them from "
-                "the first batch that it receives, which here has a few records only. In "
-                "custom_model(), call the model on a batch that you choose.",
+                "its first batch, which has only a few records here. To choose that batch, call "
+                "the model on it in custom_model().",
                 self._definition.where("model"),
                 listed(self._computed_from_data),
             )
@@ -936,9 +936,16 @@ class TorchTrainer:
         which must be a batch of the training. If the run creates parameters (of lazy modules, or
         of layers created in `forward`), the model itself is run too, to create them there.
         """
-        self._computed_from_data = computed_from_data(self.model, example, self._adapter_of)
-        tried = trial_copy(self.model)
         draws = torch.get_rng_state()
+
+        def run(model: nn.Module, batch: Batch) -> None:
+            self._generators.seed(self._seed)
+            torch.set_rng_state(draws)
+            self._adapter_of(model, batch)
+
+        self._computed_from_data = computed_from_data(self.model, example, run)
+        torch.set_rng_state(draws)
+        tried = trial_copy(self.model)
         adapter = self._adapter_of(tried, example)
         if tried.state_dict().keys() != self.model.state_dict().keys():
             torch.set_rng_state(draws)

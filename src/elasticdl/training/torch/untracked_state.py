@@ -436,12 +436,24 @@ def _remembered_by_code(model: nn.Module) -> Iterator[tuple[str, Any]]:
         for name, value in vars(kind).items():
             if isinstance(value, FunctionType):
                 for variable in _globals_of(value):
+                    if _is_of_process(value.__globals__[variable]):
+                        continue  # It is seeded for each step.
                     yield (
                         f"the variable {variable}, which {kind.__name__}.{name} uses,",
                         value.__globals__[variable],
                     )
             elif not name.startswith("__"):
                 yield f"the class attribute {kind.__name__}.{name}", value
+
+
+def _is_of_process(value: Any) -> bool:
+    """Return whether a value is a global random generator of PyTorch, NumPy or Python."""
+    # An operation receives a new object for PyTorch's generator each time.
+    address = getattr(value, "_cdata", None)
+    if address is not None and isinstance(value, torch.Generator):
+        mine: Any = torch.default_generator
+        return bool(address == mine._cdata)  # noqa: SLF001 - no public name
+    return value is np.random.mtrand._rand or value is getattr(random, "_inst", None)  # noqa: SLF001 - as above
 
 
 def digest(value: Any, depth: int = _DEPTH, without: Iterable[Any] = ()) -> str:
