@@ -86,4 +86,7 @@ def test_a_similar_option_is_suggested_but_never_help(capsys) -> None:
 
     said = capsys.readouterr().err
     assert "There is no option --model. Did you mean --trained_model?" in said
-    assert "'--help'" not in said
+
+    assert _run(["evaluate", "--hlp", "--data=d"], debug=False) == 2
+
+    assert "Did you mean" not in capsys.readouterr().err

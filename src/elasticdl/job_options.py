@@ -70,7 +70,7 @@ def _typed(job_function: Callable[_Arguments, Job]) -> Callable[_Arguments, Job]
 def _python_number(value: Any) -> Any:
     """Convert a NumPy scalar, or an array of no dimensions, to a Python value; return others as is.
 
-    A float32 becomes the shortest decimal that it is the nearest to: 0.2, not 0.20000000298.
+    A float32 becomes the shortest decimal that rounds to it: 0.2, not 0.20000000298.
     """
     if getattr(value, "shape", None) != () or not hasattr(value, "item"):
         return value
@@ -127,7 +127,7 @@ def _check_type(name: str, value: object, types: str) -> None:
 # Options whose errors have advice of their own.
 _CHECKED_ELSEWHERE = ("model_def", "trained_model")
 _ALIASES = {"batch_size": "minibatch_size"}
-# Types that can be iterated over, but are no list of names.
+# Iterable types that are not lists of names.
 _UNORDERED = (bytes, Mapping, AbstractSet)
 
 

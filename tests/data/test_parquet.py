@@ -243,7 +243,7 @@ def test_files_in_memory_are_read():
 @pytest.mark.parametrize(
     ("columns", "schema", "message"),
     [
-        ({"x": [1, None]}, None, "record 1: column 'x' has no value.*only the fields which the"),
+        ({"x": [1, None]}, None, "record 1: column 'x' has no value.*only the fields that the"),
         ({"x": [[1, 2], [3, None]]}, None, "record 1: column 'x' has no value"),
         ({"x": [[1, 2], None]}, None, "record 1: column 'x' has no value"),
         ({"x": pa.nulls(2)}, schema_of(x=([], "string")), "record 0: column 'x' has no value"),

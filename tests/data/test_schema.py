@@ -495,5 +495,9 @@ def test_a_file_with_predictions_is_recognised() -> None:
     schema = schema_of(image=([2], "float32"), label=([1], "int64"))
     row = {"key": np.int64([0]), "prediction": [b"cat"]}
 
-    with pytest.raises(SchemaError, match=r"that `elasticdl predict` wrote\. Pass only"):
+    with pytest.raises(
+        SchemaError,
+        match=r"These look like the columns of a file that `elasticdl predict` wrote\. If so, pass "
+        r"only .*=pictures\. data_schema\(\) names the fields",
+    ):
         decode_one(schema, example.encode(row))

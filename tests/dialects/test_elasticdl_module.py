@@ -244,7 +244,6 @@ def test_a_file_with_two_models_is_refused(refused) -> None:
 
     assert "the file has model and custom_model" in message
     assert "--model_def=m.model or --model_def=m.custom_model" in message
-    assert "--model_def=m.model" in message
 
 
 def test_a_file_with_two_input_functions_is_refused(refused) -> None:

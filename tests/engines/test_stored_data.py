@@ -521,9 +521,10 @@ def test_texts_with_labels_are_in_memory() -> None:
     assert file_names((["A really good film."], np.array([1]))) is None
 
 
-def test_a_list_of_names_with_spaces_is_of_files(tmp_path):
+def test_a_list_of_names_with_spaces_is_of_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "a long name").touch()
-    names = [str(tmp_path / "a long name"), "my new data.csv"]
+    names = ["a long name", "my new data.csv"]
 
     assert file_names(names) == ",".join(names)
 

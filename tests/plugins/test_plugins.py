@@ -115,7 +115,7 @@ def test_without_the_plugin_each_name_is_refused(elasticdl, folder):
     for command, message in (
         ((*options, "--dialect=experiment"), "--dialect=experiment: expected one of"),
         (options, "--dialect=NAME"),
-        (("data", "show", "data/part0.jsonl"), "has an unknown format"),
+        (("data", "show", "data/part0.jsonl"), "is a JSON file, which cannot be read"),
         ((*options, "--engine=witnessed"), "no installed package has an engine"),
     ):
         refused = elasticdl(*command, path=empty)

@@ -47,7 +47,7 @@ def reporter_for(quiet: bool) -> Silent | None:
 
 
 def print_metrics(metrics: Mapping[str, Any], remark: str = "") -> None:
-    """Print one metric per line, with names aligned, and a remark behind each value."""
+    """Print one metric per line, with names aligned, and a remark after each value."""
     width = max((len(name) for name in metrics), default=0)
     for name, value in metrics.items():
         # A number of records is written out.

@@ -126,7 +126,7 @@ def unknown_format_message(uri: str) -> str:
             "it with gzip, or write it as Parquet."
         )
     if advice := json_advice(uri):
-        return f"{uri} has an unknown format: JSON files are not read by name. {advice}"
+        return f"{uri} is a JSON file, which cannot be read directly. {advice}"
     # Never its content: errors are logged, and this may be any of the user's files.
     known = ", ".join((*EXTENSIONS, *_extensions_of_plugins()))
     return (

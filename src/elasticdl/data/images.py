@@ -161,9 +161,9 @@ class ImageSource:
             i = next(i for i, name in enumerate(given) if name != own[i])
             raise DataError(
                 f"The class folders are {listed(self._classes)}, but the model's classes are "
-                f"{listed(classes)}. As names other than those of the folders, they would rename "
-                f"the folders in sorted order, {self._classes[i]!r} to {classes[i]!r}. Write the "
-                "names exactly as those of the folders; then their order may differ."
+                f"{listed(classes)}. Because they differ from the folder names, they would be "
+                f"taken as new names for the folders in sorted order, {self._classes[i]!r} to "
+                f"{classes[i]!r}. Spell them exactly like the folders; then their order may differ."
             )
 
     def without_classes(self, reason: str) -> ImageSource:

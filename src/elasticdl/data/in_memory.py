@@ -204,7 +204,7 @@ def arrow_rows(data: Any) -> ArrowRows:
 
 
 def check_kinds(data: Mapping[str, Any]) -> None:
-    """Check that no data is a single value or a class, which takes no time.
+    """Check, without reading the data, that none is a single value or a class.
 
     Args:
         data: The user's name for the data, for the error -> what the user passed.
@@ -215,7 +215,7 @@ def check_kinds(data: Mapping[str, Any]) -> None:
     for option, value in data.items():
         if isinstance(value, type):
             name = value.__name__
-            raise UsageError(f"{option} is the class {name}; pass an object of it: {name}(...).")
+            raise UsageError(f"{option} is the class {name}; pass an instance: {name}(...).")
         if isinstance(value, Real):
             is_share = option == "validation_data" and 0 < float(value) < 1
             hint = f" To hold out a part of the data: validation_split={value}." if is_share else ""

@@ -141,7 +141,7 @@ def num_repetitions(data: Any) -> int:
 
 
 def repeated_by(data: Any) -> str:
-    """Return a phrase for the function by which a data set has examples twice, or "".
+    """Return what repeats examples of a data set, as a phrase; empty if nothing does.
 
     Such as "concatenate() of a data set with itself", or "select() with repeated numbers". Such
     data must not be split for validation: the same example would be on both sides. Only the

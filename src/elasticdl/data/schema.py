@@ -268,7 +268,7 @@ class Schema:
 
 
 def _are_predictions(present: Sequence[str], needed: Sequence[str]) -> bool:
-    """Return whether fields are the columns of a file with predictions: the key, then outputs."""
+    """Return whether fields look like the columns of predictions: the key, then outputs."""
     return present[:1] == ["key"] and any(
         name == "prediction" or name.partition("_")[0] == "output"
         for name in present
@@ -279,18 +279,20 @@ def _are_predictions(present: Sequence[str], needed: Sequence[str]) -> bool:
 def _missing(field: Field, present: Sequence[str], needed: Sequence[str], where: str) -> str:
     have = f"it has {listed(present)}" if present else "it has none"
     what = f"{where}: field {field.name!r} is missing ({have})"
-    if _are_predictions(present, needed):
-        return (
-            f"{what}. These are columns of a file that `elasticdl predict` wrote. Pass only the "
-            "files or the folder with the records, such as --data=pictures."
-        )
+    # A user's own table may have such columns, too.
+    origin = (
+        " These look like the columns of a file that `elasticdl predict` wrote. If so, pass only "
+        "the files or the folder with the records, such as --data=pictures."
+        if _are_predictions(present, needed)
+        else ""
+    )
     if not field.is_declared:
         return (
-            f"{what}; the model needs it. {rename_or_add([field.name], present, needed)}, or "
-            "correct the model's params if they name it."
+            f"{what}; the model needs it.{origin} {rename_or_add([field.name], present, needed)}, "
+            "or correct the model's params if they name it."
         )
     others = [name for name in present if name not in needed]
     return (
-        f"{what}{did_you_mean(field.name, others)} data_schema() names the fields of every "
-        "record: correct it there, or write the data again."
+        f"{what}{did_you_mean(field.name, others)}{origin} data_schema() names the fields of "
+        "every record: correct it there, or write the data again."
     )

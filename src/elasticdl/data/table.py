@@ -528,7 +528,7 @@ class _TableGroup:
             '"nullable": True (for a prebuilt table model, describe the column in its param '
             "columns). If the model does not read this column, drop it in all data "
             f"(df.drop(columns=[{name!r}]) in pandas), or write a data_schema() that has only the "
-            "fields which the model reads"
+            "fields that the model reads"
         )
         problem = f"{self._where(row)}: column {name!r} has no value"
         message = f"{problem}. Fill it in, {way_out}."

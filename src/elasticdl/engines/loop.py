@@ -249,6 +249,7 @@ class Loop:
 
         Raises:
             DefinitionError: The training cannot be resumed with these options or callbacks.
+            UserCodeError: A callback raised.
         """
         hooks = self.trainer.hooks
         which = "highest" if self._best_mode() == "max" else "lowest"
@@ -282,7 +283,9 @@ class Loop:
         """Train to the end and return the last metrics; the caller must call `finish` next.
 
         Raises:
+            DefinitionError: The training cannot be resumed with these options or callbacks.
             NonFiniteLossError: The loss became NaN or infinite.
+            UserCodeError: A callback raised.
         """
         if not self._begun:
             self.begin()

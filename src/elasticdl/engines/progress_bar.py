@@ -222,7 +222,7 @@ class Phase:
             if self._num_epochs_seen == _EPOCHS_THAT_COMPILE + 1:
                 self._reports.clear()
         if done < self.done:
-            # All workers were lost: the pause until others took over is no part of the speed.
+            # All workers were lost. The pause until others took over must not lower the speed.
             self._reports.clear()
         self.done, self._facts = done, facts
         if len(self._reports) < 2 or now - self._reports[-2][0] >= _SAMPLE_S:  # noqa: PLR2004

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 # Prefix of the names of temporary folders for in-memory data.
 ASIDE = "data-"
-# Characters of paths and patterns, which texts hardly have.
+# Characters of paths and patterns, which texts rarely contain.
 _OF_NAMES = frozenset("/\\*[]")
 _FEWEST_WORDS = 3
 
@@ -52,14 +52,14 @@ def file_names(data: Any) -> str | None:
         data: The data that the user passed: names of files, or an object such as a DataFrame.
 
     Raises:
-        UsageError: A list has sentences, which are no names of files.
+        UsageError: A list contains sentences instead of file names.
     """
     names = _names_in(data)
     if names and not isinstance(data, (str, Path)):
         text = next(filter(_is_sentence, names), None)
         if text is not None:
             raise UsageError(
-                "A list of strings has the names of data files, but there is no file "
+                "A list of strings is read as names of data files, but there is no file "
                 f"{shown(text)}. To pass texts, give them a name in a dict: "
                 'data={"text": texts}, or data={"text": texts, "label": labels}.'
             )
@@ -75,7 +75,7 @@ def _names_in(data: Any) -> list[str]:
 
 
 def _is_sentence(value: str) -> bool:
-    """Return whether a text has several words and is hardly the name of a file."""
+    """Return whether a text has several words and is probably not the name of a file."""
     if len(value.split()) < _FEWEST_WORDS or set(value) & _OF_NAMES:
         return False
     # "my data.csv" has a suffix, "Bad. Really bad." has none.

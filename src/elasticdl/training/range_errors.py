@@ -5,7 +5,7 @@ a mistake in the data, or a model that is too small, so the error here names the
 of outputs and the records.
 
 Callers: the trainers, after an error from their framework; `engines/finite.py`, after a NaN;
-`keras_objects.py` and `compile_options.py`, for the name of a loss.
+`dialects/keras_objects.py` and `saved_models/compile_options.py`, for the name of a loss.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ found by tracing the model once on symbolic inputs, which changes no weight and 
 
 from __future__ import annotations
 
+import contextlib
 import re
 import warnings
 from collections.abc import Callable, Mapping
@@ -126,12 +127,16 @@ def _advice(
             "run_eagerly=True. Print numbers with tf.print, and decide with keras.ops.cond or "
             "keras.ops.where."
         )
+    image_shape = None
+    # A user's property may raise, which must not hide the error that is explained here.
+    with contextlib.suppress(Exception):
+        image_shape = shape_of_image(model)
     return how_to_change_features(
         "the model's first layer or its `call`",
         features,
         is_default=is_default,
         needs_floats=needs_floats,
-        image_shape=shape_of_image(model),
+        image_shape=image_shape,
     )
 
 

@@ -90,7 +90,8 @@ class Derived:
         columns: The features, as in the param `columns` of the prebuilt table models.
         left_out: Column -> why it is not a feature.
         doubtful: Column used as a category -> why the user may want it as a number or a time.
-        rounded: Column of integers that float64 rounds to few different ones -> what to do.
+        rounded: Column of integers that float64 rounds to only a few distinct values -> what to
+            do.
     """
 
     columns: Sequence[dict[str, Any]]
@@ -165,7 +166,7 @@ def _offset_of(column: ColumnSummary, usual: float) -> dict[str, float]:
 
 
 def _why_rounded(column: ColumnSummary) -> str:
-    """Return advice for integers that differ by less than float64 can hold; else ""."""
+    """Return advice for integers that differ too little for float64 to distinguish; else ""."""
     lowest, highest = column.minimum, column.maximum
     if column.kind != "number" or not column.is_wide or lowest is None or highest is None:
         return ""
@@ -175,8 +176,8 @@ def _why_rounded(column: ColumnSummary) -> str:
     name = column.name
     return (
         f"its values, near {highest:.3g}, differ little, and the network reads them as float64, "
-        f"which has only multiples of {spacing:.0f} there. Subtract the same number from them in "
-        f"all data, in pandas with df[{name!r}] -= {int(lowest)}"
+        f"which holds only multiples of {spacing:.0f} in this range. Subtract the same number from "
+        f"them in all data, in pandas with df[{name!r}] -= {int(lowest)}"
     )
 
 
