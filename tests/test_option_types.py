@@ -130,6 +130,10 @@ def test_columns_may_be_the_columns_of_a_table():
 
     assert job.columns == ("a", "b")
 
+    several = pandas.MultiIndex.from_product([["a"], ["b", "c"]])
+    job = job_options.prediction_job(**REQUIRED["predict"], columns=several)
+    assert job.columns == ("('a', 'b')", "('a', 'c')")
+
 
 @pytest.mark.parametrize(
     ("name", "option", "wrong", "message"),

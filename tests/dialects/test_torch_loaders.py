@@ -4,6 +4,7 @@ import csv
 import pickle
 import random
 import shutil
+import signal
 import textwrap
 import threading
 
@@ -368,6 +369,39 @@ def test_items_see_the_worker_of_their_batch():
     assert [first.features.tolist(), first.labels.tolist()] == plain[1]
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.utils.data.get_worker_info() is None
+
+
+def test_batches_are_not_in_shared_memory():
+    rows = torch.utils.data.TensorDataset(torch.ones(8, 2), torch.ones(8))
+    shared = []
+
+    def collate(items):
+        batch = torch.utils.data.default_collate(items)
+        shared.append(batch[0].is_shared())
+        return batch
+
+    made = torch.utils.data.DataLoader(rows, 4, num_workers=1, collate_fn=collate)
+    in_order(torch_loaders.epochs_of(made, SYMBOL, None, torch_loaders.as_module))
+
+    assert shared
+    assert not any(shared)
+
+
+def test_settings_of_worker_init_fn_do_not_stay():
+    def quiet(worker):
+        torch.set_num_threads(1)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    handler = signal.getsignal(signal.SIGINT)
+    made = torch.utils.data.DataLoader(Opened(), 8, num_workers=2, worker_init_fn=quiet)
+
+    torch_loaders.epochs_of(made, SYMBOL, None, torch_loaders.as_module)
+
+    found = torch.get_num_threads(), signal.getsignal(signal.SIGINT)
+    torch.set_num_threads(num_threads)
+    assert found == (2, handler)
 
 
 def test_an_error_of_worker_init_fn_names_it():

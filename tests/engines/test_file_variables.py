@@ -131,3 +131,14 @@ def test_a_generator_of_an_imported_file_outside_the_zoo_is_refused(
 
     with pytest.raises(DefinitionError, match=r"inner_noise\.py: the generator 'rng' at the top"):
         train(tmp_path, data, imported, in_input=draw)
+
+
+def test_the_generator_of_the_process_may_be_used_by_its_own_name(tmp_path, data):
+    generator = "rng = np.random.mtrand._rand\ntorch_rng = torch.default_generator"
+
+    train(
+        tmp_path,
+        data,
+        generator,
+        in_model="rng.rand() + float(torch.rand(1, generator=torch_rng))",
+    )

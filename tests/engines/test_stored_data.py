@@ -459,13 +459,13 @@ def test_classes_of_the_model_file_in_another_order_than_those_of_the_data_are_r
         (["dog", "cat", "owl"], "class 0 of the column 'y' is 'cat', but 'dog' in `classes`"),
         (
             ["cat", "dog", "oql"],
-            r"classes` of .*named\.py:\d+ has 3, without 'owl'; it has 'oql', .* mean 'owl'\?",
+            r"classes` of .*named\.py:\d+ lacks 'owl'; it has 'oql', .* mean 'owl'\?",
         ),
         (
             ["cat", "owl", "dog", "elk"],
             r"class 1 of .* 'dog', but 'owl' .*: classes = \['cat', 'dog', 'owl', 'elk'\]",
         ),
-        (["cat", "dog"], "the column 'y' has 3 classes, but `classes` of .* has 2, without 'owl'"),
+        (["cat", "dog"], "the column 'y' has 3 classes, and `classes` of .* lacks 'owl'"),
     ],
 )
 def test_the_first_class_and_the_number_of_classes_are_compared(train, tmp_path, classes, error):
@@ -473,6 +473,12 @@ def test_the_first_class_and_the_number_of_classes_are_compared(train, tmp_path,
 
     with pytest.raises(DataError, match=error):
         train(labelled("cat", "dog", "owl"), model_def="named")
+
+
+def test_a_column_that_shares_a_name_with_the_classes_may_not_be_the_label(train, tmp_path):
+    (tmp_path / "named.py").write_text(MODEL + 'classes = ["other", "cat", "bird"]\n')
+
+    assert train(labelled("other", "x", "tree"), model_def="named").metrics["loss"] > 0
 
 
 def test_classes_of_the_model_file_may_translate_those_of_the_data(train, tmp_path):

@@ -233,7 +233,7 @@ def test_an_invalid_share_is_refused(train, split):
 
 
 def test_validation_data_and_a_split_exclude_each_other(train):
-    with pytest.raises(UsageError, match=r"validation_split=0.2 and validation_data=more both"):
+    with pytest.raises(UsageError, match="validation_split=0.2 and validation_data= both define"):
         train(validation_data="more")
 
 

@@ -121,6 +121,12 @@ def test_columns_of_a_csv_file_may_have_missing_values(tmp_path) -> None:
     assert read(tmp_path / "a.csv", ["name"])["name"] == ["ann", None]
 
 
+def test_an_empty_binary_value_of_parquet_is_not_missing(tmp_path) -> None:
+    pq.write_table(pa.table({"name": pa.array([b"ann", b"", None])}), tmp_path / "a.parquet")
+
+    assert read(tmp_path / "a.parquet", ["name"])["name"] == ["ann", "", None]
+
+
 def write_records(path, *records):
     with recordio.Writer(str(path)) as writer:
         for record in records:

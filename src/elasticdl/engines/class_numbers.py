@@ -206,9 +206,8 @@ def check_numbers(
         lacking = [name for name in names if name not in classes]
         other = _not_in_data(classes, names)
         raise DataError(
-            f"In {what}, the column {column!r} has {len(names)} classes, of which "
-            f"{listed(lacking[:_MAX_LISTED])} {'is' if len(lacking) == 1 else 'are'} not in "
-            f"`classes` of {where}{f', which has {other}' if other else '.'} "
+            f"In {what}, the column {column!r} has {len(names)} classes, and `classes` of {where} "
+            f"lacks {listed(lacking[:_MAX_LISTED])}{f'; it has {other}' if other else '.'} "
             f"{_as_in_data(classes, names)}."
         )
     raise DataError(

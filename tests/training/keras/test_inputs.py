@@ -57,6 +57,17 @@ def test_features_that_do_not_fit_are_refused_with_what_to_change(is_default, wo
         inputs.build(model, FEATURES, ORIGIN, is_default=is_default)
 
 
+def test_a_list_of_features_that_do_not_fit_is_refused() -> None:
+    import keras
+
+    from elasticdl.training.keras import inputs
+
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(1)])
+
+    with pytest.raises(DefinitionError, match="Make the input function return"):
+        inputs.build(model, [np.zeros((2, 3), np.float32)] * 2, ORIGIN)
+
+
 def test_the_schema_is_named_for_images_of_a_size_that_the_model_does_not_take() -> None:
     import keras
 

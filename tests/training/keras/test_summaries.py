@@ -10,21 +10,26 @@ import tensorflow as tf
 from elasticdl.data.batch import Batch
 from elasticdl.definition import ModelDefinition, Origin, RecordInput
 from elasticdl.training.keras import KerasTrainer
+from elasticdl.training.trainer import checking
 
 
 class Writes(keras.layers.Layer):
-    """Writes a point for each call; its step is the number of training calls before it."""
+    """Writes a point for each call; its step is the number of training calls before it.
 
-    def __init__(self, writer=None):
+    If it is `rare`, it writes in every second call only.
+    """
+
+    def __init__(self, writer=None, *, rare=False):
         super().__init__()
-        self._writer = writer
+        self._writer, self._rare = writer, rare
 
     def build(self, _):
         self.calls = self.add_weight(shape=(), dtype="int64", initializer="zeros", trainable=False)
 
     def call(self, x, training=False):
         def write():
-            with tf.summary.record_if(True):
+            even = lambda: tf.equal(self.calls.value % 2, 0)  # noqa: E731 - a condition
+            with tf.summary.record_if(even if self._rare else True):
                 tf.summary.scalar("training" if training else "inference", 1.0, self.calls.value)
 
         if self._writer is None:
@@ -118,6 +123,33 @@ def test_a_layer_writes_one_point_for_each_evaluated_batch_and_none_for_an_expor
     writer.flush()
     assert points(tmp_path / "events", "inference") == [0, 0]
     assert points(tmp_path / "events", "training") == []
+
+
+def test_a_layer_may_write_points_under_a_condition(tmp_path) -> None:
+    plain = trainer_of(layer=Writes(rare=True))
+    callback = keras.callbacks.TensorBoard(tmp_path, update_freq=1)
+    watched = trainer_of(layer=Writes(rare=True), callbacks=[callback])
+    for trainer in (plain, watched):
+        trainer.warm_up(trainer.gradients(batch_of(9))[0])
+        begin(trainer)
+        train(trainer)
+        assert "saved_model" not in trainer.why_not_exported()
+        trainer.hooks.train_end({})
+
+    assert points(tmp_path / "train", "training") == [0, 2]
+
+
+def test_checks_of_a_trainer_write_no_points(tmp_path) -> None:
+    writer = tf.summary.create_file_writer(str(tmp_path))
+    trainer = trainer_of(writer)
+
+    with checking(trainer):
+        trainer.evaluate(batch_of(0))
+        trainer.predict(batch_of(0).features)
+    trainer.evaluate(batch_of(1))
+
+    writer.flush()
+    assert points(tmp_path, "inference") == [0]
 
 
 def test_a_step_is_not_traced_again_if_the_model_writes_no_points(tmp_path) -> None:
