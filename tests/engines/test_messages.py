@@ -142,7 +142,8 @@ def test_one_output_for_two_classes_is_answered_with_another_loss(framework, fol
     said = refused(DataError, train, folder, data=data)
 
     assert "the data have label 1, but the model has 1 output, for label 0. Found in " in said
-    loss = {"keras": "BinaryCrossentropy(from_logits=True)", "torch": "BCEWithLogitsLoss"}
+    sigmoid = "BinaryCrossentropy() if the output has a sigmoid, else "
+    loss = {"keras": f"{sigmoid}BinaryCrossentropy(from_logits=True)", "torch": "BCEWithLogits"}
     assert f"For two classes, 0 and 1, one output needs another loss: {loss[framework]}" in said
 
 
