@@ -36,10 +36,10 @@ import numpy as np
 from elasticdl.dialects.sampler_orders import (
     GlobalGenerators,
     is_generator,
-    is_of_process,
     state_of,
 )
 from elasticdl.errors import DefinitionError
+from elasticdl.training.generators import is_of_process
 
 _log = logging.getLogger("elasticdl")
 

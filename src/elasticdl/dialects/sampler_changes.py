@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elasticdl.dialects.sampler_orders import is_generator, is_of_process, samplers_of, state_of
+from elasticdl.dialects.sampler_orders import is_generator, samplers_of, state_of
+from elasticdl.training.generators import is_of_process
 
 if TYPE_CHECKING:
     from elasticdl.dialects.sampler_orders import SamplerOrders

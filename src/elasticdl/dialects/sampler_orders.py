@@ -7,7 +7,7 @@ orders of the earlier epochs. The order is the same, whichever epoch a process r
 that user code makes to the samplers themselves have no effect, so they are detected
 (`sampler_changes.py`).
 
-Callers: `torch_loaders.py`, `batch_state.py`; `file_variables.py`, for `GlobalGenerators`.
+Callers: `torch_loaders.py`, `batch_state.py`; `loader_workers.py`, for `GlobalGenerators`.
 """
 
 from __future__ import annotations
@@ -148,18 +148,6 @@ def is_generator(value: Any) -> bool:
     if isinstance(value, (random.Random, np.random.Generator, np.random.RandomState)):
         return True
     return type(value).__name__ == "Generator" and hasattr(value, "get_state")
-
-
-def is_of_process(value: Any) -> bool:
-    """Return whether a value is a global random number generator of PyTorch, NumPy or Python.
-
-    ElasticDL seeds these itself, so they need no checks.
-    """
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Generator):
-        # An operation receives a new object for the same generator each time.
-        return bool(value._cdata == torch.default_generator._cdata)  # noqa: SLF001 - no public name
-    return value is np.random.mtrand._rand or value is getattr(random, "_inst", None)  # noqa: SLF001 - as above
 
 
 class GlobalGenerators:

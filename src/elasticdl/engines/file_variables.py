@@ -35,9 +35,9 @@ from typing import Any
 
 import numpy as np
 
-from elasticdl.dialects.sampler_orders import is_of_process
 from elasticdl.errors import DefinitionError
 from elasticdl.tracebacks import is_of_the_user
+from elasticdl.training.generators import is_of_process
 
 _log = logging.getLogger("elasticdl")
 

@@ -19,7 +19,7 @@ A new generator without a seed, `np.random.default_rng()`, would draw different 
 run. Where user code runs, in a step or for a batch, it is seeded from these generators.
 
 Callers: `zoo/imports.py`, before the user's files take functions from `random`; the trainers; and
-`engines/randomness.py`, for batches.
+`engines/randomness.py`, for batches. The checks of user code call `is_of_process`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import random
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -350,3 +351,15 @@ def install() -> None:
         shared.__class__ = _Python
         for name in _REPLACED:
             setattr(random, name, getattr(shared, name))
+
+
+def is_of_process(value: Any) -> bool:
+    """Return whether a value is a global random number generator of PyTorch, NumPy or Python.
+
+    ElasticDL seeds these itself, so they need no checks.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Generator):
+        # An operation receives a new object for the same generator each time.
+        return bool(value._cdata == torch.default_generator._cdata)  # noqa: SLF001 - no public name
+    return value is np.random.mtrand._rand or value is getattr(random, "_inst", None)  # noqa: SLF001 - as above

@@ -44,6 +44,7 @@ from torch.nn.parameter import is_lazy
 
 from elasticdl.data.batch import leaves
 from elasticdl.errors import DefinitionError
+from elasticdl.training.generators import is_of_process
 from elasticdl.training.iterators import CountingIterator, is_readable, position_of
 from elasticdl.training.torch.buffers import Buffers, is_kept
 from elasticdl.training.torch.outputs import as_plain_containers
@@ -436,7 +437,7 @@ def _remembered_by_code(model: nn.Module) -> Iterator[tuple[str, Any]]:
         for name, value in vars(kind).items():
             if isinstance(value, FunctionType):
                 for variable in _globals_of(value):
-                    if _is_of_process(value.__globals__[variable]):
+                    if is_of_process(value.__globals__[variable]):
                         continue  # It is seeded for each step.
                     yield (
                         f"the variable {variable}, which {kind.__name__}.{name} uses,",
@@ -444,16 +445,6 @@ def _remembered_by_code(model: nn.Module) -> Iterator[tuple[str, Any]]:
                     )
             elif not name.startswith("__"):
                 yield f"the class attribute {kind.__name__}.{name}", value
-
-
-def _is_of_process(value: Any) -> bool:
-    """Return whether a value is a global random generator of PyTorch, NumPy or Python."""
-    # An operation receives a new object for PyTorch's generator each time.
-    address = getattr(value, "_cdata", None)
-    if address is not None and isinstance(value, torch.Generator):
-        mine: Any = torch.default_generator
-        return bool(address == mine._cdata)  # noqa: SLF001 - no public name
-    return value is np.random.mtrand._rand or value is getattr(random, "_inst", None)  # noqa: SLF001 - as above
 
 
 def digest(value: Any, depth: int = _DEPTH, without: Iterable[Any] = ()) -> str:
