@@ -44,7 +44,6 @@ from torch.nn.parameter import is_lazy
 
 from elasticdl.data.batch import leaves
 from elasticdl.errors import DefinitionError
-from elasticdl.training.generators import is_of_process
 from elasticdl.training.iterators import CountingIterator, is_readable, position_of
 from elasticdl.training.torch.buffers import Buffers, is_kept
 from elasticdl.training.torch.outputs import as_plain_containers
@@ -437,8 +436,6 @@ def _remembered_by_code(model: nn.Module) -> Iterator[tuple[str, Any]]:
         for name, value in vars(kind).items():
             if isinstance(value, FunctionType):
                 for variable in _globals_of(value):
-                    if is_of_process(value.__globals__[variable]):
-                        continue  # It is seeded for each step.
                     yield (
                         f"the variable {variable}, which {kind.__name__}.{name} uses,",
                         value.__globals__[variable],
