@@ -37,7 +37,7 @@ _MAX_EPOCHS = 8
 class RepeatedChecks:
     """Decides before which updates a check is repeated, and logs its first failure as a warning.
 
-    It is repeated before steps 2, 4, 8 and so on, and, if there are callbacks, at the start of up
+    It is repeated before steps 4, 16, 64 and so on, and, if there are callbacks, at the start of up
     to eight epochs. It ends with the first failure.
 
     Args:
@@ -53,7 +53,7 @@ class RepeatedChecks:
     def is_due(self, step: int, epoch: int, *, has_callbacks: bool) -> bool:
         """Return whether to check the next batch.
 
-        Checks are due before steps 2, 4, 8 and so on. With callbacks, they are also due at the
+        Checks are due before steps 4, 16, 64 and so on. With callbacks, they are also due at the
         start of up to eight epochs, because callbacks usually change a model between epochs.
         After a failed check, no check is due.
 
@@ -62,13 +62,14 @@ class RepeatedChecks:
             epoch: Number of the epoch.
             has_callbacks: Whether the user has callbacks.
         """
-        is_power_of_two = step > 1 and step & (step - 1) == 0 and step != self._checked_step
+        is_power_of_four = step > 1 and 4 ** (step.bit_length() // 2) == step
         is_new_epoch = (
             has_callbacks and epoch not in self._epochs and len(self._epochs) < _MAX_EPOCHS
         )
         if has_callbacks:
             self._epochs.add(epoch)
-        if self._has_warned or not (is_power_of_two or is_new_epoch):
+        is_next = is_power_of_four and step != self._checked_step
+        if self._has_warned or not (is_next or is_new_epoch):
             return False
         self._checked_step = step
         return True

@@ -51,14 +51,12 @@ class TrainingLoss:
 
     Attributes:
         of_the_model: Whether the model overrides `compute_loss`.
-        num_added: Number of losses that layers add; 0 before `check_added`.
     """
 
     def __init__(
         self, model: keras.Model, definition: ModelDefinition, adapt: Callable[[Any], Any]
     ) -> None:
         self._model, self._definition, self._adapt = model, definition, adapt
-        self.num_added = 0
         self._randomness_is_noted = False
         self._dtypes = LossDtypes(labels_as_numpy=definition.labels_as_numpy)
         self._label_shape = KerasLabelShape(
@@ -183,12 +181,13 @@ class TrainingLoss:
             weights_in_labels=self._definition.compiled,
         )
 
-    def find_divisor(self, trial: ExampleBatch, forward: Forward) -> Divisor | None:
+    def find_divisor(self, trial: ExampleBatch, forward: Forward, num_added: int) -> Divisor | None:
         """Determine the divisor of the loss: the number by which it divides its sum over a batch.
 
         Args:
             trial: The first batch; its `outputs` are not used.
             forward: Function that runs the model on a batch; see `Forward`.
+            num_added: Number of losses that layers add in training.
 
         Returns:
             The number of examples, the number of unmasked time steps, or the sum of the sample
@@ -206,7 +205,7 @@ class TrainingLoss:
             self._loss_of, trial, origin, weights_in_labels=in_labels
         )
         if kind is not None:
-            self.check_added(trial, forward, kind)
+            self.check_added(trial, forward, kind, num_added)
         return kind
 
     def model_runner(
@@ -237,7 +236,9 @@ class TrainingLoss:
             forward, self._loss_of, divisor_of, normalizes_by_batch, moves_statistics
         )
 
-    def check_added(self, trial: ExampleBatch, forward: Forward, divisor: Divisor) -> None:
+    def check_added(
+        self, trial: ExampleBatch, forward: Forward, divisor: Divisor, num_added: int
+    ) -> None:
         """Check that losses added by layers are means over the batch.
 
         The check is repeated in later batches, because such a loss may be zero at first, as with a
@@ -247,16 +248,16 @@ class TrainingLoss:
             trial: The batch; its `outputs` are not used.
             forward: Function that runs the model on a batch; see `Forward`.
             divisor: Kind of the number by which the loss divides its sum over a batch.
+            num_added: Number of losses that layers add in training. If it is 0, the model is not
+                run.
 
         Raises:
             DefinitionError: An added loss is not a mean.
         """
-        counts = [len(forward(trial, 0, training)[1]) for training in (False, True)]
-        self.num_added = max(counts)
-        if not self.num_added:
+        if not num_added:
             return
         # Losses that are added in training only are computed in training mode.
-        training = counts[0] != counts[1]
+        training = len(forward(trial, 0, False)[1]) != num_added
         differs = bool(means_of(self._model))
         origin = self._definition.where("loss")
         in_labels = self._definition.compiled

@@ -143,32 +143,27 @@ def find_divisor(
     raise DefinitionError(f"{origin}: the {_not_a_mean('loss', loss, losses, parts)}")
 
 
-def check_run(
-    loss: float,
-    losses: Sequence[float],
-    divisors: Sequence[float],
-    sizes: tuple[int, int],
-    origin: Origin,
-) -> None:
-    """Check that a batch's loss is the average of those of two parts on which the model was run.
+def run_difference(
+    loss: float, losses: Sequence[float], divisors: Sequence[float], sizes: tuple[int, int]
+) -> str | None:
+    """Describe how a batch's loss differs from the average of two parts that the model was run on.
 
     Args:
         loss: Loss of the batch.
         losses: Losses of its parts.
         divisors: For each of these losses, the number that the sum over the part was divided by.
         sizes: Number of examples in the parts.
-        origin: Prefix of the error.
 
-    Raises:
-        DefinitionError: The loss does not follow from those of the parts.
+    Returns:
+        Text of an error; None if the loss follows from those of the parts, or is not finite.
     """
     averaged = _averaged(list(losses), list(divisors))
-    if math.isfinite(loss) and not math.isclose(loss, averaged, rel_tol=2e-3, abs_tol=1e-5):
-        raise DefinitionError(
-            f"{origin}: the loss of {sum(sizes)} examples is {loss:.6g}; for {sizes[0]} and "
-            f"{sizes[1]} of them, with the model run for each, it is {losses[0]:.6g} and "
-            f"{losses[1]:.6g}. {_COUPLED}"
-        )
+    if not math.isfinite(loss) or math.isclose(loss, averaged, rel_tol=2e-3, abs_tol=1e-5):
+        return None
+    return (
+        f"the loss of {sum(sizes)} examples is {loss:.6g}; for {sizes[0]} and {sizes[1]} of them, "
+        f"with the model run for each, it is {losses[0]:.6g} and {losses[1]:.6g}. {_COUPLED}"
+    )
 
 
 def averaged_parts(

@@ -220,13 +220,24 @@ def _compare(
     try:
         moves = training and runner.moves_statistics(batch)
         whole, loss, _ = run(batch, 0)
-        again, loss_again, _ = run(batch, 1)
         one, *of_one = run(batch.rows(np.arange(first)), 0)
         other, *of_other = run(batch.rows(np.arange(first, size)), 0)
+        joined = [
+            _joined(*outputs, num_examples=size) for outputs in zip(whole, one, other, strict=True)
+        ]
+        is_near = _are_near(whole, joined, rtol)
+        if is_near and moves:
+            # In inference mode, the loss is compared as well.
+            return _Found.NOTHING
+        differs = loss_part_checks.run_difference(
+            loss, [of_one[0], of_other[0]], [of_one[1], of_other[1]], (first, size - first)
+        )
+        if is_near and differs is None:
+            return _Found.EQUAL
+        again, loss_again, _ = run(batch, 1)
     except Exception:  # noqa: BLE001 - the first batch of this size reports it as the user's error
         return _Found.NOTHING
-    is_random = loss != loss_again or not _are_near(whole, again, 0.0)
-    if is_random:
+    if loss != loss_again or not _are_near(whole, again, 0.0):
         if not moves and _changes_if_replaced(lambda part: run(part, 0)[0], batch, whole, rtol):
             raise DefinitionError(
                 f"{origin}: the model's outputs for an example depend on the other examples of its "
@@ -234,10 +245,7 @@ def _compare(
                 f"are replaced. {_ALONE}"
             )
         return _Found.NOTHING
-    joined = [
-        _joined(*outputs, num_examples=size) for outputs in zip(whole, one, other, strict=True)
-    ]
-    if not _are_near(whole, joined, rtol):
+    if not is_near:
         if runner.normalizes_by_batch(batch):
             return _Found.EQUAL
         if moves:
@@ -247,13 +255,7 @@ def _compare(
             f"batch: the outputs for a batch of {size} differ from those for its first {first} and "
             f"last {size - first} examples. {_ALONE}"
         )
-    if moves:
-        # In inference mode, the loss is compared as well.
-        return _Found.NOTHING
-    loss_part_checks.check_run(
-        loss, [of_one[0], of_other[0]], [of_one[1], of_other[1]], (first, size - first), of_loss
-    )
-    return _Found.EQUAL
+    raise DefinitionError(f"{of_loss}: {differs}")
 
 
 def _changes_if_replaced(

@@ -939,15 +939,19 @@ class KerasTrainer:
             self._recorded_outside = True
             self._outside.check_unmoved()
 
-    def _call_in_training(self, features: Any, rank: int) -> None:
+    def _call_in_training(self, features: Any, rank: int) -> int:
         """Call the model in training mode, uncompiled and without a gradient.
 
         Args:
             features: Features of some examples.
             rank: Rank of the worker whose random numbers are drawn.
+
+        Returns:
+            Number of losses that layers have added.
         """
         self._seeds.set(tf.constant([self.step, rank], tf.int64))
         self.model(self._adapt(features), training=True)
+        return len(self.model.losses)
 
     def _is_due(self, checks: RepeatedChecks) -> bool:
         """Return whether one of some repeated checks is due before the next batch.
@@ -996,7 +1000,7 @@ class KerasTrainer:
             # A single example cannot be split, so it is joined with the previous one.
             pair = None if self._single is None else output_part_checks.joined(self._single, trial)
             self._single, trial = trial, pair or trial
-        predict = self._predict_uncompiled
+        predict, nums_added = self._predict_uncompiled, list[int]()
         with (
             failures.naming("the model or its loss", batch, definition, predict),
             self._functions.uncompiled(),
@@ -1006,7 +1010,9 @@ class KerasTrainer:
         ):
             with self._functions.rejecting_attribute_changes():
                 moved = moved_weights.check_alike(
-                    lambda part, rank: self._call_in_training(part.features, rank),
+                    lambda part, rank: nums_added.append(
+                        self._call_in_training(part.features, rank)
+                    ),
                     trial,
                     self._trainable,
                     self._statistics,
@@ -1015,10 +1021,9 @@ class KerasTrainer:
             self._add_moved(moved, is_again=is_again)
             if is_again:
                 kind: Divisor | None = self._divisor
-                outputs = forward(trial, 0, False)[0]
-                self._loss.check_added(replace(trial, outputs=outputs), forward, self._divisor)
+                self._loss.check_added(trial, forward, self._divisor, nums_added[0])
             else:
-                kind = self._loss.find_divisor(trial, forward)
+                kind = self._loss.find_divisor(trial, forward, nums_added[0])
             if kind is not None:
                 self._num_output_checks += trial.num_examples > 1
                 runner = self._loss.model_runner(
@@ -1112,6 +1117,8 @@ class KerasTrainer:
 
     def _moves_statistics(self, features: Any) -> bool:
         """Return whether a call in training mode changes a statistic."""
+        if not self._statistics:
+            return False
         before = [np.array(v.numpy()) for v in self._statistics]
         with self._unmoved():
             self.model(self._adapt(features), training=True)
