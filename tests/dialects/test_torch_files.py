@@ -338,6 +338,7 @@ def with_loss(text: str) -> str:
         "loss = nn.CrossEntropyLoss()",
         "loss = nn.functional.cross_entropy",
         "def loss(target, logits): return nn.functional.cross_entropy(logits, target)",
+        "def loss(input, target): return nn.functional.cross_entropy(input, target)",
         LOSS_MODULE,
     ],
 )

@@ -14,9 +14,9 @@ ORIGIN = Origin("keras_class", "model.py", 7, "model", "zoo")
 def test_checks_are_due_before_powers_of_four() -> None:
     checks = RepeatedChecks(ORIGIN)
 
-    due = [step for step in range(70) if checks.is_due(step, 0, has_callbacks=False)]
+    due = [step for step in range(300) if checks.is_due(step, 0, has_callbacks=False)]
 
-    assert due == [4, 16, 64]
+    assert due == [16, 64, 256]
 
 
 def test_with_callbacks_checks_are_due_at_the_start_of_eight_epochs() -> None:
@@ -30,7 +30,7 @@ def test_with_callbacks_checks_are_due_at_the_start_of_eight_epochs() -> None:
 def test_a_step_of_several_minibatches_is_checked_once() -> None:
     checks = RepeatedChecks(ORIGIN)
 
-    assert [checks.is_due(4, 0, has_callbacks=False) for _ in range(3)] == [True, False, False]
+    assert [checks.is_due(16, 0, has_callbacks=False) for _ in range(3)] == [True, False, False]
 
 
 def test_checks_of_another_worker_are_not_repeated() -> None:
@@ -46,10 +46,10 @@ def test_checks_of_another_worker_are_not_repeated() -> None:
 def test_the_first_failure_is_a_warning_and_the_last_check(caplog) -> None:
     checks = RepeatedChecks(ORIGIN)
 
-    with checks.reported(8):
+    with checks.reported(16):
         raise DefinitionError("the outputs differ.")
 
     (record,) = caplog.records
-    assert "since step 8 at the latest" in record.getMessage()
+    assert "since step 16 at the latest" in record.getMessage()
     assert "the outputs differ." in record.getMessage()
-    assert not checks.is_due(16, 1, has_callbacks=True)
+    assert not checks.is_due(64, 1, has_callbacks=True)

@@ -4,7 +4,8 @@ Model files for ElasticDL of 2019 define `loss(output, labels)`, later ones `los
 predictions)`; Keras uses `(y_true, y_pred)`. A wrong order would silently compute a different loss,
 so names that do not show the order are rejected. One clear name is enough: in `loss(outputs,
 masks)`, the masks are the labels, and in `loss(labels, out)`, `out` are the outputs. But the second
-name must not be one of something else, such as `features`.
+name must not be one of something else, such as `features`. `loss(input, target)`, the names of
+PyTorch's own losses, means the outputs and the labels in a file for PyTorch.
 """
 
 from __future__ import annotations
@@ -116,7 +117,9 @@ def _find(
     if (
         len(labels) == len(others) == 1
         and not outputs
-        and _plain(others[0].name) not in {*_NEITHER, "y"}
+        and (
+            _plain(others[0].name) not in {*_NEITHER, "y"} or _is_of_torch(others + labels, reading)
+        )
     ):
         return others[0], labels[0]
     name = symbol.short_name
@@ -157,6 +160,11 @@ def role_of(name: str) -> str:
 
 def _plain(name: str) -> str:
     return name.strip("_").lower()
+
+
+def _is_of_torch(parameters: list[inspect.Parameter], reading: DialectReader) -> bool:
+    names = [_plain(each.name) for each in parameters]
+    return reading.framework == "torch" and names == ["input", "target"]
 
 
 def _counted(number: int) -> str:

@@ -94,3 +94,66 @@ def test_an_unlisted_optimizer_variable_is_refused(keras, kind):
 
     with pytest.raises(DefinitionError, match="of the optimizer Lookahead changes in training.*"):
         trainer.train_steps([batch_of(8)])
+
+
+def counting_with(table, *, inserts=False):
+    """Return a function that makes a model with a layer that looks its inputs up in a table."""
+    import keras
+
+    class Look(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.table = table
+
+        def call(self, x):
+            # A dense table takes one axis only.
+            ids = tf.reshape(tf.cast(tf.round(x), tf.int64), [-1])
+            if inserts:
+                self.table.insert(ids, self.table.lookup(ids) + 1)
+            return x + tf.reshape(tf.cast(self.table.lookup(ids), tf.float32), tf.shape(x))
+
+    return lambda: keras.Sequential([keras.Input((4,)), Look(), keras.layers.Dense(3)])
+
+
+def empty_table(kind):
+    if kind == "dense":
+        return tf.lookup.experimental.DenseHashTable(tf.int64, tf.int64, 0, -98, -99)
+    return tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, default_value=0)
+
+
+@pytest.mark.parametrize("kind", ["mutable", "dense"])
+@pytest.mark.parametrize("step", ["train_steps", "gradients"])
+def test_a_lookup_table_changed_by_a_step_is_refused(step, kind):
+    trainer = trainer_of(definition_of(counting_with(empty_table(kind), inserts=True)))
+    batch = batch_of(8)
+
+    with pytest.raises(DefinitionError, match=r"the lookup table Look\.table changes in training"):
+        getattr(trainer, step)([batch] if step == "train_steps" else batch)
+
+
+def test_a_lookup_table_changed_by_a_callback_is_refused():
+    table = empty_table("mutable")
+    table.insert(tf.constant([1, 2], tf.int64), tf.constant([5, 6], tf.int64))
+    trainer = trainer_of(definition_of(counting_with(table)))
+    trainer.train_steps([batch_of(8)])
+
+    # The same content in another order is no change.
+    table.insert(tf.constant([2, 1], tf.int64), tf.constant([6, 5], tf.int64))
+    assert trainer.state()["step"] == 1
+    table.insert(tf.constant([3], tf.int64), tf.constant([7], tf.int64))
+
+    with pytest.raises(DefinitionError, match=r"the lookup table Look\.table changes in training"):
+        trainer.state()
+
+
+def test_a_vocabulary_is_accepted(keras):
+    def create_model():
+        texts = keras.Input((4,))
+        words = keras.layers.Lambda(lambda x: tf.strings.as_string(tf.round(x)))(texts)
+        ids = keras.layers.StringLookup(vocabulary=["0.000000", "1.000000"])(words)
+        return keras.Model(texts, keras.layers.Dense(3)(keras.ops.cast(ids, "float32")))
+
+    trainer = trainer_of(definition_of(create_model))
+    trainer.train_steps([batch_of(8)])
+
+    assert trainer.state()["step"] == 1

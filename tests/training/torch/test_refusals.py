@@ -43,6 +43,61 @@ def test_extra_state_is_refused_with_its_line():
         trainer_of(definition_of(lambda: nn.Sequential(nn.ReLU(), Extra(4, 3))))
 
 
+@pytest.mark.parametrize(
+    ("register", "name"),
+    [
+        (lambda m: m.register_state_dict_pre_hook(clamp), "a state_dict_pre_hook of Linear"),
+        (lambda m: m.register_state_dict_post_hook(clamp), "a state_dict_post_hook of Linear"),
+        (lambda m: m.register_load_state_dict_pre_hook(clamp), "load_state_dict_pre_hook of Lin"),
+        (lambda m: m.register_load_state_dict_post_hook(clamp), "load_state_dict_post_hook of Li"),
+    ],
+)
+def test_hooks_of_the_state_dict_are_reported_and_do_not_run(caplog, register, name):
+    def create_model():
+        module = nn.Linear(4, 3)
+        register(module)
+        return module
+
+    calls.clear()
+    trainer = trainer_of(definition_of(create_model))
+    trainer.train_steps([batch_of(8)])
+    trainer.state()
+
+    (message,) = [each.getMessage() for each in caplog.records]
+    assert name in message
+    assert "not called here" in message
+    assert not calls
+
+
+calls = []
+
+
+def clamp(*arguments):
+    calls.append(arguments)
+
+
+def test_methods_that_make_a_state_dict_are_reported(caplog):
+    class Partial(nn.Linear):
+        def state_dict(self, *arguments, **options):
+            raise AssertionError
+
+    trainer_of(definition_of(lambda: nn.Sequential(nn.ReLU(), Partial(4, 3))))
+
+    (message,) = [each.getMessage() for each in caplog.records]
+    assert "Partial.state_dict()" in message
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_hooks_of_pytorch_for_the_state_dict_are_not_reported(caplog):
+    def create_model():
+        normed = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4))
+        return nn.Sequential(normed, nn.utils.spectral_norm(nn.Linear(4, 4)), nn.LazyLinear(3))
+
+    trainer_of(definition_of(create_model))
+
+    assert "state dict" not in caplog.text
+
+
 # --- memory outside of the state dict ------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""Detects changes of variables that a step uses but that no checkpoint contains.
+"""Detects changes of variables and lookup tables that a step uses but no checkpoint contains.
 
 A model's weights are the variables that Keras tracks. A compiled step can also use a `tf.Variable`
 in a layer, or a variable outside the model that its loss reads:
@@ -8,13 +8,15 @@ in a layer, or a variable outside the model that its loss reads:
 
 A variable whose value stays the same is a constant. One that changes would be reset after a resume
 and differ on each worker, so it is rejected by name. Variables that a callback has as attributes
-are stored with the callback.
+are stored with the callback. The same holds for the mutable tables of `tf.lookup`, which Keras does
+not save either.
 
 Callers: `trainer.py`.
 """
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -28,6 +30,8 @@ from elasticdl.training.keras.random_ops import handle
 
 if TYPE_CHECKING:
     from elasticdl.definition import Origin
+
+_TABLES = (tf.lookup.experimental.MutableHashTable, tf.lookup.experimental.DenseHashTable)
 
 
 class UntrackedVariables:
@@ -49,9 +53,10 @@ class UntrackedVariables:
     ) -> None:
         self._model, self._optimizer, self._known, self._origin = model, optimizer, known, origin
         self._found: dict[int, tuple[Any, np.ndarray[Any, Any]]] = {}
+        self._tables: dict[int, tuple[Any, tuple[Any, Any]]] = {}
 
     def record(self, traced: Any) -> None:
-        """Record the variables that a traced function uses and their values, for `check_unmoved`.
+        """Record the variables and tables that a traced function uses, for `check_unmoved`.
 
         Args:
             traced: A concrete function of TensorFlow.
@@ -59,15 +64,19 @@ class UntrackedVariables:
         for variable in traced.graph.variables:
             if id(variable.handle) not in self._found:
                 self._found[id(variable.handle)] = (variable, np.array(variable.numpy()))
+        for table in _mutable_tables(traced):
+            if id(table) not in self._tables:
+                self._tables[id(table)] = (table, _content(table))
 
     def check_unmoved(self) -> None:
-        """Check that recorded variables have not changed since `record`, if no checkpoint has them.
+        """Check that what no checkpoint has is as it was recorded: variables and lookup tables.
 
-        A resumed training would continue with other values of such variables.
+        A resumed training would continue with other values.
 
         Raises:
-            DefinitionError: Such a variable has changed.
+            DefinitionError: Such a variable or table has changed.
         """
+        self._check_tables()
         if not self._found:
             return
         known = {id(handle(variable)) for variable in self._known()}
@@ -92,12 +101,34 @@ class UntrackedVariables:
                     "changes it, an attribute of that callback."
                 )
 
+    def _check_tables(self) -> None:
+        for table, before in self._tables.values():
+            if not _has_content(table, before):
+                name = self._attribute_with(lambda value, table=table: value is table)
+                raise DefinitionError(
+                    f"{self._origin}: the lookup table {name or table.name} changes in training. "
+                    "Checkpoints and the trained model do not contain a table: a resumed training "
+                    "would continue with the entries that the model file gives it, and each worker "
+                    "would have its own. Fill the table in the model file (a vocabulary of the "
+                    "data, for example), or keep the numbers in a weight of a layer "
+                    "(self.add_weight(..., trainable=False))."
+                )
+
     def _name_of(self, variable: Any) -> str:
-        for where, owner in self._owners():
-            for name, value in list(vars(owner).items()):
-                if handle(value) is variable.handle:
-                    return f"the variable {where}{name}"
-        return f"the variable {variable.name}"
+        name = self._attribute_with(lambda value: handle(value) is variable.handle)
+        return f"the variable {name or variable.name}"
+
+    def _attribute_with(self, is_it: Callable[[Any], bool]) -> str:
+        """Return the name of the attribute or variable of the file with some value, or ''."""
+        return next(
+            (
+                f"{where}{name}"
+                for where, owner in self._owners()
+                for name, value in list(vars(owner).items())
+                if is_it(value)
+            ),
+            "",
+        )
 
     def _is_of_optimizer(self, variable: Any) -> bool:
         # Keras' own attributes are not searched: their variables are known.
@@ -122,6 +153,36 @@ def _variables(value: Any) -> Iterable[Any]:
     if isinstance(value, Mapping):
         value = list(value.values())
     return value if isinstance(value, (list, tuple)) else [value, *getattr(value, "variables", ())]
+
+
+def _mutable_tables(traced: Any) -> list[Any]:
+    """Return the mutable lookup tables that a concrete function of TensorFlow uses."""
+    graph = traced.graph
+    outer = {id(tensor) for tensor, _ in graph.captures if tensor.dtype == tf.resource}
+    outer -= {id(variable.handle) for variable in graph.variables}
+    # A graph knows the handle of a table, but neither its types nor its Python object.
+    return [
+        each
+        for each in (gc.get_objects() if outer else ())
+        if issubclass(type(each), _TABLES) and id(each.resource_handle) in outer
+    ]
+
+
+def _content(table: Any) -> tuple[Any, Any]:
+    keys, values = table.export()
+    return keys.numpy(), values.numpy()
+
+
+def _has_content(table: Any, content: tuple[Any, Any]) -> bool:
+    """Return whether a table has the keys and values of a `_content`, in any order."""
+    now = _content(table)
+    if all(np.array_equal(one, other) for one, other in zip(now, content, strict=True)):
+        return True
+    pairs = (
+        sorted(map(repr, zip(*map(np.ndarray.tolist, each), strict=True)))
+        for each in (now, content)
+    )
+    return next(pairs) == next(pairs)
 
 
 def variables_in(owner: Any) -> list[Any]:

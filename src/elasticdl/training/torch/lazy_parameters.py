@@ -53,6 +53,20 @@ def computed_from_data(
     return []
 
 
+def tensor_names(model: nn.Module) -> set[str]:
+    """Return the names of a module's parameters and buffers.
+
+    `state_dict()` is not called, because hooks of the user's may change the module there.
+    """
+    return {
+        f"{prefix}.{leaf}"
+        for prefix, module in model.named_modules()
+        for own in (module._parameters, module._buffers)  # noqa: SLF001 - also what it overrides
+        for leaf, tensor in own.items()
+        if tensor is not None
+    }
+
+
 def _initialized(
     model: nn.Module, batch: Batch, run: Callable[[nn.Module, Batch], Any], names: Sequence[str]
 ) -> dict[str, torch.Tensor]:

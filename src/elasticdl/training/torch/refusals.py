@@ -2,7 +2,8 @@
 
 Each function, and what it rejects:
 
-    check_class(model)     training steps, hooks and extra state in the model's class
+    check_class(model)     training steps, hooks and extra state in the model's class; with a
+                           warning only: code that runs when a state dict is made or loaded
     parameters_of(model)   objects from parameters() that are not parameters of the model
     Refusals.check_sums    if gradients are summed: hooks that see gradients of one minibatch only
     check_plain_updates    if another process applies gradients: clipping and schedulers
@@ -19,13 +20,14 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from elasticdl.data.wording import listed
 from elasticdl.errors import DefinitionError
 
 if TYPE_CHECKING:
@@ -68,6 +70,20 @@ KEEP_THE_SHAPE = (
     "of the larger shape, that starts from the weights of the first."
 )
 """Ends the errors for a tensor that changes its shape or dtype: why not, and what to do instead."""
+
+# Methods and hooks of a module that make or load a state dict, which is not used here.
+_STATE_DICT_METHODS = (
+    "state_dict",
+    "load_state_dict",
+    "_save_to_state_dict",
+    "_load_from_state_dict",
+)
+_STATE_DICT_HOOKS = {
+    "_state_dict_pre_hooks": "state_dict_pre_hook",
+    "_state_dict_hooks": "state_dict_post_hook",
+    "_load_state_dict_pre_hooks": "load_state_dict_pre_hook",
+    "_load_state_dict_post_hooks": "load_state_dict_post_hook",
+}
 
 _ALONE = "Such a model can only be trained in a single process and without --global_batch_size."
 
@@ -119,6 +135,34 @@ def check_class(model: nn.Module, origin: Origin, *, own_steps: bool = False) ->
                 f"({name or 'the model'}) keeps extra state, which checkpoints here cannot store. "
                 "Keep it in buffers: self.register_buffer(name, tensor)."
             )
+    if ignored := list(dict.fromkeys(_state_dict_code(model))):
+        _log.warning(
+            "%s: the model changes what its state dict contains, or does something when it is "
+            "loaded (%s). This code is not called here: checkpoints and the trained model contain "
+            "all parameters and persistent buffers as they are, and these are loaded as they are. "
+            "If your numbers depend on it, move it to forward() or to a callback.",
+            origin,
+            listed(ignored),
+        )
+
+
+def _state_dict_code(model: nn.Module) -> Iterator[str]:
+    """Yield names of a user's hooks and methods that make or load the state dict of a module."""
+    for module in model.modules():
+        kind = type(module)
+        for name in _STATE_DICT_METHODS:
+            owner = next((each for each in kind.__mro__ if name in vars(each)), nn.Module)
+            if not _is_of_torch(owner):
+                yield f"{owner.__name__}.{name}()"
+        for attribute, name in _STATE_DICT_HOOKS.items():
+            for hook in getattr(module, attribute).values():
+                if not _is_of_torch(hook):
+                    yield f"a {name} of {kind.__name__}"
+
+
+def _is_of_torch(code: Any) -> bool:
+    """Return whether PyTorch defines a class, a function or the class of an object."""
+    return (getattr(code, "__module__", None) or "").partition(".")[0] == "torch"
 
 
 def parameters_of(

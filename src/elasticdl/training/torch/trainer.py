@@ -60,7 +60,7 @@ from elasticdl.training.torch.hooks import TorchHooks
 from elasticdl.training.torch.inner_loss import InnerLossSteps, check_takes_labels
 from elasticdl.training.torch.inputs import Adapter, find_adapter
 from elasticdl.training.torch.label_shapes import is_number_per_example
-from elasticdl.training.torch.lazy_parameters import computed_from_data
+from elasticdl.training.torch.lazy_parameters import computed_from_data, tensor_names
 from elasticdl.training.torch.lightning_steps import LightningSteps, TrainerProgress
 from elasticdl.training.torch.logged_metrics import take_metrics
 from elasticdl.training.torch.losses import BatchLoss, TorchLoss
@@ -947,7 +947,7 @@ class TorchTrainer:
         torch.set_rng_state(draws)
         tried = trial_copy(self.model)
         adapter = self._adapter_of(tried, example)
-        if tried.state_dict().keys() != self.model.state_dict().keys():
+        if tensor_names(tried) != tensor_names(self.model):
             torch.set_rng_state(draws)
             adapter = self._adapter_of(self.model, example)
         return adapter
