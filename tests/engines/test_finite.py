@@ -80,3 +80,19 @@ def test_data_that_are_not_finite_are_named(features, labels, message):
         check_losses(np.float64([np.nan]), [at], Doubling(), step=7, last_good=5)
 
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("where", "shard", "place"),
+    [
+        (lambda: "a.csv, records 3 to 5", 4, r"\(epoch 2: a\.csv, records 3 to 5\)"),
+        (None, 0, r"\(epoch 2, batch 7\)"),
+        (None, 4, r"\(epoch 2, shard 4, batch 7\)"),
+    ],
+)
+def test_a_bad_loss_is_placed_by_its_records(where, shard, place):
+    batch = Batch(np.ones((3, 1)), np.zeros(3), 3, where=where)
+    at = TrainingBatch(1, shard, 7, batch, finished=False)
+
+    with pytest.raises(NonFiniteLossError, match=f"loss is nan at step 1 {place}. Training"):
+        check_losses(np.float32([np.nan]), [at], Doubling(), step=1, last_good=0)

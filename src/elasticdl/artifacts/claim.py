@@ -157,9 +157,20 @@ def _refuse_another_job(folder: OutputFolder, job: Job) -> None:
     if differing:
         lines = "\n".join(f"  {line}" for line in differing)
         raise OutputTakenError(
-            f"{folder.uri} belongs to another job. Differences:\n{lines}\nUse another --output, "
-            f"or delete {folder.uri} to start over."
+            f"{folder.uri} belongs to another job. Differences:\n{lines}\n"
+            f"{_same_file(there, asked)}Use another --output, or delete {folder.uri} to start over."
         )
+
+
+def _same_file(there: Any, asked: Any) -> str:
+    """Return advice if one job names a model by its file alone, and the other its class as well."""
+    before, now = ((job.get("model") or {}).get("model_def") or "" for job in (there, asked))
+    if not (now.startswith(f"{before}.") or before.startswith(f"{now}.")):
+        return ""
+    return (
+        f"Both names are of the same file. If they mean the same model, give --model_def={before} "
+        "to resume. "
+    )
 
 
 _ABSENT = object()

@@ -58,6 +58,18 @@ class TrainingBatch:
         return self.batch is None and self.num_left_out > 0
 
 
+def place_of(fed: TrainingBatch) -> str:
+    """Return the epoch and the records of a batch, for an error.
+
+    Without known records, the batch's number in the shard and the shard are named. An epoch with
+    only one shard needs no name of the shard.
+    """
+    epoch = f"epoch {fed.epoch + 1}"
+    if fed.batch is not None and fed.batch.where is not None and (named := fed.batch.where()):
+        return f"{epoch}: {named}"
+    return f"{epoch}, {f'shard {fed.shard}, ' if fed.shard else ''}batch {fed.number}"
+
+
 @dataclass(frozen=True)
 class Validation:
     """Validation data for evaluation during training.

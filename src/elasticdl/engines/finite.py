@@ -15,6 +15,7 @@ import numpy as np
 
 from elasticdl.data.batch import leaves
 from elasticdl.data.wording import counted
+from elasticdl.engines.feed import place_of
 from elasticdl.engines.gradient_accumulation import GRADIENTS
 from elasticdl.errors import ElasticDLError, NonFiniteLossError
 from elasticdl.training.range_errors import in_words, num_classes, out_of_range
@@ -60,9 +61,9 @@ def check_losses(
     data = None if at.batch is None else _not_finite_data(at.batch)
     what_to_do = f"{_WHAT_TO_DO} of that batch" if data is None else f"That batch has {data}"
     raise NonFiniteLossError(
-        f"The loss is {losses[bad[0]]} at step {step - len(group) + int(bad[0]) + 1} (epoch "
-        f"{at.epoch + 1}, shard {at.shard}, batch {at.number}). Training stopped; the last good "
-        f"checkpoint was written at step {last_good}. {what_to_do}.{_labels_of(at.batch, trainer)}"
+        f"The loss is {losses[bad[0]]} at step {step - len(group) + int(bad[0]) + 1} "
+        f"({place_of(at)}). Training stopped; the last good checkpoint was written at step "
+        f"{last_good}. {what_to_do}.{_labels_of(at.batch, trainer)}"
     )
 
 

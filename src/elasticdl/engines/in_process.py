@@ -131,9 +131,7 @@ def train_run(run: Run) -> TrainResult:
 
     trainer = context.create_trainer()
     if run.checkpoint is None:
-        for note in context.why_not_exported(trainer):
-            run.reporter.note(note)
-        if note := context.class_note(trainer):
+        for note in (*context.why_not_exported(trainer), *context.model_notes(trainer)):
             run.reporter.note(note)
     context.check_validation(trainer)
     accumulator = context.create_accumulator(trainer)

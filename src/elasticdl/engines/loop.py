@@ -29,6 +29,7 @@ import numpy as np
 from elasticdl.artifacts.checkpoint_store import Checkpoint
 from elasticdl.data.batch import Batch, arrays_bytes, batch_bytes, leaves
 from elasticdl.engines.best_metric import best_mode_of
+from elasticdl.engines.feed import place_of
 from elasticdl.engines.file_variables import FileVariables
 from elasticdl.engines.finite import StateCheck, check_losses
 from elasticdl.engines.job_messages import without_recording
@@ -904,12 +905,12 @@ def _size_of(fed: TrainingBatch) -> int:
 def _where(group: Sequence[TrainingBatch]) -> str:
     if not group:
         return "The batch belongs to another worker."
-    first, last = group[0], group[-1]
-    where = f"This happened in epoch {first.epoch + 1}, shard {first.shard}, "
-    if first is not last:
-        return f"{where}batches {first.number} to {last.number}."
-    records = "" if first.batch is None or first.batch.where is None else first.batch.where()
-    return f"{where}batch {first.number}{f': {records}' if records else ''}."
+    if len(group) == 1:
+        return f"This happened in {place_of(group[0])}."
+    return (
+        f"This happened in one of {len(group)} batches. The first is of {place_of(group[0])}. The "
+        f"last is of {place_of(group[-1])}."
+    )
 
 
 def _follows(before: TrainingBatch, after: TrainingBatch) -> bool:

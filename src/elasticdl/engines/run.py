@@ -77,8 +77,14 @@ class Run:
     checkpoint: Checkpoint | None
     metadata: Mapping[str, Any]
 
-    def started(self, resumed_from_step: int) -> None:
-        """Report the start of training to the event log and the user."""
+    def started(self, resumed_from_step: int, *, is_resumed: bool = True) -> None:
+        """Report the start of training to the event log and the user.
+
+        Args:
+            resumed_from_step: The step that training resumes from; 0 for a new job.
+            is_resumed: Whether the model has loaded the checkpoint, if there is one. False: the
+                caller calls `resumed` once it has, because it may not match the new code.
+        """
         left_out: Sequence[BatchId] = ()
         if self.checkpoint is not None:
             left_out = TrainProgress.from_json(self.checkpoint.metadata["progress"]).ledger.left_out
@@ -91,27 +97,8 @@ class Run:
                 f"Starting from the beginning: the run before, in {self.folder.uri}, was killed "
                 f"before its first checkpoint. {how} to have one earlier."
             )
-        if self.checkpoint is not None:
-            # Only now, because the checkpoint may not match the new code.
-            files = self.metadata["code_files"]
-            name = self.context.definition.origin.zoo
-            options = self.context.job.training
-            note_new_code(
-                name,
-                self.checkpoint,
-                files,
-                self.reporter,
-                best_metric=options.best_metric if options.restore_best_weights else None,
-            )
-            without_recording(self.reporter).note(
-                f"Resuming from step {resumed_from_step:,} in {self.folder.uri}."
-            )
-            planned = self.context.job.training.num_epochs
-            if _epochs(TrainProgress.from_json(self.checkpoint.metadata["progress"])) > planned:
-                self.reporter.note(
-                    f"The job has already trained for more epochs than --num_epochs={planned}, so "
-                    f"nothing more is trained: the model is that of step {resumed_from_step:,}."
-                )
+        if is_resumed:
+            self.resumed(resumed_from_step)
         options = self.context.job.training
         if self.counts_steps:
             self.reporter.started("Training", options.max_steps, "steps", done=resumed_from_step)
@@ -119,6 +106,26 @@ class Run:
             total = self.context.num_records * options.num_epochs
             done = self.records_done(self.checkpoint)
             self.reporter.started("Training", total, "records", done=done)
+
+    def resumed(self, step: int) -> None:
+        """Tell the user that training resumes from a checkpoint; do nothing in a new job."""
+        if self.checkpoint is None:
+            return
+        options = self.context.job.training
+        note_new_code(
+            self.context.definition.origin.zoo,
+            self.checkpoint,
+            self.metadata["code_files"],
+            self.reporter,
+            best_metric=options.best_metric if options.restore_best_weights else None,
+        )
+        without_recording(self.reporter).note(f"Resuming from step {step:,} in {self.folder.uri}.")
+        planned = options.num_epochs
+        if _epochs(TrainProgress.from_json(self.checkpoint.metadata["progress"])) > planned:
+            self.reporter.note(
+                f"The job has already trained for more epochs than --num_epochs={planned}, so "
+                f"nothing more is trained: the model is that of step {step:,}."
+            )
 
     def _was_killed(self) -> bool:
         """Return whether the log's last run was killed: it started to train and logged no end."""

@@ -43,7 +43,13 @@ from elasticdl.sharding.epoch_order import ShardPlan
 from elasticdl.sharding.ledger import Ledger, ShardLease
 from elasticdl.training.create import create_trainer
 from elasticdl.training.import_seed import seeded_import
-from elasticdl.training.trainer import EvaluationProbe, ExportProbe, ScheduleProbe, checking
+from elasticdl.training.trainer import (
+    EvaluationProbe,
+    ExportProbe,
+    LossProbe,
+    ScheduleProbe,
+    checking,
+)
 
 if TYPE_CHECKING:
     from elasticdl.artifacts.checkpoint_store import Checkpoint
@@ -426,7 +432,16 @@ class TrainingContext:
             f"The trained model will have no {name}: {reason}" for name, reason in reasons.items()
         ]
 
-    def class_note(self, trainer: Trainer) -> str:
+    def model_notes(self, trainer: Trainer) -> list[str]:
+        """Return notes on outputs that fit neither the names of the classes nor the loss.
+
+        Args:
+            trainer: The trainer, whose model predicts an example.
+        """
+        repeated = trainer.repeated_activation() if isinstance(trainer, LossProbe) else ""
+        return [note for note in (self._class_note(trainer), repeated) if note]
+
+    def _class_note(self, trainer: Trainer) -> str:
         """Return a note if the model has more or fewer outputs than names of classes; else "".
 
         Args:

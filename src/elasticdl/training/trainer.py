@@ -562,6 +562,15 @@ class ScoresProbe(Protocol):
 
 
 @runtime_checkable
+class LossProbe(Protocol):
+    """A trainer that can notice a model and a loss that both apply a softmax or a sigmoid."""
+
+    def repeated_activation(self) -> str:
+        """Return a warning if the loss applies an activation to outputs of one; else ""."""
+        ...
+
+
+@runtime_checkable
 class EvaluationProbe(Protocol):
     """A trainer that can check before training whether evaluating its model would change it."""
 

@@ -85,6 +85,27 @@ def test_an_error_after_the_last_step_loses_nothing_that_was_trained(tmp_path):
     assert (tmp_path / "out" / "model.pt2").exists()
 
 
+def test_a_checkpoint_of_another_model_is_refused_before_it_is_said_to_be_resumed(tmp_path):
+    model = tmp_path / "zoo" / "m.py"
+    model.parent.mkdir()
+    model.write_text(TORCH)
+    data = write_labels(tmp_path / "d.recordio", [*range(5)] * 8)
+    run = [f"--data={data}", "--minibatch_size=4", "--num_workers=2"]
+
+    with Training(tmp_path / "out", run, model=model) as training:
+        training.wait_for_the_end()
+    model.write_text(TORCH.replace("5)", "6)"))
+    with Training(tmp_path / "out", [*run, "--num_epochs=2"], model=model) as training:
+        training.wait_for_the_end(expected=6)
+        assert "The checkpoint does not match this model" in training.log()
+        assert "Resuming from step" not in training.log()
+
+        model.write_text(TORCH)
+        training.start()
+        training.wait_for_the_end()
+        assert "Resuming from step" in training.log()
+
+
 @pytest.mark.exhaustive  # In one process in `test_messages.py`; another error on workers, above.
 def test_a_label_without_an_output_ends_the_job_and_names_its_records(tmp_path):
     model = tmp_path / "zoo" / "m.py"

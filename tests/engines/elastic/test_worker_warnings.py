@@ -100,3 +100,29 @@ def test_a_prediction_on_workers_has_the_warnings_and_the_note_of_one_process(tm
     assert "has names for 4 classes" in said[0][-1]
     assert "20 predictions of 60 have no class" in said[0][-1]
     assert said[1] == said[0]
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_training_on_workers_has_the_notes_on_the_model_of_one_process(tmp_path, caplog):
+    code = ODD.replace("return self.layer(x.float().sqrt())", "return self.layer(x).softmax(1)")
+    (tmp_path / "odd.py").write_text(code)
+    data = tmp_path / "train.csv"
+    data.write_text("x,label\n" + "1.5,0\n2.5,1\n3.5,2\n" * 20)
+    said = []
+
+    for more in ({}, {"num_workers": 2}):
+        reporter = Notes()
+        elasticdl.train(
+            model_zoo=str(tmp_path), model_def="odd", data=str(data), minibatch_size=10,
+            output=str(tmp_path / f"{len(said)}"), reporter=reporter, **more,
+        )  # fmt: skip
+        texts = [*dict.fromkeys(caplog.messages), *reporter.notes]
+        said.append([text for text in texts if "the model" in text])
+
+    assert len(said[0]) == 2
+    assert "names for 4 classes, but its output is for 3" in said[0][0]
+    assert "those of a softmax, and the loss expects logits" in said[0][1]
+    assert [text.rpartition("odd.py")[2] for text in said[1]] == [
+        text.rpartition("odd.py")[2] for text in said[0]
+    ]

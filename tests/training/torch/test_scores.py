@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.training.torch.conftest import definition_of, trainer_of
 from torch import nn
 from torch.nn import functional
 
@@ -52,3 +53,66 @@ def test_several_outputs_are_scores_of_classes(loss, last, expected) -> None:
 )
 def test_one_output_is_a_score_only_for_a_binary_loss(loss, last, expected) -> None:
     assert scores(loss, size=1, last=last) == expected
+
+
+class Activated(nn.Linear):
+    def __init__(self, activate, size):
+        super().__init__(4, size)
+        self.activate = activate
+
+    def forward(self, x):
+        return self.activate(super().forward(x))
+
+
+def warning_of(activate, loss, size=3):
+    definition = definition_of(lambda: Activated(activate, size), loss)
+    return trainer_of(definition).repeated_activation()
+
+
+@pytest.mark.parametrize(
+    ("activate", "loss", "size", "what"),
+    [
+        (nn.Softmax(1), nn.CrossEntropyLoss(), 3, "softmax, and the loss, CrossEntropyLoss, "),
+        (lambda z: z.softmax(1), functional.cross_entropy, 3, "softmax, and the loss expects"),
+        (torch.sigmoid, nn.CrossEntropyLoss(), 3, "sigmoid, and the loss, CrossEntropyLoss, "),
+        (
+            lambda z: z.sigmoid().squeeze(1),
+            lambda z, y: functional.binary_cross_entropy_with_logits(z, y.float()),
+            1,
+            "sigmoid, and the loss expects",
+        ),
+    ],
+)
+def test_a_softmax_before_a_loss_of_logits_is_found(activate, loss, size, what) -> None:
+    assert f"model.py:1: the model's outputs are those of a {what}" in warning_of(
+        activate, loss, size
+    )
+
+
+@pytest.mark.parametrize(
+    ("activate", "loss", "size"),
+    [
+        (lambda z: z, nn.CrossEntropyLoss(), 3),
+        (lambda z: z.log_softmax(1), nn.NLLLoss(), 3),
+        (lambda z: z.softmax(1) * 5, nn.CrossEntropyLoss(), 3),
+        (lambda z: z.softmax(1), lambda p, y: functional.nll_loss(p.log(), y), 3),
+        (
+            lambda z: z.sigmoid().squeeze(1),
+            lambda p, y: functional.binary_cross_entropy(p, (y > 0).float()),
+            1,
+        ),
+        (torch.sigmoid, lambda p, y: functional.mse_loss(p, functional.one_hot(y, 3).float()), 3),
+    ],
+)
+def test_outputs_that_fit_the_loss_have_no_warning(activate, loss, size) -> None:
+    assert not warning_of(activate, loss, size)
+
+
+def test_a_softmax_outside_training_has_no_warning() -> None:
+    class Net(nn.Linear):
+        def forward(self, x):
+            scores = super().forward(x)
+            return scores if self.training else scores.softmax(1)
+
+    definition = definition_of(lambda: Net(4, 3), nn.CrossEntropyLoss())
+    assert not trainer_of(definition).repeated_activation()

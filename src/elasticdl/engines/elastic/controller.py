@@ -237,7 +237,8 @@ class _Controller:
         self._round = 0
         self._journal = EventWriter(run)
         self._report_interval_s = _REPORT_INTERVAL_S
-        self._begun = False
+        self._first_step = self._journal.step
+        self._begun = self._has_trained = False
         # When the first worker of this round finished.
         self._finished_s: float | None = None
         self._last_trained_s = time.monotonic()
@@ -299,6 +300,7 @@ class _Controller:
             timeouts=self._timeouts,
             key=secrets.token_bytes(KEY_BYTES),
             indexes=send(run.context.indexes(), same_machine=workers.ray_address is None),
+            is_resumed=run.checkpoint is not None,
         )
         # On this machine it is sent with each call: if it were in the raylet's memory, the raylet's
         # death would end this process.
@@ -312,7 +314,7 @@ class _Controller:
     def _run_to_the_end(self, interrupts: Interrupts) -> TrainResult:
         if not self._num_started:
             self._bad.begin(self._checkpoint)
-            self._run.started(self._journal.step)
+            self._run.started(self._journal.step, is_resumed=False)
         while True:
             self._listen()
             self._check_cluster()
@@ -693,7 +695,7 @@ class _Controller:
             return
         if not process.requested_events:
             return
-        self._journal.take(report)
+        self._take_events(report)
         if report.has_snapshot and self._snapshot_of is None:
             # All events before it are written by now.
             answer = call(process.actor, "take_snapshot", report.confirmed)
@@ -701,6 +703,13 @@ class _Controller:
         elif self._checkpoint_is_due():
             self._last_checkpoint_s = time.monotonic()
             call(process.actor, "request_snapshot")
+
+    def _take_events(self, report: WorkerReport) -> None:
+        if not self._has_trained:
+            # Only now, because the workers may refuse the checkpoint.
+            self._has_trained = True
+            self._run.resumed(self._first_step)
+        self._journal.take(report)
 
     def _checkpoint_is_due(self) -> bool:
         if self._run.context.job.training.checkpoint_steps:
@@ -754,7 +763,7 @@ class _Controller:
         if not report.continues:
             return None
         worker_warnings.repeat(report.warnings)
-        self._journal.take(report)
+        self._take_events(report)
         self._journal.save(final)
         return final
 

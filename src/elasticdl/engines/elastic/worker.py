@@ -77,6 +77,7 @@ class Assignment:
         key: Encrypts the model states that workers send each other.
         indexes: Indexes that the driver found when it opened the data. Data that has no index here
             is opened by the worker itself, as the driver did.
+        is_resumed: Whether the run began with a checkpoint.
     """
 
     job: Job
@@ -89,6 +90,7 @@ class Assignment:
     timeouts: Timeouts
     key: bytes = field(repr=False)
     indexes: SentIndexes = field(default_factory=dict, repr=False)
+    is_resumed: bool = False
 
 
 @dataclass(frozen=True)
@@ -562,9 +564,11 @@ class Worker:
         if self._context.definition.required_exports:
             self._context.why_not_exported(self._trainer)
         self._accumulator = self._context.create_accumulator(self._trainer)
-        if note := self._context.schedule_note(self._trainer, assignment.num_ranks):
-            # The driver repeats warnings, each once.
-            logging.getLogger("elasticdl").warning("%s", note)
+        notes = [] if assignment.is_resumed else self._context.model_notes(self._trainer)
+        for note in (self._context.schedule_note(self._trainer, assignment.num_ranks), *notes):
+            if note:
+                # The driver repeats warnings, each once.
+                logging.getLogger("elasticdl").warning("%s", note)
         # A full minibatch, because kernels are chosen and memory is allocated for its size.
         example = repeated(self._context.example(), self._context.minibatch_size)
         self._committer = ElasticCommitter(

@@ -145,7 +145,7 @@ class KerasTrainer:
         self.model: keras.Model = definition.create_model()
         self._is_eager_only = bool(getattr(self.model, "run_eagerly", False))
         steps_per_execution = int(getattr(self.model, "steps_per_execution", 1))
-        overrides.check(self.model, definition.origin, is_compiled=definition.compiled)
+        overrides.check(self.model, definition.where("model"), is_compiled=definition.compiled)
         if definition.compiled:
             compiled.check(self.model, definition.origin)
         # A model loaded by tf_keras has already searched for its random operations.
@@ -157,7 +157,7 @@ class KerasTrainer:
             definition.where("model"),
             is_default=definition.has_default_input,
         )
-        self._weights = overrides.TrainedWeights(self.model, definition.origin)
+        self._weights = overrides.TrainedWeights(self.model, definition.where("model"))
         self._trainable = self._weights.trained
         seeds = [v for v in self._weights.others if v.path.endswith(_SEED_VARIABLE)]
         self._seeds = StepSeeder(seed, [*seeds, self._draws.state], self._generators)
@@ -169,7 +169,7 @@ class KerasTrainer:
         self.optimizer = optimizers.create(definition, self.model, self._trainable)
         self._update_may_draw = optimizers.may_draw(self.optimizer, self._trainable)
         self._loss = TrainingLoss(self.model, definition, self._adapt)
-        self._attributes = Attributes(definition.origin)
+        self._attributes = Attributes(definition.where("model"))
         if example.labels is not None:
             # Before any call of the loss, which may change its attributes.
             self._attributes.track_of_step(self._loss.objects())
@@ -203,7 +203,7 @@ class KerasTrainer:
         self._attributes.track_of_step(self._all_metrics())
         self.hooks.attributes = self._attributes
         self._outside = UntrackedVariables(
-            self.model, self.optimizer, self._all_variables, definition.origin
+            self.model, self.optimizer, self._all_variables, definition.where("model")
         )
         self._functions = StepFunctions(
             definition,
@@ -990,10 +990,10 @@ class KerasTrainer:
                 return forward(trial, step, training)[0]
 
         definition = self._definition
-        optimizers.check_gradients_add_up(self._trainable, definition.origin)
+        optimizers.check_gradients_add_up(self._trainable, definition.where("model"))
         variables = (*self._trainable, *self._statistics)
         complex_ones = [v.path for v in variables if tf.as_dtype(v.dtype).is_complex]
-        refuse_complex(complex_ones, definition.origin, ALONE)
+        refuse_complex(complex_ones, definition.where("model"), ALONE)
         features, labels, weights = map_arrays(tf.convert_to_tensor, list(parts(batch)))
         trial = ExampleBatch(features, None, labels, weights, batch.num_examples)
         if trial.num_examples == 1 and is_early:
@@ -1016,7 +1016,7 @@ class KerasTrainer:
                     trial,
                     self._trainable,
                     self._statistics,
-                    definition.origin,
+                    definition.where("model"),
                 )
             self._add_moved(moved, is_again=is_again)
             if is_again:
@@ -1034,15 +1034,19 @@ class KerasTrainer:
                 )
                 with contextlib.nullcontext() if is_early else self._repeated.reported(self.step):
                     normalizes = output_part_checks.check(
-                        runner, trial, self.model, definition.origin, definition.where("loss")
+                        runner,
+                        trial,
+                        self.model,
+                        definition.where("model"),
+                        definition.where("loss"),
                     )
                     if normalizes and not self._has_reported_normalization:
                         self._has_reported_normalization = True
-                        _log.warning(LIKE_BATCH_NORM, definition.origin)
+                        _log.warning(LIKE_BATCH_NORM, definition.where("model"))
                     if self._update_size > self._compared_size:
                         self._compared_size = self._update_size
                         output_part_checks.check_crowded(
-                            runner, trial, self._update_size, self.model, definition.origin
+                            runner, trial, self._update_size, self.model, definition.where("model")
                         )
         if kind is not None:
             self._divisor, self._loss_was_split = kind, True
@@ -1101,10 +1105,10 @@ class KerasTrainer:
         new = [variable for variable in moved if id(variable) not in known]
         if new and is_again:
             raise DefinitionError(
-                f"{self._definition.origin}: the model changes its weight {new[0].path} in some "
-                "calls in training only, so workers cannot combine the changes. Change it in every "
-                "call (by 0, if there is nothing to change), or in a callback, or train in one "
-                "process without --global_batch_size."
+                f"{self._definition.where('model')}: the model changes its weight {new[0].path} in "
+                "some calls in training only, so workers cannot combine the changes. Change it in "
+                "every call (by 0, if there is nothing to change), or in a callback, or train in "
+                "one process without --global_batch_size."
             )
         if new:
             self._moved += new
@@ -1113,7 +1117,9 @@ class KerasTrainer:
 
     def _create_changes(self) -> KerasStatistics:
         means = {*means_of(self.model), *map(id, self._moved)}
-        return KerasStatistics([*self._statistics, *self._moved], means, self._definition.origin)
+        return KerasStatistics(
+            [*self._statistics, *self._moved], means, self._definition.where("model")
+        )
 
     def _moves_statistics(self, features: Any) -> bool:
         """Return whether a call in training mode changes a statistic."""

@@ -70,7 +70,9 @@ class InnerLossSteps:
         self._definition, self._adapt, self._loss = definition, adapt, loss
         self._precision, self._without_effects = precision, without_effects
         self._label_shape = TorchLabelShape(
-            str(definition.origin), "the model's loss", may_reshape=definition.has_default_input
+            str(definition.where("model")),
+            "the model's loss",
+            may_reshape=definition.has_default_input,
         )
 
     def outputs(self, model: nn.Module, features: Any) -> Any:
@@ -161,7 +163,8 @@ class InnerLossSteps:
             loss = getattr(outputs, "loss", None)
         if not isinstance(loss, torch.Tensor):
             raise DefinitionError(
-                f"{self._definition.origin}: {name} received labels but returned no loss among its "
-                "outputs. Add the loss to the model file: def loss(labels, predictions): ..."
+                f"{self._definition.where('model')}: {name} received labels but returned "
+                "no loss among its outputs. Add the loss to the model file: "
+                "def loss(labels, predictions): ..."
             )
         return loss

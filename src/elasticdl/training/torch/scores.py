@@ -1,10 +1,13 @@
 """Infers whether a PyTorch classifier outputs logits or probabilities: from its loss or last layer.
 
+Also finds a softmax or sigmoid before a loss that applies one itself.
+
 Callers: `trainer.py`.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +17,7 @@ from elasticdl.definition import resolved
 from elasticdl.training.scores import Array, Scores, scores_by_loss
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from elasticdl.definition import ModelDefinition
 
@@ -30,6 +33,9 @@ _LAST_LAYERS: Mapping[type[nn.Module], Scores] = {
     nn.Softmax: "probabilities",
     nn.LogSoftmax: "log_probabilities",
 }
+
+# Operations of PyTorch that leave every value as it is.
+_RESHAPES = {"View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "Select", "ToCopy"}
 
 
 def scores_of(
@@ -53,7 +59,43 @@ def scores_of(
     by_layer = None if is_binary else _by_last_layer(model)
     if by_layer is not None or loss is None:
         return by_layer
+    return _by_loss(loss, shape, device)
 
+
+def last_activation(outputs: object) -> str:
+    """Return "softmax" or "sigmoid" if a model's outputs are the result of one; else "".
+
+    Args:
+        outputs: The outputs with their graph.
+    """
+    node = outputs.grad_fn if isinstance(outputs, torch.Tensor) else None
+    while node is not None:
+        name = re.sub(r"Backward\d*$", "", node.name())
+        if name not in _RESHAPES:
+            return {"Softmax": "softmax", "Sigmoid": "sigmoid"}.get(name, "")
+        node = node.next_functions[0][0]
+    return ""
+
+
+def takes_logits(definition: ModelDefinition, shape: tuple[int, ...], device: torch.device) -> bool:
+    """Return whether the loss is a cross-entropy that applies a softmax or sigmoid itself.
+
+    Args:
+        definition: The model definition, for its loss.
+        shape: Shape of the outputs for one example.
+        device: Device on which the loss is computed.
+    """
+    loss = None if definition.loss is None else resolved(definition.loss)
+    if loss is None or isinstance(loss, (nn.CrossEntropyLoss, nn.BCEWithLogitsLoss)):
+        return loss is not None
+    # A binary one may be that of several independent labels.
+    shapes = {shape, (1,)} if len(shape) <= 1 else {(1,)}
+    return any(_by_loss(loss, each, device) == "logits" for each in shapes)
+
+
+def _by_loss(
+    loss: Callable[..., Any], shape: tuple[int, ...], device: torch.device
+) -> Scores | None:
     def call(outputs: Array, labels: Array) -> Any:
         with torch.no_grad():
             tensors = [torch.from_numpy(each.copy()).to(device) for each in (outputs, labels)]

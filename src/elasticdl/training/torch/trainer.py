@@ -74,7 +74,7 @@ from elasticdl.training.torch.part_checks import QUIET, PartCheck
 from elasticdl.training.torch.precision import MixedPrecision
 from elasticdl.training.torch.refusals import Refusals, check_class, parameters_of
 from elasticdl.training.torch.schedulers import Schedulers
-from elasticdl.training.torch.scores import scores_of
+from elasticdl.training.torch.scores import last_activation, scores_of, takes_logits
 from elasticdl.training.torch.statistics import BatchParts, TorchStatistics, change_of, has_room
 from elasticdl.training.torch.steps import ForwardSteps, Stepped, Steps, Tensors
 from elasticdl.training.torch.tensors import assign_array, batch_tensors, to_array, to_tensor
@@ -140,6 +140,9 @@ class TorchTrainer:
         UserCodeError: User code raised while creating the model or the optimizer.
     """
 
+    # The activation that makes the outputs, "" if none, and the shape of those of one example.
+    _activation: tuple[str, tuple[int, ...]] = "", ()
+
     def __init__(
         self,
         definition: ModelDefinition,
@@ -173,9 +176,11 @@ class TorchTrainer:
             self.model = self._create_model()
             self._modes = Modes(self.model, keeps=definition.loss_within == "training_step")
             self._steps = self._create_steps(example)
-            self._parameters, given = parameters_of(self.model, definition.origin)
+            self._parameters, given = parameters_of(self.model, definition.where("model"))
             self._buffers = Buffers(self.model)
-            self._statistics = TorchStatistics(self._buffers, definition.origin, self._device)
+            self._statistics = TorchStatistics(
+                self._buffers, definition.where("model"), self._device
+            )
             self._optimizer = OptimizerState(definition, self._parameters, given, self.model)
             self.optimizer = self._optimizer.optimizer
             self._averages = Averages(definition, self.model)
@@ -191,7 +196,7 @@ class TorchTrainer:
         ]
         self._trainable = [p for _, p in self._named_trainable]
         self._refusals = Refusals(
-            self.model, self._parameters, definition.origin, kept=self._tensors_kept()
+            self.model, self._parameters, definition.where("model"), kept=self._tensors_kept()
         )
         metrics_of = functools.partial(
             TorchMetrics,
@@ -220,7 +225,7 @@ class TorchTrainer:
         self._find_label_shapes(example)
         self._find_logged(example)
         self._part_check = PartCheck(
-            definition.origin,
+            definition.where("model"),
             self.model,
             self._steps,
             loss=self._loss,
@@ -267,7 +272,7 @@ class TorchTrainer:
         with self._naming_errors("gradients", batch):
             self._refusals.check_sums(self._parameters)
             complex_ones = [name for name, t in self._tensors_kept().items() if t.is_complex()]
-            refuse_complex(complex_ones, self._definition.origin, ALONE)
+            refuse_complex(complex_ones, self._definition.where("model"), ALONE)
             is_due = self._is_due(self._repeated)
             is_compared = self._is_due(self._repeated_comparisons)
             is_early = not self._part_check.is_done(batch.num_examples, self._update_size)
@@ -413,6 +418,19 @@ class TorchTrainer:
     def scores(self, shape: tuple[int, ...]) -> Scores | None:
         """Return the kind of outputs (probabilities, logits, ...); see `trainer.ScoresProbe`."""
         return scores_of(self.model, self._definition, shape, self._device)
+
+    def repeated_activation(self) -> str:  # noqa: D102 - see trainer.LossProbe
+        name, shape = self._activation
+        if not name or not takes_logits(self._definition, shape, self._device):
+            return ""
+        loss = self._definition.loss
+        which = f"the loss, {type(loss).__name__}," if isinstance(loss, nn.Module) else "the loss"
+        return (
+            f"{self._definition.where('model')}: the model's outputs are those of a {name}, and "
+            f"{which} expects logits, because it applies a softmax or sigmoid itself. With both, "
+            f"the model learns slowly and less well. Return the outputs without the {name}; "
+            "predictions of classes and their probabilities need none."
+        )
 
     def schedule_of_updates(self) -> str:  # noqa: D102 - see trainer.ScheduleProbe
         return self._schedulers.of_updates()
@@ -907,7 +925,7 @@ class TorchTrainer:
             )
         own_steps = self._definition.loss_within == "training_step"
         if own_steps:
-            take_metrics(model, str(self._definition.origin))
+            take_metrics(model, str(self._definition.where("model")))
         check_class(model, self._definition.where("model"), own_steps=own_steps)
         if isinstance(self._definition.loss, nn.Module):
             # It may have tensors, such as class weights.
@@ -923,7 +941,7 @@ class TorchTrainer:
             )
             return LightningSteps(definition, loss, precision, self._no_side_effects, progress)
         if definition.loss_within == "forward":
-            check_takes_labels(self.model, definition.origin)
+            check_takes_labels(self.model, definition.where("model"))
         adapt = self._find_adapter(example)
         if definition.loss_within == "forward":
             return InnerLossSteps(definition, adapt, loss, precision, self._no_side_effects)
@@ -1020,12 +1038,15 @@ class TorchTrainer:
 
         def run(model: nn.Module, batch: Tensors = batch) -> object:
             with self._drawing(self.rank):
-                return self._steps.touch(model, copy.deepcopy(batch))
+                outputs = self._steps.touch(model, copy.deepcopy(batch))
+            if activation := last_activation(outputs):
+                self._activation = activation, tuple(outputs.shape[1:])
+            return outputs
 
         def run_others(model: nn.Module) -> object:
             return run(model, others)
 
-        check_no_untracked_state(self.model, run, run_others, self._definition.origin)
+        check_no_untracked_state(self.model, run, run_others, self._definition.where("model"))
         self._check_loss(example)
 
     def _check_loss(self, example: Batch) -> None:

@@ -435,11 +435,12 @@ def _remembered_by_code(model: nn.Module) -> Iterator[tuple[str, Any]]:
             continue
         for name, value in vars(kind).items():
             if isinstance(value, FunctionType):
+                # Its file is not that of the model, if another file defines the class.
+                code = value.__code__
+                user = f"{kind.__name__}.{name} ({code.co_filename}:{code.co_firstlineno})"
                 for variable in _globals_of(value):
-                    yield (
-                        f"the variable {variable}, which {kind.__name__}.{name} uses,",
-                        value.__globals__[variable],
-                    )
+                    described = f"the variable {variable}, which {user} uses,"
+                    yield described, value.__globals__[variable]
             elif not name.startswith("__"):
                 yield f"the class attribute {kind.__name__}.{name}", value
 
