@@ -39,8 +39,8 @@ _FIRST_BATCHES = 4
 class RepeatedChecks:
     """Decides before which updates a check is repeated, and logs its first failure as a warning.
 
-    It is repeated before steps 16, 64, 256 and so on, and, if there are callbacks, at the start of up
-    to eight epochs. It ends with the first failure.
+    It is repeated before steps 16, 64, 256 and so on, and, if there are callbacks, at the start of
+    up to eight epochs. It ends with the first failure.
 
     Args:
         origin: Prefix of the warning.

@@ -140,9 +140,6 @@ class TorchTrainer:
         UserCodeError: User code raised while creating the model or the optimizer.
     """
 
-    # The activation that makes the outputs, "" if none, and the shape of those of one example.
-    _activation: tuple[str, tuple[int, ...]] = "", ()
-
     def __init__(
         self,
         definition: ModelDefinition,
@@ -164,6 +161,8 @@ class TorchTrainer:
         self._definition = definition
         self._seed = seed
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        # What makes the outputs ("" if no softmax or sigmoid), and the shape of those of one example.
+        self._activation: tuple[str, tuple[int, ...]] = "", ()
         # For a batch of another size; None unless the output is a single tensor.
         self._outputs_shape: torch.Size | None = None
         self._takes_float64 = self._returns_float64 = False
