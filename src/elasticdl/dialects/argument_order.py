@@ -163,7 +163,7 @@ def _plain(name: str) -> str:
 
 
 def _is_of_torch(parameters: list[inspect.Parameter], reading: DialectReader) -> bool:
-    names = [_plain(each.name) for each in parameters]
+    names = [_plain(each.name) for each in parameters if each.default is each.empty]
     return reading.framework == "torch" and names == ["input", "target"]
 
 

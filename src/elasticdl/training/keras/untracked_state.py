@@ -16,7 +16,9 @@ Callers: `trainer.py`.
 
 from __future__ import annotations
 
+import functools
 import gc
+import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -104,7 +106,7 @@ class UntrackedVariables:
     def _check_tables(self) -> None:
         for table, before in self._tables.values():
             if not _has_content(table, before):
-                name = self._attribute_with(lambda value, table=table: value is table)
+                name = self._attribute_with(functools.partial(operator.is_, table))
                 raise DefinitionError(
                     f"{self._origin}: the lookup table {name or table.name} changes in training. "
                     "Checkpoints and the trained model do not contain a table: a resumed training "

@@ -156,13 +156,11 @@ class TorchTrainer:
         keep_freed_memory()
         self._flat = ReusedArray()
         self.step, self.rank = 0, rank
+        self._last_activation: tuple[str, tuple[int, ...]] = "", ()
         # Names of lazy parameters; see `lazy_parameters.py`.
         self._computed_from_data: list[str] = []
-        self._definition = definition
-        self._seed = seed
+        self._definition, self._seed = definition, seed
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        # What makes the outputs ("" if no softmax or sigmoid), and the shape of those of one example.
-        self._activation: tuple[str, tuple[int, ...]] = "", ()
         # For a batch of another size; None unless the output is a single tensor.
         self._outputs_shape: torch.Size | None = None
         self._takes_float64 = self._returns_float64 = False
@@ -419,7 +417,7 @@ class TorchTrainer:
         return scores_of(self.model, self._definition, shape, self._device)
 
     def repeated_activation(self) -> str:  # noqa: D102 - see trainer.LossProbe
-        name, shape = self._activation
+        name, shape = self._last_activation
         if not name or not takes_logits(self._definition, shape, self._device):
             return ""
         loss = self._definition.loss
@@ -1039,7 +1037,8 @@ class TorchTrainer:
             with self._drawing(self.rank):
                 outputs = self._steps.touch(model, copy.deepcopy(batch))
             if activation := last_activation(outputs):
-                self._activation = activation, tuple(outputs.shape[1:])
+                # The shape is that of the outputs for one example.
+                self._last_activation = activation, tuple(outputs.shape[1:])
             return outputs
 
         def run_others(model: nn.Module) -> object:
