@@ -32,6 +32,8 @@ MINIBATCH_SIZE = 16
 HEARTBEAT_TIMEOUT_S, JOIN_TIMEOUT_S = 1.0, 0.5
 # A machine with two cores may have much else to do.
 PATIENCE_S = 240.0
+# A process that is aborted prints its stacks within this time.
+STACKS_S = 10.0
 
 
 def write_numbers(path, count=NUM_RECORDS):
@@ -70,7 +72,7 @@ class Training:
             f"--heartbeat_timeout={HEARTBEAT_TIMEOUT_S}", f"--join_timeout={JOIN_TIMEOUT_S}",
             *arguments,
         ]  # fmt: skip
-        self._environment = {**os.environ, **(environment or {})}
+        self._environment = {**os.environ, "PYTHONFAULTHANDLER": "1", **(environment or {})}
         self._log = output.parent / f"{output.name}.log"
         self._process = None
 
@@ -174,7 +176,21 @@ class Training:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=PATIENCE_S)
         code = self._process.poll()
+        if code is None:
+            last = str(self.events()[-1:])[:300]
+            raise AssertionError(f"It did not end; {last}:\n{self._stacks()}\n{self.diagnosis()}")
         assert code == expected, f"Its exit code is {code}:\n{self.diagnosis()}"
+
+    def _stacks(self):
+        """Kill the command; return what its threads did."""
+        num_chars = len(self.log())
+        for process in psutil.process_iter(["cmdline"]):
+            command = process.info["cmdline"] or ()
+            if "elasticdl.cli.main" in command and f"--output={self.output}" in command:
+                process.send_signal(signal.SIGABRT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=STACKS_S)
+        return self.log()[num_chars:][:5000]
 
     # --- what came of it ------------------------------------------------------------------------
 

@@ -849,8 +849,8 @@ class KerasTrainer:
                 advice = (
                     "A step is compiled with the values from the model file; `fit` would see this "
                     "change but no later one. Set it in the model file, or make it a weight of a "
-                    "layer (self.add_weight(..., trainable=False)), which can change at any time. "
-                    "What a loss reads may be a keras.Variable that the callback has as an "
+                    "layer (self.add_weight(..., trainable=False)) or a variable of the optimizer "
+                    "(self.add_variable(...)), which can change at any time. What a loss reads may be a keras.Variable that the callback has as an "
                     "attribute."
                 )
             if self.step == 0 or self._is_eager_only:
