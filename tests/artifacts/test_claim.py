@@ -109,17 +109,20 @@ def test_a_param_on_only_one_side_is_a_difference(folder) -> None:
     ("before", "now", "is_same_file"),
     [("net", "net.Net", True), ("a.net.Net", "a.net", True), ("net", "nets", False)],
 )
-def test_two_names_of_one_file_are_explained(folder, before, now, is_same_file) -> None:
+def test_two_names_of_one_model_are_explained(folder, before, now, is_same_file) -> None:
     first, second = (
         replace(JOB, model=replace(JOB.model, model_def=name)) for name in (before, now)
     )
     claim(folder, first).release()
+    advice = f"If both names mean the same model, give --model_def={before} to resume."
 
     with pytest.raises(OutputTakenError) as caught:
         claim(folder, second)
-
-    advice = f"If they mean the same model, give --model_def={before} to resume."
     assert (advice in str(caught.value)) is is_same_file
+
+    with pytest.raises(OutputTakenError) as caught:
+        claim(folder, replace(second, model=replace(second.model, params={"units": 3})))
+    assert advice not in str(caught.value)
 
 
 def test_true_differs_from_1(folder) -> None:

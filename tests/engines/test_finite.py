@@ -86,7 +86,7 @@ def test_data_that_are_not_finite_are_named(features, labels, message):
     ("where", "shard", "place"),
     [
         (lambda: "a.csv, records 3 to 5", 4, r"\(epoch 2: a\.csv, records 3 to 5\)"),
-        (None, 0, r"\(epoch 2, batch 7\)"),
+        (None, 0, r"\(epoch 2, shard 0, batch 7\)"),
         (None, 4, r"\(epoch 2, shard 4, batch 7\)"),
     ],
 )

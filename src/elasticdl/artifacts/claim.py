@@ -152,25 +152,25 @@ def _refuse_another_job(folder: OutputFolder, job: Job) -> None:
             f"{folder.uri} to start over."
         ) from error
     # Through JSON, like the stored job, so that tuples and lists compare equal.
-    asked = json.loads(json.dumps(job.identity()))
-    differing = _differences(json.loads(json.dumps(there)), asked, folder)
+    there, asked = (json.loads(json.dumps(each)) for each in (there, job.identity()))
+    differing = _differences(there, asked, folder)
     if differing:
         lines = "\n".join(f"  {line}" for line in differing)
         raise OutputTakenError(
             f"{folder.uri} belongs to another job. Differences:\n{lines}\n"
-            f"{_same_file(there, asked)}Use another --output, or delete {folder.uri} to start over."
+            f"{_other_name(there, asked)}Use another --output, or delete {folder.uri} to start "
+            "over."
         )
 
 
-def _same_file(there: Any, asked: Any) -> str:
-    """Return advice if one job names a model by its file alone, and the other its class as well."""
+def _other_name(there: Any, asked: Any) -> str:
+    """Return advice if jobs differ only in that one of them names the class within the file."""
     before, now = ((job.get("model") or {}).get("model_def") or "" for job in (there, asked))
     if not (now.startswith(f"{before}.") or before.startswith(f"{now}.")):
         return ""
-    return (
-        f"Both names are of the same file. If they mean the same model, give --model_def={before} "
-        "to resume. "
-    )
+    if {**asked, "model": {**asked["model"], "model_def": before}} != there:
+        return ""
+    return f"If both names mean the same model, give --model_def={before} to resume. "
 
 
 _ABSENT = object()

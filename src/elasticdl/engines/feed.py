@@ -61,13 +61,12 @@ class TrainingBatch:
 def place_of(fed: TrainingBatch) -> str:
     """Return the epoch and the records of a batch, for an error.
 
-    Without known records, the batch's number in the shard and the shard are named. An epoch with
-    only one shard needs no name of the shard.
+    Without known records, the shard and the batch's number in it are named.
     """
     epoch = f"epoch {fed.epoch + 1}"
     if fed.batch is not None and fed.batch.where is not None and (named := fed.batch.where()):
         return f"{epoch}: {named}"
-    return f"{epoch}, {f'shard {fed.shard}, ' if fed.shard else ''}batch {fed.number}"
+    return f"{epoch}, shard {fed.shard}, batch {fed.number}"
 
 
 @dataclass(frozen=True)

@@ -908,8 +908,8 @@ def _where(group: Sequence[TrainingBatch]) -> str:
     if len(group) == 1:
         return f"This happened in {place_of(group[0])}."
     return (
-        f"This happened in one of {len(group)} batches. The first is of {place_of(group[0])}. The "
-        f"last is of {place_of(group[-1])}."
+        f"This happened in one of {len(group)} batches, from {place_of(group[0])} to "
+        f"{place_of(group[-1])}."
     )
 
 

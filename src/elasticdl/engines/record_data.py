@@ -552,10 +552,10 @@ def _after_replay(
     if not replayed:
         raise DefinitionError(
             f"{definition.where('input')}: the data pipeline does not yield the same batches when "
-            f"it is read again: the first {lease.next_batch} of epoch {epoch + 1}"
-            f"{f', shard {lease.shard},' if lease.shard else ''} differ from those that were "
-            "trained on. Draw random numbers from tf.random, numpy.random or "
-            "random (they are seeded for you), not from the clock or the system."
+            f"it is read again: the first {lease.next_batch} of epoch {epoch + 1}, shard "
+            f"{lease.shard}, differ from those that were trained on. Draw random numbers from "
+            "tf.random, numpy.random or random (they are seeded for you), not from the clock or "
+            "the system."
         )
     if waiting is not None:
         yield TrainingBatch(epoch, lease.shard, waiting[0], waiting[1], True, waiting[2])

@@ -438,8 +438,11 @@ class TrainingContext:
         Args:
             trainer: The trainer, whose model predicts an example.
         """
-        repeated = trainer.repeated_activation() if isinstance(trainer, LossProbe) else ""
-        return [note for note in (self._class_note(trainer), repeated) if note]
+        notes = [self._class_note(trainer)]
+        # Only for a note: a user's loss may refuse made-up outputs.
+        with contextlib.suppress(Exception):
+            notes += [trainer.repeated_activation()] if isinstance(trainer, LossProbe) else []
+        return [note for note in notes if note]
 
     def _class_note(self, trainer: Trainer) -> str:
         """Return a note if the model has more or fewer outputs than names of classes; else "".

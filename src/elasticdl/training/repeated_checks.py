@@ -32,7 +32,7 @@ LIKE_BATCH_NORM = (
 
 # A check takes several forward passes.
 _MAX_EPOCHS = 8
-# Steps before which the trainers make the checks anyway, and some after them.
+# No check is repeated up to this step, because the first batches are checked anyway.
 _FIRST_BATCHES = 4
 
 

@@ -80,7 +80,8 @@ def _categorical(num_classes: int) -> Iterator[list[_Trial]]:
     rng = np.random.default_rng(0)
     outputs = rng.dirichlet(np.full(num_classes, 5.0), _NUM_EXAMPLES).astype(np.float32)
     numbers = rng.permutation(np.arange(_NUM_EXAMPLES) % num_classes)
-    one_hot = np.eye(num_classes, dtype=np.float32)[numbers]
+    # Not by np.eye, which would need the square of the number of classes.
+    one_hot = (numbers[:, None] == np.arange(num_classes)).astype(np.float32)
     for labels in (numbers, numbers[:, None], numbers.astype(np.int32), one_hot):
         trials = [(outputs, labels, _cross_entropies(outputs, one_hot))]
         if labels is one_hot:

@@ -1,9 +1,12 @@
 """A model that changes its trained weights in a call: the same on all workers, or refused there."""
 
+import contextlib
+
 import numpy as np
 import pytest
 from tests.training.keras.test_random_draws import batch_of, definition_of, same_bits
 
+from elasticdl.definition import Origin
 from elasticdl.errors import DefinitionError
 from elasticdl.training.trainer import Contribution
 
@@ -44,6 +47,29 @@ def by_itself(scale, x):
     import keras
 
     return scale / keras.ops.norm(scale)
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_a_change_by_the_second_part_only_is_found_in_early_checks(is_early):
+    import keras
+    import tensorflow as tf
+
+    from elasticdl.training.keras.loss_part_checks import ExampleBatch
+    from elasticdl.training.keras.moved_weights import check_alike
+
+    scale = keras.Variable(1.0, name="scale")
+    features = tf.ones((8, 4))
+    batch = ExampleBatch(features, None, features, None, 8)
+
+    def call(part, rank):
+        if rank:
+            scale.assign(2.0)
+
+    origin = Origin("elasticdl_module", "model.py", 1, "model", "zoo")
+    expected = pytest.raises(DefinitionError, match="changes its weight scale")
+    with expected if is_early else contextlib.nullcontext():
+        assert check_alike(call, batch, [scale], [], origin, is_early=is_early) == []
+    assert float(scale.value) == 1.0
 
 
 @pytest.mark.parametrize("change", [by_examples, by_chance])

@@ -146,6 +146,17 @@ def test_a_lookup_table_changed_by_a_callback_is_refused():
         trainer.state()
 
 
+def test_a_table_in_a_list_is_named():
+    made = counting_with(empty_table("mutable"), inserts=True)()
+    trainer = trainer_of(definition_of(lambda: made))
+    layer = made.layers[0]
+    layer.tables = [vars(layer).pop("table")]
+    type(layer).table = property(lambda self: self.tables[0])
+
+    with pytest.raises(DefinitionError, match=r"the lookup table Look\.tables changes"):
+        trainer.train_steps([batch_of(8)])
+
+
 def test_a_vocabulary_is_accepted(keras):
     def create_model():
         texts = keras.Input((4,))

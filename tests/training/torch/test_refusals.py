@@ -6,6 +6,7 @@ import warnings
 from collections import deque
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from tests.training.torch.conftest import batch_of, definition_of, same_bits, sgd, trainer_of
@@ -88,9 +89,10 @@ def test_methods_that_make_a_state_dict_are_reported(caplog):
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_hooks_of_pytorch_for_the_state_dict_are_not_reported(caplog):
+def test_hooks_of_libraries_for_the_state_dict_are_not_reported(caplog):
     def create_model():
         normed = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4))
+        normed.register_load_state_dict_post_hook(np.testing.assert_equal)
         return nn.Sequential(normed, nn.utils.spectral_norm(nn.Linear(4, 4)), nn.LazyLinear(3))
 
     trainer_of(definition_of(create_model))

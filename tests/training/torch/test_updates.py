@@ -672,6 +672,24 @@ def test_published_weights_are_evaluated_unchanged():
     assert other.evaluate(batch)["loss"] == trainer.evaluate(batch)["loss"]
 
 
+def test_averages_are_stored_whole_whatever_their_state_dict_contains():
+    class Partial(nn.Linear):
+        def state_dict(self, *arguments, **options):
+            with torch.no_grad():
+                self.weight.clamp_(-0.01, 0.01)
+            return {}
+
+    definition = definition_of(lambda: Partial(4, 3), create_average=ema)
+    trainer = trainer_of(definition)
+    trainer.train_steps([batch_of(8)])
+    state = trainer.state()
+    other = trainer_of(definition, seed=1)
+    other.load_state(state)
+
+    assert same_bits(other.state(), state)
+    assert any(abs(each).max() > 0.01 for name, each in state.items() if "weight" in name)
+
+
 @pytest.mark.parametrize(
     ("make", "expected"),
     [

@@ -257,11 +257,13 @@ class TrainingLoss:
         if not num_added:
             return
         # Losses that are added in training only are computed in training mode.
-        training = len(forward(trial, 0, False)[1]) != num_added
+        outputs, losses = forward(trial, 0, False)
+        training = len(losses) != num_added
         differs = bool(means_of(self._model))
         origin = self._definition.where("loss")
         in_labels = self._definition.compiled
-        given = replace(trial, weights=trial.labels[1] if in_labels else trial.weights)
+        weights = trial.labels[1] if in_labels else trial.weights
+        given = replace(trial, outputs=outputs, weights=weights)
 
         def added(part: ExampleBatch, step: int) -> tuple[Any, float]:
             outputs, losses = forward(part, step, training)

@@ -75,10 +75,10 @@ def check_alike(
     trained: Sequence[Any],
     others: Sequence[Any],
     origin: Origin,
+    *,
+    is_early: bool = True,
 ) -> list[Any]:
     """Check that calling the model changes no trained weight in a way that depends on examples.
-
-    A second part of the batch is called only if the first one sets a weight.
 
     Args:
         call: Function (examples, rank): calls the model in training mode, with the random numbers
@@ -87,6 +87,8 @@ def check_alike(
         trained: The trained weights.
         others: The other variables that a call may change.
         origin: Prefix of errors.
+        is_early: Whether to make both calls in any case. False: if the first one sets no weight,
+            the second is not made.
 
     Returns:
         The trained weights that a call sets, in the order of `trained`.
@@ -105,7 +107,7 @@ def check_alike(
                 call(part, rank)
             found += by_python
             ends.append([np.array(variable.numpy()) for variable in trained])
-        if not found and all(map(_is_equal, before, ends[0])):
+        if not is_early and not found and all(map(_is_equal, before, ends[0])):
             return []
     for variable, one, other in zip(trained, *ends, strict=True):
         if not np.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True):

@@ -86,7 +86,13 @@ class ModelRunner:
 
 
 def check(
-    runner: ModelRunner, batch: ExampleBatch, model: keras.Model, origin: Origin, of_loss: Origin
+    runner: ModelRunner,
+    batch: ExampleBatch,
+    model: keras.Model,
+    origin: Origin,
+    of_loss: Origin,
+    *,
+    is_early: bool,
 ) -> bool:
     """Check that the outputs and the loss of a batch can be computed from its parts.
 
@@ -96,6 +102,8 @@ def check(
         model: The model.
         origin: Prefix of error messages.
         of_loss: Prefix of error messages about the loss.
+        is_early: Whether to find out by one more call whether the outputs are random, even if they
+            agree. All parts get the same random numbers, which may hide a difference.
 
     Returns:
         False if the results agree or cannot be compared. True if the outputs differ in training
@@ -108,7 +116,9 @@ def check(
     if batch.num_examples == 1:
         return False
     with _quiet(model):
-        found = _compare(runner, batch, model, origin, of_loss, training=True)
+        found = _compare(
+            runner, batch, model, origin, of_loss, training=True, seeks_randomness=is_early
+        )
     if found is not _Found.EQUAL:
         _compare(runner, batch, model, origin, of_loss, training=False)
     return found is _Found.LIKE_A_NORMALIZATION
@@ -193,6 +203,7 @@ def _compare(
     of_loss: Origin,
     *,
     training: bool,
+    seeks_randomness: bool = False,
 ) -> _Found:
     """Compare a batch's outputs and loss with those of two parts, in training or inference.
 
@@ -203,6 +214,7 @@ def _compare(
         origin: Prefix of error messages.
         of_loss: Prefix of error messages about the loss.
         training: Whether the model runs as in training.
+        seeks_randomness: Whether random outputs that agree cannot be compared either.
 
     Returns:
         Whether they are equal, or differ as if by a normalization, or cannot be compared.
@@ -232,7 +244,8 @@ def _compare(
         differs = loss_part_checks.run_difference(
             loss, [of_one[0], of_other[0]], [of_one[1], of_other[1]], (first, size - first)
         )
-        if is_near and differs is None:
+        is_equal = is_near and differs is None
+        if is_equal and not seeks_randomness:
             return _Found.EQUAL
         again, loss_again, _ = run(batch, 1)
     except Exception:  # noqa: BLE001 - the first batch of this size reports it as the user's error
@@ -245,17 +258,17 @@ def _compare(
                 f"are replaced. {_ALONE}"
             )
         return _Found.NOTHING
-    if not is_near:
-        if runner.normalizes_by_batch(batch):
-            return _Found.EQUAL
-        if moves:
-            return _Found.LIKE_A_NORMALIZATION
-        raise DefinitionError(
-            f"{origin}: the model's outputs for an example depend on the other examples of its "
-            f"batch: the outputs for a batch of {size} differ from those for its first {first} and "
-            f"last {size - first} examples. {_ALONE}"
-        )
-    raise DefinitionError(f"{of_loss}: {differs}")
+    if is_equal or (not is_near and runner.normalizes_by_batch(batch)):
+        return _Found.EQUAL
+    if is_near:
+        raise DefinitionError(f"{of_loss}: {differs}")
+    if moves:
+        return _Found.LIKE_A_NORMALIZATION
+    raise DefinitionError(
+        f"{origin}: the model's outputs for an example depend on the other examples of its "
+        f"batch: the outputs for a batch of {size} differ from those for its first {first} and "
+        f"last {size - first} examples. {_ALONE}"
+    )
 
 
 def _changes_if_replaced(

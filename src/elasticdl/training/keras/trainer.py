@@ -203,7 +203,7 @@ class KerasTrainer:
         self._attributes.track_of_step(self._all_metrics())
         self.hooks.attributes = self._attributes
         self._outside = UntrackedVariables(
-            self.model, self.optimizer, self._all_variables, definition.where("model")
+            self.model, self.optimizer, self._all_variables, definition.origin
         )
         self._functions = StepFunctions(
             definition,
@@ -850,8 +850,8 @@ class KerasTrainer:
                     "A step is compiled with the values from the model file; `fit` would see this "
                     "change but no later one. Set it in the model file, or make it a weight of a "
                     "layer (self.add_weight(..., trainable=False)) or a variable of the optimizer "
-                    "(self.add_variable(...)), which can change at any time. What a loss reads may be a keras.Variable that the callback has as an "
-                    "attribute."
+                    "(self.add_variable(...)), which can change at any time. What a loss reads may "
+                    "be a keras.Variable that the callback has as an attribute."
                 )
             if self.step == 0 or self._is_eager_only:
                 stack.enter_context(self._attributes.watched(f"a callback's {moment}()", advice))
@@ -1017,6 +1017,7 @@ class KerasTrainer:
                     self._trainable,
                     self._statistics,
                     definition.where("model"),
+                    is_early=is_early,
                 )
             self._add_moved(moved, is_again=is_again)
             if is_again:
@@ -1039,6 +1040,7 @@ class KerasTrainer:
                         self.model,
                         definition.where("model"),
                         definition.where("loss"),
+                        is_early=is_early,
                     )
                     if normalizes and not self._has_reported_normalization:
                         self._has_reported_normalization = True

@@ -7,9 +7,8 @@ in a layer, or a variable outside the model that its loss reads:
     beta = keras.Variable(0.0)             in the file, changed by a callback, read by the loss
 
 A variable whose value stays the same is a constant. One that changes would be reset after a resume
-and differ on each worker, so it is rejected by name. Variables that a callback has as attributes
-are stored with the callback. The same holds for the mutable tables of `tf.lookup`, which Keras does
-not save either.
+and differ on each worker, so it is rejected by name, and so is a mutable table of `tf.lookup`.
+Variables that a callback has as attributes are stored with the callback.
 
 Callers: `trainer.py`.
 """
@@ -18,7 +17,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -106,9 +104,10 @@ class UntrackedVariables:
     def _check_tables(self) -> None:
         for table, before in self._tables.values():
             if not _has_content(table, before):
-                name = self._attribute_with(functools.partial(operator.is_, table))
+                name = self._attribute_with(functools.partial(_is_or_contains, table))
+                what = f"lookup table {name}" if name else type(table).__name__
                 raise DefinitionError(
-                    f"{self._origin}: the lookup table {name or table.name} changes in training. "
+                    f"{self._origin}: the {what} changes in training. "
                     "Checkpoints and the trained model do not contain a table: a resumed training "
                     "would continue with the entries that the model file gives it, and each worker "
                     "would have its own. Fill the table in the model file (a vocabulary of the "
@@ -127,7 +126,8 @@ class UntrackedVariables:
                 f"{where}{name}"
                 for where, owner in self._owners()
                 for name, value in list(vars(owner).items())
-                if is_it(value)
+                # TensorFlow's own lists of what it tracks have names that begin so.
+                if not name.startswith("_self_") and is_it(value)
             ),
             "",
         )
@@ -155,6 +155,13 @@ def _variables(value: Any) -> Iterable[Any]:
     if isinstance(value, Mapping):
         value = list(value.values())
     return value if isinstance(value, (list, tuple)) else [value, *getattr(value, "variables", ())]
+
+
+def _is_or_contains(wanted: Any, value: Any) -> bool:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    items = value if isinstance(value, (list, tuple)) else [value]
+    return any(each is wanted for each in items)
 
 
 def _mutable_tables(traced: Any) -> list[Any]:

@@ -8,6 +8,7 @@ would read the data again).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -112,16 +113,7 @@ class Averages:
         """Return the averages and the number of averaged updates; empty without averages."""
         if self._averaged is None:
             return {}
-        tensors = {**self._averaged.state_dict(), **self._non_persistent_buffers(self._averaged)}
-        return {name: to_array(tensor) for name, tensor in tensors.items()}
-
-    def _non_persistent_buffers(self, averaged: AveragedModel) -> dict[str, torch.Tensor]:
-        """Return the buffers of the average that its `state_dict()` leaves out, by name.
-
-        They must be stored too, because updates of an average change them.
-        """
-        kept = averaged.state_dict().keys()
-        return {name: each for name, each in averaged.named_buffers() if name not in kept}
+        return {name: to_array(tensor) for name, tensor in _named_tensors(self._averaged).items()}
 
     def load(self, state: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
         """Restore averages that `state` returned.
@@ -130,10 +122,7 @@ class Averages:
             One line per name that exists only in the checkpoint or only in the model file; if there
             are any, nothing is restored.
         """
-        tensors = {} if self._averaged is None else self._averaged.state_dict()
-        passing = {} if self._averaged is None else self._non_persistent_buffers(self._averaged)
-        # Older checkpoints do not have them.
-        tensors |= {name: tensor for name, tensor in passing.items() if name in state}
+        tensors = {} if self._averaged is None else _named_tensors(self._averaged)
         problems = [
             f"{name}: in {'the checkpoint' if name in state else 'the model file'} only"
             for name in sorted(tensors.keys() ^ state.keys())
@@ -172,3 +161,13 @@ class Averages:
 
 def _tensors(model: nn.Module) -> list[torch.Tensor]:
     return [*model.parameters(), *model.buffers()]
+
+
+def _named_tensors(averaged: AveragedModel) -> dict[str, torch.Tensor]:
+    """Return the parameters and all buffers of an average by name.
+
+    Updates change also buffers that are not persistent. `state_dict()` is not called, because code
+    of the user's may leave something out there.
+    """
+    parameters = averaged.named_parameters(remove_duplicate=False)
+    return dict(itertools.chain(parameters, averaged.named_buffers(remove_duplicate=False)))

@@ -20,6 +20,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedBuffer, is_lazy
 
 from elasticdl.data.batch import Batch, map_arrays
+from elasticdl.training.torch.buffers import is_kept
 
 
 def computed_from_data(
@@ -54,7 +55,7 @@ def computed_from_data(
 
 
 def tensor_names(model: nn.Module) -> set[str]:
-    """Return the names of a module's parameters and buffers.
+    """Return the names of a module's parameters and persistent buffers.
 
     `state_dict()` is not called, because hooks of the user's may change the module there.
     """
@@ -63,7 +64,7 @@ def tensor_names(model: nn.Module) -> set[str]:
         for prefix, module in model.named_modules()
         for own in (module._parameters, module._buffers)  # noqa: SLF001 - also what it overrides
         for leaf, tensor in own.items()
-        if tensor is not None
+        if tensor is not None and is_kept(module, leaf)
     }
 
 

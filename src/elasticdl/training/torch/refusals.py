@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from elasticdl.data.wording import listed
 from elasticdl.errors import DefinitionError
+from elasticdl.tracebacks import is_of_the_user
 
 if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition, Origin
@@ -151,18 +153,22 @@ def _state_dict_code(model: nn.Module) -> Iterator[str]:
     for module in model.modules():
         kind = type(module)
         for name in _STATE_DICT_METHODS:
-            owner = next((each for each in kind.__mro__ if name in vars(each)), nn.Module)
-            if not _is_of_torch(owner):
+            owner = next(each for each in kind.__mro__ if name in vars(each))
+            if _is_of_the_user(owner):
                 yield f"{owner.__name__}.{name}()"
         for attribute, name in _STATE_DICT_HOOKS.items():
             for hook in getattr(module, attribute).values():
-                if not _is_of_torch(hook):
+                if _is_of_the_user(hook):
                     yield f"a {name} of {kind.__name__}"
 
 
-def _is_of_torch(code: Any) -> bool:
-    """Return whether PyTorch defines a class, a function or the class of an object."""
-    return (getattr(code, "__module__", None) or "").partition(".")[0] == "torch"
+def _is_of_the_user(code: Any) -> bool:
+    """Return whether the user's files define a class, a function or the class of an object.
+
+    Libraries rename entries of old checkpoints in this way.
+    """
+    module = sys.modules.get(getattr(code, "__module__", None) or "")
+    return is_of_the_user(getattr(module, "__file__", None) or "")
 
 
 def parameters_of(

@@ -89,7 +89,7 @@ def takes_logits(definition: ModelDefinition, shape: tuple[int, ...], device: to
     if loss is None or isinstance(loss, (nn.CrossEntropyLoss, nn.BCEWithLogitsLoss)):
         return loss is not None
     # A binary one may be that of several independent labels.
-    shapes = {shape, (1,)} if len(shape) <= 1 else {(1,)}
+    shapes = dict.fromkeys([shape, (1,)] if len(shape) <= 1 else [(1,)])
     return any(_by_loss(loss, each, device) == "logits" for each in shapes)
 
 

@@ -418,7 +418,8 @@ class TorchTrainer:
 
     def repeated_activation(self) -> str:  # noqa: D102 - see trainer.LossProbe
         name, shape = self._last_activation
-        if not name or not takes_logits(self._definition, shape, self._device):
+        # On a GPU, labels that are out of range for a user's loss would end the process.
+        if not name or not takes_logits(self._definition, shape, torch.device("cpu")):
             return ""
         loss = self._definition.loss
         which = f"the loss, {type(loss).__name__}," if isinstance(loss, nn.Module) else "the loss"
