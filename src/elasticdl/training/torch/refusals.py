@@ -28,7 +28,6 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from elasticdl.data.wording import listed
 from elasticdl.errors import DefinitionError
 from elasticdl.tracebacks import is_of_the_user
 
@@ -144,7 +143,7 @@ def check_class(model: nn.Module, origin: Origin, *, own_steps: bool = False) ->
             "all parameters and persistent buffers as they are, and these are loaded as they are. "
             "If your numbers depend on it, move it to forward() or to a callback.",
             origin,
-            listed(ignored),
+            ", ".join(ignored),
         )
 
 
