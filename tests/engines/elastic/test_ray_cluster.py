@@ -32,6 +32,18 @@ except (UnavailableError, UsageError) as error:
     print(error.exit_code, error)
 """
 
+# Ray has waited for itself forever, in the driver of a job that had lost machines.
+NEVER_LEFT = """
+import sys
+import time
+import ray
+from elasticdl.engines.elastic import ray_cluster
+ray_cluster._LONGEST_SHUTDOWN_S = 1.0
+with ray_cluster.joined_cluster(sys.argv[1]):
+    ray._private.worker.disconnect = lambda *_, **__: time.sleep(3600)
+print("went on")
+"""
+
 
 def environment(home, **more):
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
@@ -89,9 +101,9 @@ def open_to_all(start):
     return start(RAY_AUTH_MODE="disabled")
 
 
-def join(address, home, **variables):
+def join(address, home, *, script=JOIN, **variables):
     done = subprocess.run(
-        [sys.executable, "-c", JOIN, address],
+        [sys.executable, "-c", script, address],
         check=False, capture_output=True, text=True, timeout=PATIENCE_S,
         env=environment(home, **variables),
     )  # fmt: skip
@@ -117,6 +129,15 @@ def test_the_users_token_file_is_used(closed, tmp_path):
 
 def test_a_stray_token_file_does_not_prevent_joining(open_to_all, tmp_path):
     assert join(open_to_all, with_token_file(tmp_path, OTHER_TOKEN)) == "joined and works"
+
+
+def test_a_ray_that_does_not_disconnect_is_left_behind(closed, tmp_path):
+    began_s = time.monotonic()
+
+    found = join(closed, tmp_path, script=NEVER_LEFT, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN)
+
+    assert found == "went on"
+    assert time.monotonic() - began_s < SOON_S
 
 
 @pytest.mark.parametrize(

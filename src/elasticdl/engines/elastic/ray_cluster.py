@@ -14,6 +14,7 @@ Callers: `placement.py`.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -48,10 +49,15 @@ from elasticdl.scratch import TemporaryFolder, has_room, no_room
 
 LOCALHOST = "127.0.0.1"
 
+_log = logging.getLogger("elasticdl")
+
 _CONNECT_TIMEOUT_S = 5.0
 _MAX_STARTS = 3
 _LONGEST_START_S = 60.0
 _LOST_AFTER_S = 20.0
+# Before Ray is shut down, what it was told of killed workers arrives; then it has this time.
+_NEWS_OF_WORKERS_S = 1.0
+_LONGEST_SHUTDOWN_S = 30.0
 # Wait before failing: Ray removes old logs, and other programs remove their files.
 _FULL_FOR_S = 5.0
 _TOKEN_BYTES = 32
@@ -250,10 +256,30 @@ def joined_cluster(address: str) -> Iterator[ConnectedRay]:
             raise _wrong_token(address) from error
         except (OSError, ValueError, RuntimeError, OverflowError) as error:
             raise _not_joined(address, error) from error
-        undo.callback(ray.shutdown)
+        undo.callback(_leave_cluster)
         host: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         store = _ControlStore(ray.get_runtime_context().gcs_address)
         yield ConnectedRay(host, store.why_lost, store.answers)
+
+
+def _leave_cluster() -> None:
+    """Disconnect this process from a cluster, within a limited time.
+
+    Ray's native library crashed, or never returned, where messages about killed workers arrived
+    while it was shut down. A training that is complete must not be lost with it.
+    """
+    time.sleep(_NEWS_OF_WORKERS_S)
+    shutdown = threading.Thread(target=ray.shutdown, name="ray-shutdown", daemon=True)
+    shutdown.start()
+    shutdown.join(_LONGEST_SHUTDOWN_S)
+    if shutdown.is_alive():
+        # At exit, it would wait for the thread that does not return.
+        atexit.unregister(ray.shutdown)
+        _log.warning(
+            "Ray has not disconnected from the cluster for %.0f s. The run continues without "
+            "waiting for it.",
+            _LONGEST_SHUTDOWN_S,
+        )
 
 
 class _ControlStore:
