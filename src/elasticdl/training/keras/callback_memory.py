@@ -302,5 +302,6 @@ def _sentences(
         yield (
             f"{begin}. A checkpoint cannot store {it}, so {they_are} reset when this job resumes: "
             f"keep {it} in an attribute of a callback (numbers, strings, lists, dicts, arrays), or "
-            f"compute {it} from the epoch."
+            f"compute {it} from the epoch. Batches are made in advance, so a function of the input "
+            f"that reads {it} gives other numbers than in `fit`."
         )
