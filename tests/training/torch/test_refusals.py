@@ -35,6 +35,14 @@ def test_custom_steps_of_a_model_are_refused_with_their_line():
             trainer_of(definition_of(kind))
 
 
+def test_the_module_of_an_exported_program_is_refused():
+    def create_model():
+        return torch.export.export(nn.Linear(4, 3), (torch.ones(2, 4),)).module()
+
+    with pytest.raises(DefinitionError, match="has no training and evaluation mode"):
+        trainer_of(definition_of(create_model))
+
+
 def test_extra_state_is_refused_with_its_line():
     class Extra(nn.Linear):
         def get_extra_state(self):

@@ -2,6 +2,7 @@
 
 Each function, and what it rejects:
 
+    check_has_modes        modules without train() and eval(), as those of exported programs
     check_class(model)     training steps, hooks and extra state in the model's class; with a
                            warning only: code that runs when a state dict is made or loaded
     parameters_of(model)   objects from parameters() that are not parameters of the model
@@ -87,6 +88,29 @@ _STATE_DICT_HOOKS = {
 }
 
 _ALONE = "Such a model can only be trained in a single process and without --global_batch_size."
+
+
+def check_has_modes(model: nn.Module, origin: Origin) -> None:
+    """Check that a model can be put into training mode, if it is a graph of `torch.fx`.
+
+    Args:
+        model: The module.
+        origin: Prefix of errors.
+
+    Raises:
+        DefinitionError: It cannot: it is the module of a `torch.export` program, for example.
+    """
+    if not isinstance(model, torch.fx.GraphModule):
+        return
+    try:
+        model.train(model.training)
+    except NotImplementedError as error:
+        raise DefinitionError(
+            f"{origin}: the model, a {type(model).__name__}, has no training and evaluation mode "
+            f"({error}) Return the module that was exported, not the module of the exported "
+            "program. To train that one in the mode of its export, add: "
+            "model.train = model.eval = lambda *_: model"
+        ) from None
 
 
 def check_class(model: nn.Module, origin: Origin, *, own_steps: bool = False) -> None:

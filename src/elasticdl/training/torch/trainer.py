@@ -72,7 +72,12 @@ from elasticdl.training.torch.outputs import as_plain_containers, copied, to_row
 from elasticdl.training.torch.parameter_moves import ParameterMoves
 from elasticdl.training.torch.part_checks import QUIET, PartCheck
 from elasticdl.training.torch.precision import MixedPrecision
-from elasticdl.training.torch.refusals import Refusals, check_class, parameters_of
+from elasticdl.training.torch.refusals import (
+    Refusals,
+    check_class,
+    check_has_modes,
+    parameters_of,
+)
 from elasticdl.training.torch.schedulers import Schedulers
 from elasticdl.training.torch.scores import last_activation, scores_of, takes_logits
 from elasticdl.training.torch.statistics import BatchParts, TorchStatistics, change_of, has_room
@@ -921,6 +926,7 @@ class TorchTrainer:
                 f"{self._definition.where('model')}: the model is a {type(model).__module__}."
                 f"{type(model).__name__}; expected a torch.nn.Module."
             )
+        check_has_modes(model, self._definition.where("model"))
         own_steps = self._definition.loss_within == "training_step"
         if own_steps:
             take_metrics(model, str(self._definition.where("model")))
