@@ -375,7 +375,8 @@ def _copy(source: Path, uri: str) -> None:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OutputError(
-                f"{folder}: the data cannot be stored there: {error.strerror}. Use another --output."
+                f"{folder}: the data cannot be stored there: {error.strerror}. Use another "
+                "--output."
             ) from error
     target = AtomicFile(uri)
     with source.open("rb") as file:

@@ -168,13 +168,13 @@ def _check_validation(job: Job, data: Mapping[str, Any]) -> None:
                 )
 
 
-def _check_output(output: OutputFolder) -> None:
-    """Check, before data is stored, that a local output is a folder or does not exist.
+def _check_output(job: Job) -> None:
+    """Check, before data is stored, that a training's local output is a folder or does not exist.
 
     Raises:
         OutputError: It, or a folder above it, is a file.
     """
-    path = output.local_path()
+    path = OutputFolder(str(job.output)).local_path() if job.command == "train" else None
     if path is not None:
         with output_errors(path), contextlib.suppress(FileNotFoundError, PermissionError):
             # Raises NotADirectoryError; a permission may be lacking to read, and not to write.
@@ -218,8 +218,7 @@ def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Jo
         )
     _check_model(job)
     _check_validation(job, data)
-    if trains:
-        _check_output(OutputFolder(str(job.output)))
+    _check_output(job)
     with tempfile.TemporaryDirectory(dir=scratch.folder(), prefix=ASIDE) as aside:
         folder = f"{job.output}/{IN_MEMORY_FOLDER}" if trains else aside
         names: dict[str, Any] = {}
