@@ -174,7 +174,11 @@ def test_a_wrong_type_error_mentions_only_what_the_user_has(
     ):
         with pytest.raises(DataError) as caught:
             use()
-        assert str(caught.value) == f"{expected} Convert the column, as with astype() in pandas."
+        assert str(caught.value) == (
+            f"{expected} Convert the column, as with astype() in pandas. If it was text such as "
+            '00700, read it as text from the start (pandas: dtype={"word": str}), because the '
+            "numbers have lost their leading zeros."
+        )
 
 
 def test_text_in_place_of_numbers_is_reported_with_a_conversion(table_model):

@@ -14,7 +14,14 @@ import elasticdl
 from elasticdl import scratch
 from elasticdl.data import in_memory
 from elasticdl.engines.stored_data import file_names
-from elasticdl.errors import DataError, OutputTakenError, SchemaError, UsageError, UserCodeError
+from elasticdl.errors import (
+    DataError,
+    OutputError,
+    OutputTakenError,
+    SchemaError,
+    UsageError,
+    UserCodeError,
+)
 
 MODEL = """
 import numpy as np, torch
@@ -73,6 +80,29 @@ def test_a_training_equals_one_on_files(train, tmp_path):
 
     assert of_arrays.metrics == of_files.metrics
     assert not (tmp_path / "arrays" / "in_memory_data").exists()
+
+
+@pytest.mark.parametrize("name", ["train.csv", "train.csv/out"])
+def test_an_output_that_is_a_file_is_refused_before_data_is_stored(
+    train, tmp_path, monkeypatch, name
+):
+    (tmp_path / "train.csv").write_text("x,y\n")
+    monkeypatch.delattr(in_memory, "_copy")
+
+    for data in (DATA, str(tmp_path / "train.csv")):
+        with pytest.raises(OutputError) as caught:
+            train(data, output=str(tmp_path / name))
+        assert str(caught.value) == (
+            f"{tmp_path / name}: found a file where a folder is needed. Use another output=."
+        )
+
+
+def test_a_file_in_place_of_the_folder_for_in_memory_data_is_an_output_error(train, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "in_memory_data").touch()
+
+    with pytest.raises(OutputError, match="in_memory_data: the data cannot be stored there: File"):
+        train()
 
 
 def test_a_stopped_training_resumes_only_with_the_same_data(train, tmp_path):

@@ -66,6 +66,7 @@ from elasticdl.data.wording import counted, listed, shown
 from elasticdl.errors import (
     DataError,
     ElasticDLError,
+    OutputError,
     UsageError,
 )
 
@@ -369,7 +370,14 @@ def _examples_by_type(values: np.ndarray[Any, Any]) -> dict[str, Any]:
 def _copy(source: Path, uri: str) -> None:
     path = local_path(uri)
     if path is not None:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(path).parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(
+                f"{folder}: the data cannot be stored there: {error.strerror}. Use another "
+                "--output."
+            ) from error
     target = AtomicFile(uri)
     with source.open("rb") as file:
         for block in iter(lambda: file.read(_COPY_BYTES), b""):

@@ -304,27 +304,24 @@ class Loop:
             raise
         self.close_feed()
         self._step_events.write(self._step_to_report)
-        if self.progress.stopped:
-            self._note_stopped()
-        if self.progress.epoch_examples and not self.progress.ledger.epoch_done:
-            # `max_steps` ended training within an epoch.
+        if stopped := self.stopped_early():
+            self.reporter.note(stopped)
+        if self._is_within_an_epoch():
             self._update_training_metrics()
         if self._unsaved:
             self._checkpoint()
         self._wait_for_checkpoints()
         return self.metrics
 
-    def _note_stopped(self) -> None:
+    def stopped_early(self) -> str:
+        """Return a sentence for the user if a callback ended training before its end; else ""."""
         ledger, planned = self.progress.ledger, self.options.num_epochs
         # At the end of a complete epoch, the ledger has already moved on to the next one.
         num_ended = ledger.epoch if self.progress.first_step == self.trainer.step else None
-        if num_ended is None:
-            when = f"in epoch {ledger.epoch + 1} of {planned}"
-        elif num_ended < planned:
-            when = f"after epoch {num_ended} of {planned}"
-        else:
-            return
-        self.reporter.note(f"A callback ended the training {when}, at step {self.trainer.step:,}.")
+        if not self.progress.stopped or (num_ended is not None and num_ended >= planned):
+            return ""
+        when = f"in epoch {ledger.epoch + 1}" if num_ended is None else f"after epoch {num_ended}"
+        return f"A callback ended the training {when} of {planned}, at step {self.trainer.step:,}."
 
     def finish(self) -> str:
         """Change the trained model into the one to publish, after the last checkpoint.
@@ -338,9 +335,16 @@ class Loop:
             What a callback has restored, as a sentence for the user; empty if nothing.
         """
         self.trainer.finish()
-        if restored := self.trainer.hooks.train_end(self.metrics):
+        restored = self.trainer.hooks.train_end(self.metrics)
+        if restored:
+            last = f"step {self.trainer.step:,}" if self._is_within_an_epoch() else "the last epoch"
+            restored = f"{restored}; the metrics are those of {last}."
             self.reporter.note(restored)
         return restored
+
+    def _is_within_an_epoch(self) -> bool:
+        """Return whether `max_steps` ended training within an epoch."""
+        return bool(self.progress.epoch_examples) and not self.progress.ledger.epoch_done
 
     def _steps_in_an_epoch(self) -> int | None:
         if self.num_steps is None:

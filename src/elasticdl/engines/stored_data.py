@@ -22,6 +22,7 @@ from elasticdl import scratch, zoo
 from elasticdl.artifacts.claim import IN_MEMORY_FOLDER, JOB_FILE
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.in_memory_facts import FACTS_FILE, InMemoryFacts, add_facts, remove_facts
+from elasticdl.artifacts.local_storage import output_errors
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.data.stored_file import filesystem, local_path
 from elasticdl.data.wording import listed, shown
@@ -167,6 +168,19 @@ def _check_validation(job: Job, data: Mapping[str, Any]) -> None:
                 )
 
 
+def _check_output(job: Job) -> None:
+    """Check, before data is stored, that a training's local output is a folder or does not exist.
+
+    Raises:
+        OutputError: It, or a folder above it, is a file.
+    """
+    path = OutputFolder(str(job.output)).local_path() if job.command == "train" else None
+    if path is not None:
+        with output_errors(path), contextlib.suppress(FileNotFoundError, PermissionError):
+            # Raises NotADirectoryError; a permission may be lacking to read, and not to write.
+            os.scandir(path).close()
+
+
 @contextlib.contextmanager
 def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Job]:
     """Context manager that writes in-memory data to files, for a job that runs in its block.
@@ -204,6 +218,7 @@ def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Jo
         )
     _check_model(job)
     _check_validation(job, data)
+    _check_output(job)
     with tempfile.TemporaryDirectory(dir=scratch.folder(), prefix=ASIDE) as aside:
         folder = f"{job.output}/{IN_MEMORY_FOLDER}" if trains else aside
         names: dict[str, Any] = {}

@@ -242,7 +242,7 @@ class Hooks(Protocol):
         """Report to the callbacks that training has ended.
 
         Returns:
-            What a callback has restored, as a sentence for the user; empty if nothing.
+            What a callback has restored, as a sentence without a full stop; empty if nothing.
         """
         ...
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from tests.engines.conftest import MODEL, write_records
 from tests.engines.test_in_process import weights
+from tests.notes import Notes
 
 import elasticdl
 from elasticdl.artifacts.checkpoint_store import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
-from elasticdl.engines.progress_bar import Silent
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -55,7 +55,7 @@ class Slow(keras.callbacks.Callback):
 
 
 def callbacks():
-    stops = keras.callbacks.EarlyStopping("loss", patience=9, restore_best_weights=True)
+    stops = keras.callbacks.EarlyStopping("loss", patience=1, restore_best_weights=True)
     files = [
         keras.callbacks.CSVLogger("log.csv"),
         keras.callbacks.ModelCheckpoint("{folder}/{{epoch}}.keras"),
@@ -74,6 +74,8 @@ class Trained:
         workers: Output of the one on workers.
         files: Folder of the files that the callbacks of the one on workers wrote.
         model: The model file.
+        notes_alone: What the user is shown of the training in one process.
+        notes_on_workers: What the user is shown of the one on workers.
         warnings: What was logged where the command for workers was given.
     """
 
@@ -81,6 +83,8 @@ class Trained:
     workers: Path
     files: Path
     model: Path
+    notes_alone: list[str]
+    notes_on_workers: list[str]
     warnings: list[str]
 
 
@@ -105,20 +109,23 @@ def train(tmp_path_factory):
         model.write_text(MODEL + AVERAGES_AND_BEST.format(folder=files, stops=stops))
         data = write_records(folder / "train.recordio", 150)
         options = {
-            "model_zoo": str(zoo), "model_def": "small", "data": str(data), "num_epochs": 2,
+            "model_zoo": str(zoo), "model_def": "small", "data": str(data), "num_epochs": 3,
             "minibatch_size": 10, "global_batch_size": 150, "shuffle": False,
-            "reporter": Silent(),
         }  # fmt: skip
-        elasticdl.train(**options, output=str(folder / "alone"))
+        alone, workers = Notes(), Notes()
+        elasticdl.train(**options, output=str(folder / "alone"), reporter=alone)
         files.mkdir()
         kept = _Kept()
         logger = logging.getLogger("elasticdl")
         logger.addHandler(kept)
         # The workers of a Ray that is started for the job share its directory.
         with contextlib.chdir(files):
-            elasticdl.train(**options, output=str(folder / "workers"), num_workers=2)
+            elasticdl.train(
+                **options, output=str(folder / "workers"), num_workers=2, reporter=workers
+            )
         logger.removeHandler(kept)
-        return Trained(folder / "alone", folder / "workers", files, model, kept.texts)
+        notes = (alone.texts, workers.texts)
+        return Trained(folder / "alone", folder / "workers", files, model, *notes, kept.texts)
 
     return run
 
@@ -137,6 +144,14 @@ def test_a_job_ends_when_the_worker_that_writes_has_written(stopping):
     ]
     rows = csv.DictReader((stopping.files / "log.csv").read_text().splitlines())
     assert [row["epoch"] for row in rows] == ["0", "1"]
+
+
+def test_why_a_training_ended_is_shown_as_in_one_process(stopping):
+    of_callbacks = stopping.notes_on_workers[-2:]
+
+    assert of_callbacks == stopping.notes_alone[-2:]
+    assert of_callbacks[0] == "A callback ended the training after epoch 2 of 3, at step 2."
+    assert of_callbacks[1].startswith("EarlyStopping has restored the weights of epoch 1 (loss ")
 
 
 def test_a_warning_of_two_workers_is_printed_once(stopping):

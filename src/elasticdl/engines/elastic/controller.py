@@ -738,6 +738,9 @@ class _Controller:
             # The callbacks' state belongs to the worker that called them, so it is not loaded.
             trainer.load_state({**state, **final.published})
             metrics = dict(final.checkpoint.metadata["metrics"])
+            # The workers' own notes are not shown.
+            for note in filter(None, (final.stopped, final.restored)):
+                self._run.reporter.note(note)
             return TrainResult(trainer, metrics, final.restored)
         self._new_round("All workers that finished are lost")
         return None

@@ -261,6 +261,7 @@ class StateSnapshot:
         best: Whether its model was the best so far, by the job's `best_metric`.
         published: Path -> tensor. Tensors that the published model has instead of the checkpoint's,
             such as averaged weights; empty before the end of training.
+        stopped: Sentence for the user if a callback ended training early.
         restored: What a callback restored at the end of training, as a sentence for the user.
     """
 
@@ -268,4 +269,5 @@ class StateSnapshot:
     checkpoint: Checkpoint
     best: bool
     published: State = field(default_factory=dict)
+    stopped: str = ""
     restored: str = ""

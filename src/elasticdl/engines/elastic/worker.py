@@ -454,7 +454,9 @@ class Worker:
         history.finish()
         # Before `finish`, which calls functions of the user: if one raises, what was trained is
         # still saved.
-        self._final = StateSnapshot(history.point, checkpoint, loop.is_best)
+        self._final = StateSnapshot(
+            history.point, checkpoint, loop.is_best, stopped=loop.stopped_early()
+        )
         restored = loop.finish()
         published = {
             path: array

@@ -378,10 +378,10 @@ class KerasHooks:
     def train_end(self, logs: Mapping[str, Any]) -> str:  # noqa: D102
         with self._moment("on_train_end", logs=logs):
             self._list.on_train_end(dict(logs))
-        return " ".join(filter(None, map(self._restored_by, self._callbacks)))
+        return ". ".join(filter(None, map(self._restored_by, self._callbacks)))
 
     def _restored_by(self, callback: Any) -> str:
-        """Return a log message if an EarlyStopping restored an earlier epoch's weights; else ""."""
+        """Return a clause that says which epoch's weights an EarlyStopping restored; else ""."""
         if (
             not isinstance(callback, keras.callbacks.EarlyStopping)
             or not callback.restore_best_weights
@@ -391,7 +391,7 @@ class KerasHooks:
             return ""
         return (
             f"EarlyStopping has restored the weights of epoch {callback.best_epoch + 1} "
-            f"({callback.monitor} {callback.best:.4g}); the metrics are those of the last epoch."
+            f"({callback.monitor} {callback.best:.4g})"
         )
 
     # --- the state of callbacks -----------------------------------------------------------
