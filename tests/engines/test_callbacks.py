@@ -234,7 +234,7 @@ def test_early_stopping_restores_best_weights_from_before_a_stop(train, zoo, dat
     part = train(**more, max_steps=15)
     outcome = train(**more)
 
-    assert part.restored.endswith("; the metrics are those of step 15.")
+    assert part.restored.endswith("; the metrics are those at the end, step 15.")
     assert outcome.restored.endswith("; the metrics are those of the last epoch.")
     # The first epoch is the best, and the second attempt never saw its end.
     assert_same_bits(weights(tmp_path / "out"), weights(tmp_path / "first"))

@@ -156,19 +156,17 @@ def _refuse_another_job(folder: OutputFolder, job: Job) -> None:
     differing = _differences(there, asked, folder)
     if differing:
         lines = "\n".join(f"  {line}" for line in differing)
+        advice = _other_name(there, asked) if len(differing) == 1 else ""
         raise OutputTakenError(
-            f"{folder.uri} belongs to another job. Differences:\n{lines}\n"
-            f"{_other_name(there, asked)}Use another --output, or delete {folder.uri} to start "
-            "over."
+            f"{folder.uri} belongs to another job. Differences:\n{lines}\n{advice}"
+            f"Use another --output, or delete {folder.uri} to start over."
         )
 
 
 def _other_name(there: Any, asked: Any) -> str:
-    """Return advice if jobs differ only in that one of them names the class within the file."""
+    """Return advice if one of two jobs names the class within the file of the other's model."""
     before, now = ((job.get("model") or {}).get("model_def") or "" for job in (there, asked))
     if not (now.startswith(f"{before}.") or before.startswith(f"{now}.")):
-        return ""
-    if {**asked, "model": {**asked["model"], "model_def": before}} != there:
         return ""
     return f"If both names mean the same model, give --model_def={before} to resume. "
 

@@ -337,13 +337,14 @@ class Loop:
         self.trainer.finish()
         restored = self.trainer.hooks.train_end(self.metrics)
         if restored:
-            last = f"step {self.trainer.step:,}" if self._is_within_an_epoch() else "the last epoch"
-            restored = f"{restored}; the metrics are those of {last}."
+            end = f"at the end, step {self.trainer.step:,}"
+            when = end if self._is_within_an_epoch() else "of the last epoch"
+            restored = f"{restored}; the metrics are those {when}."
             self.reporter.note(restored)
         return restored
 
     def _is_within_an_epoch(self) -> bool:
-        """Return whether `max_steps` ended training within an epoch."""
+        """Return whether training ended within an epoch, by `max_steps` or a callback."""
         return bool(self.progress.epoch_examples) and not self.progress.ledger.epoch_done
 
     def _steps_in_an_epoch(self) -> int | None:
@@ -912,7 +913,7 @@ def _where(group: Sequence[TrainingBatch]) -> str:
     if len(group) == 1:
         return f"This happened in {place_of(group[0])}."
     return (
-        f"This happened in one of {len(group)} batches, from {place_of(group[0])} to "
+        f"This happened in one of {len(group)} batches. First: {place_of(group[0])}. Last: "
         f"{place_of(group[-1])}."
     )
 

@@ -738,9 +738,8 @@ class _Controller:
             # The callbacks' state belongs to the worker that called them, so it is not loaded.
             trainer.load_state({**state, **final.published})
             metrics = dict(final.checkpoint.metadata["metrics"])
-            # The workers' own notes are not shown.
-            for note in filter(None, (final.stopped, final.restored)):
-                self._run.reporter.note(note)
+            if final.restored:
+                self._run.reporter.note(final.restored)
             return TrainResult(trainer, metrics, final.restored)
         self._new_round("All workers that finished are lost")
         return None
@@ -768,6 +767,9 @@ class _Controller:
         worker_warnings.repeat(report.warnings)
         self._take_events(report)
         self._journal.save(final)
+        if final.stopped:
+            # The workers' own notes are not shown.
+            self._run.reporter.note(final.stopped)
         return final
 
     def _save_progress(self) -> None:

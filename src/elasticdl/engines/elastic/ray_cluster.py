@@ -58,6 +58,7 @@ _LOST_AFTER_S = 20.0
 # Before Ray is shut down, what it was told of killed workers arrives; then it has this time.
 _NEWS_OF_WORKERS_S = 1.0
 _LONGEST_SHUTDOWN_S = 30.0
+_leaving: threading.Thread | None = None
 # Wait before failing: Ray removes old logs, and other programs remove their files.
 _FULL_FOR_S = 5.0
 _TOKEN_BYTES = 32
@@ -113,6 +114,7 @@ def local_ray(num_cpus: int) -> Iterator[ConnectedRay]:
         UnavailableError: Ray did not start in several attempts.
         OutputError: There is no space for temporary files.
     """
+    _check_left()
     # Ray never removes the files it writes there. `TMPDIR` puts the files of its processes there,
     # too.
     with (
@@ -248,6 +250,7 @@ def joined_cluster(address: str) -> Iterator[ConnectedRay]:
         UnavailableError: Nothing answers at the address; retrying later may succeed.
         UsageError: The address is invalid, or the cluster does not accept the token.
     """
+    _check_left()
     with contextlib.ExitStack() as undo:
         try:
             undo.enter_context(_users_authentication(address))
@@ -268,18 +271,47 @@ def _leave_cluster() -> None:
     Ray's native library crashed, or never returned, where messages about killed workers arrived
     while it was shut down. A training that is complete must not be lost with it.
     """
-    time.sleep(_NEWS_OF_WORKERS_S)
-    shutdown = threading.Thread(target=ray.shutdown, name="ray-shutdown", daemon=True)
-    shutdown.start()
-    shutdown.join(_LONGEST_SHUTDOWN_S)
-    if shutdown.is_alive():
-        # At exit, it would wait for the thread that does not return.
-        atexit.unregister(ray.shutdown)
+    global _leaving  # noqa: PLW0603 - as global as Ray's connection
+    _leaving = threading.Thread(target=_shut_down, name="ray-shutdown", daemon=True)
+    try:
+        time.sleep(_NEWS_OF_WORKERS_S)
+    finally:
+        # Also after Ctrl-C.
+        _leaving.start()
+        try:
+            _leaving.join(_LONGEST_SHUTDOWN_S)
+        finally:
+            if _leaving.is_alive():
+                # At exit, it would wait for the thread that does not return.
+                atexit.unregister(ray.shutdown)
+    if _leaving.is_alive():
         _log.warning(
             "Ray has not disconnected from the cluster for %.0f s. The run continues without "
             "waiting for it.",
             _LONGEST_SHUTDOWN_S,
         )
+
+
+def _shut_down() -> None:
+    try:
+        ray.shutdown()
+    except Exception as error:  # noqa: BLE001 - the run is over, whatever Ray raises
+        _log.warning("Ray has not disconnected from the cluster as it should: %s", error)
+
+
+def _check_left() -> None:
+    """Check that this process is not still leaving a cluster; Ray would wait for that forever.
+
+    Raises:
+        UnavailableError: It is.
+    """
+    if _leaving is not None and _leaving.is_alive():
+        _leaving.join(_LONGEST_SHUTDOWN_S)
+        if _leaving.is_alive():
+            raise UnavailableError(
+                "Ray has not disconnected from the cluster of an earlier job in this process, so "
+                "it cannot connect again. Restart the process."
+            )
 
 
 class _ControlStore:

@@ -54,8 +54,8 @@ def computed_from_data(
     return []
 
 
-def tensor_names(model: nn.Module) -> set[str]:
-    """Return the names of a module's parameters and persistent buffers.
+def tensor_names(model: nn.Module, *, all_buffers: bool = False) -> set[str]:
+    """Return the names of a module's parameters and persistent buffers, or of all its buffers.
 
     `state_dict()` is not called, because hooks of the user's may change the module there.
     """
@@ -64,7 +64,7 @@ def tensor_names(model: nn.Module) -> set[str]:
         for prefix, module in model.named_modules()
         for own in (module._parameters, module._buffers)  # noqa: SLF001 - also what it overrides
         for leaf, tensor in own.items()
-        if tensor is not None and is_kept(module, leaf)
+        if tensor is not None and (all_buffers or is_kept(module, leaf))
     }
 
 

@@ -19,6 +19,7 @@ Callers: `trainer.py`; `callback_changes.py`.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import sys
@@ -190,8 +191,11 @@ def _is_of_the_user(code: Any) -> bool:
 
     Libraries rename entries of old checkpoints in this way.
     """
-    module = sys.modules.get(getattr(code, "__module__", None) or "")
-    return is_of_the_user(getattr(module, "__file__", None) or "")
+    while isinstance(code, functools.partial):
+        code = code.func
+    name = getattr(code, "__module__", None) or ""
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    return name.partition(".")[0] != "torch" and is_of_the_user(file)
 
 
 def parameters_of(

@@ -969,7 +969,11 @@ class TorchTrainer:
         torch.set_rng_state(draws)
         tried = trial_copy(self.model)
         adapter = self._adapter_of(tried, example)
-        if tensor_names(tried) != tensor_names(self.model):
+        # An average of the model has a copy of every buffer.
+        names = functools.partial(
+            tensor_names, all_buffers=self._definition.create_average is not None
+        )
+        if names(tried) != names(self.model):
             torch.set_rng_state(draws)
             adapter = self._adapter_of(self.model, example)
         return adapter
