@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import elasticdl
-from elasticdl.tracebacks import plain, raised_at, users_traceback
+from elasticdl.tracebacks import is_of_the_user, plain, raised_at, users_traceback
 
 NODE = (
     "{{function_node __wrapped__Reshape_device_/job:localhost/replica:0/task:0/device:CPU:0}} "
@@ -140,3 +140,13 @@ def test_a_very_long_text_is_truncated():
 
     assert text.endswith(" ... (980,000 more characters)")
     assert len(text) < 21_000
+
+
+def test_packages_installed_into_a_folder_are_not_the_users(tmp_path, monkeypatch):
+    (tmp_path / "tensorlib_cpu-1.0.dist-info").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+
+    assert not is_of_the_user(str(tmp_path / "tensorlib" / "core.py"))
+    assert not is_of_the_user(str(tmp_path / "tensorlib.py"))
+    assert is_of_the_user(str(tmp_path / "tensor" / "model.py"))
+    assert is_of_the_user(str(tmp_path / "model.py"))

@@ -13,6 +13,7 @@ Callers: all code that calls a user's code, through `errors.py`.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
@@ -227,5 +228,23 @@ def _frames(error: BaseException) -> list[traceback.FrameSummary]:
 def is_of_the_user(file: str) -> bool:
     """Return whether a source file is the user's, not this package's, Python's or a library's."""
     return not (
-        file.startswith((*_OURS, _PYTHON, "<frozen")) or any(name in file for name in _INSTALLED)
+        file.startswith((*_OURS, _PYTHON, "<frozen"))
+        or any(name in file for name in _INSTALLED)
+        or _is_of_a_package_in_a_folder(file)
     )
+
+
+def _is_of_a_package_in_a_folder(file: str) -> bool:
+    """Return whether a file belongs to a package that `pip install --target=FOLDER` installed."""
+    for folder in filter(None, sys.path):
+        if file.startswith(f"{folder}{os.sep}"):
+            package = file[len(folder) + 1 :].partition(os.sep)[0].removesuffix(".py")
+            if _is_installed_in(folder, package):
+                return True
+    return False
+
+
+@functools.cache
+def _is_installed_in(folder: str, package: str) -> bool:
+    # The files of tensorflow are those of tensorflow_cpu.
+    return any(Path(folder).glob(f"{package}[-_]*.dist-info"))

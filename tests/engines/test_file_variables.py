@@ -147,3 +147,14 @@ def test_the_generator_of_the_process_may_be_used_by_its_own_name(tmp_path, data
         generator,
         in_model="rng.rand() + float(torch.rand(1, generator=torch_rng))",
     )
+
+
+def test_objects_that_import_when_they_are_read_are_left_alone(tmp_path, data, monkeypatch):
+    (tmp_path / "lib").mkdir()
+    monkeypatch.syspath_prepend(tmp_path / "lib")
+    (tmp_path / "lib" / "lazy_reader.py").write_text(
+        "class Lazy:\n    def __getattr__(self, name):\n        raise ImportError(name)\n\n"
+        "reader = Lazy()\n\ndef read():\n    return 0.0\n"
+    )
+
+    train(tmp_path, data, "from lazy_reader import read", in_input="read()")

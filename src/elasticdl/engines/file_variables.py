@@ -20,6 +20,7 @@ Callers: `training_context.py` sets the folder, `loop.py` checks.
 from __future__ import annotations
 
 import collections
+import contextlib
 import inspect
 import itertools
 import logging
@@ -390,9 +391,11 @@ def _is_kept(value: Any) -> bool:
     kept = {"Callback", "Optimizer", "Layer", "Metric"}
     if any(base.__name__ in kept for base in type(value).__mro__):
         return True
-    parameters = getattr(value, "parameters", None)
-    # A PyTorch module without parameters may be a loss, whose state is not kept.
-    return callable(parameters) and any(True for _ in parameters())
+    # An object may import something when an attribute is read, or have another `parameters`.
+    with contextlib.suppress(Exception):
+        # A PyTorch module without parameters may be a loss, whose state is not kept.
+        return callable(value.parameters) and any(True for _ in value.parameters())
+    return False
 
 
 def _checksum(array: np.ndarray[Any, Any]) -> int:
