@@ -104,20 +104,19 @@ def _decoded(
         if field.nullable and not np.any(group.column(field.name).counts):
             # An empty list of another kind is also a missing value.
             return field.missing(len(group.rows))
+        advice = field.advice(group.conversion_advice, "correct the dtype in data_schema()")
+        if kind != "bytes" and field.dtype == STRING:
+            # A conversion cannot bring the zeros back.
+            advice += (
+                " If it was text such as 00700, read it as text from the start (pandas: "
+                f'dtype={{"{field.name}": str}}), because the numbers have lost their leading '
+                "zeros."
+            )
         raise SchemaError(
             f"{of_field(0)} is stored as {_KIND_WORDS[kind]}; {field.requires(field.dtype_name)}. "
-            + field.advice(group.conversion_advice, "correct the dtype in data_schema()")
-            + _on_zeros(field) * (kind != "bytes" and field.dtype == STRING)
+            f"{advice}"
         )
     return _from_list(field, group, of_field)
-
-
-def _on_zeros(field: Field) -> str:
-    """Return advice on text that was read as numbers: a conversion cannot bring its zeros back."""
-    return (
-        " If it was text such as 00700, read it as text from the start (pandas: "
-        f'dtype={{"{field.name}": str}}), because the numbers have lost their leading zeros.'
-    )
 
 
 def _from_list(
