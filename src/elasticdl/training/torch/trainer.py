@@ -165,6 +165,8 @@ class TorchTrainer:
         # Names of lazy parameters; see `lazy_parameters.py`.
         self._computed_from_data: list[str] = []
         self._definition, self._seed = definition, seed
+        # Looked up once, because each batch needs it.
+        self._input_at = definition.where("input")
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         # For a batch of another size; None unless the output is a single tensor.
         self._outputs_shape: torch.Size | None = None
@@ -815,7 +817,7 @@ class TorchTrainer:
         return batch_tensors(
             features,
             self._device,
-            self._definition.where("input"),
+            self._input_at,
             keeps_float64=self._takes_float64,
         )
 
@@ -831,7 +833,7 @@ class TorchTrainer:
         return batch_tensors(
             labels,
             self._device,
-            self._definition.where("input"),
+            self._input_at,
             keeps_float64=self._returns_float64,
             are_labels=True,
             classes=self._definition.classes,

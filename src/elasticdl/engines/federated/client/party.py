@@ -238,13 +238,16 @@ class Party:
         begins = before or _at_epoch(opened, (request.round - 1) * options.num_epochs)
         own = dict(begins.state)
         state = {**own, **{f"{_MODEL}{name}": a for name, a in request.weights.items()}}
-        trainer.load_state(state)
         trainer.rank = options.rank
-        evaluation = self._measured_before(request, context, trainer)
+        evaluation: MetricStates = {}
+        if self._measures_before(request):
+            trainer.load_state(state)
+            evaluation = measured(context, trainer)
         if options.keeps_own_weights and before is not None:
             state = own
         committer = _MetricsCommitter(trainer, options.rank)
-        loop = self._loop(opened, committer, request)
+        checkpoints = _LastCheckpoint()
+        loop = self._loop(opened, committer, checkpoints, request)
         loop.resume(replace(begins, state=state))
         has_stopped = loop.progress.stopped
         if has_stopped and before is not None:
@@ -260,6 +263,7 @@ class Party:
                 if loop.progress.stopped or trainer.hooks.stop_requested:
                     # Otherwise the next round continues from this state.
                     loop.finish()
+                    checkpoints.last = None
         finally:
             if options.proximal_mu:
                 _able(trainer, SupportsProximalTerm, "").pull_towards(None, 0.0)
@@ -271,7 +275,7 @@ class Party:
                 self.name,
             )
             loop.progress = replace(loop.progress, stopped=True)
-        after = loop.checkpoint()
+        after = checkpoints.last or loop.checkpoint()
         own_evaluation: MetricStates = {}
         if self.recorder is not None and self.recorder.after_training:
             own_evaluation = measured(context, trainer)
@@ -298,7 +302,7 @@ class Party:
         """
         context, trainer = opened.context, opened.trainer
         _load(trainer, request.weights)
-        evaluation = self._measured_before(request, context, trainer)
+        evaluation = measured(context, trainer) if self._measures_before(request) else {}
         differentiator = _able(trainer, SupportsNamedGradients, "map its gradients to parameters")
         ledger, total, states = context.initial_progress().ledger, None, []
         batches = training_batches(context.shard_batches, ledger, rank=0, ranks=(0,), num_epochs=1)
@@ -334,7 +338,13 @@ class Party:
             },
         )
 
-    def _loop(self, opened: _Opened, committer: InProcessCommitter, request: RoundRequest) -> Loop:
+    def _loop(
+        self,
+        opened: _Opened,
+        committer: InProcessCommitter,
+        checkpoints: _LastCheckpoint,
+        request: RoundRequest,
+    ) -> Loop:
         context, trainer = opened.context, opened.trainer
         num_epochs = request.round * request.options.num_epochs
         rank = request.options.rank
@@ -344,7 +354,6 @@ class Party:
                 context.shard_batches, ledger, rank=rank, ranks=ranks, num_epochs=num_epochs
             )
 
-        nowhere = _NullSink()
         return Loop(
             options=replace(context.job.training, num_epochs=num_epochs),
             trainer=trainer,
@@ -352,8 +361,8 @@ class Party:
             open_feed=open_feed,
             rank=rank,
             num_records=context.num_records,
-            events=nowhere,
-            checkpoints=nowhere,
+            events=_NullLog(),
+            checkpoints=checkpoints,
             checkpoint_metadata={},
             reporter=Silent(),
             # After each epoch, as in one process, but only if callbacks can use the result.
@@ -396,17 +405,14 @@ class Party:
             self._opened = _Opened(way, context, trainer, start, has_callbacks)
         return self._opened
 
-    def _measured_before(
-        self, request: RoundRequest, context: TrainingContext, trainer: Trainer
-    ) -> MetricStates:
-        """Evaluate the global weights before training, if the result is used.
+    def _measures_before(self, request: RoundRequest) -> bool:
+        """Return whether to evaluate the global weights before training.
 
-        It is sent to the aggregator on request, and written to the party's own metrics file if its
-        config says so. Otherwise, return {}.
+        The result is sent to the aggregator on request, and written to the party's own metrics file
+        if its config says so.
         """
         recorded = self.recorder is not None and self.recorder.before_training
-        asked = request.options.evaluate_before and self.shares_metrics
-        return measured(context, trainer) if recorded or asked else {}
+        return recorded or (request.options.evaluate_before and self.shares_metrics)
 
     def _shared(self, request: RoundRequest, evaluation: MetricStates) -> MetricStates:
         """Return an evaluation if it may be sent to the aggregator, otherwise {}.
@@ -485,11 +491,8 @@ class _Sum:
         return _Sum(self.buffer + other.buffer, self.num_examples + other.num_examples)
 
 
-class _NullSink:
-    """Event log and checkpoint store that discard everything, to pass to the training loop.
-
-    A party writes no events, and saves one checkpoint per round itself.
-    """
+class _NullLog:
+    """Event log that discards all events, to pass to the training loop."""
 
     def write(self, event: Event) -> None:
         """Discard the event."""
@@ -497,14 +500,26 @@ class _NullSink:
     def publish(self) -> None:
         """Do nothing, because events are discarded."""
 
+
+class _LastCheckpoint:
+    """Checkpoint store that keeps the training loop's last checkpoint, to be saved by the party.
+
+    Attributes:
+        last: The last checkpoint; None if there is none, or if the state has changed since.
+    """
+
+    last: Checkpoint | None = None
+
     def save_in_background(self, checkpoint: Checkpoint, *, best: bool = False) -> None:
-        """Do nothing: the party saves its own checkpoint once per round."""
+        """Keep the checkpoint as the last one."""
+        del best
+        self.last = checkpoint
 
     def wait(self) -> None:
-        """Do nothing, because checkpoints are discarded."""
+        """Do nothing, because checkpoints are only kept in memory."""
 
     def take_saved(self) -> list[SavedCheckpoint]:
-        """Return an empty list, because checkpoints are discarded."""
+        """Return an empty list, because checkpoints are only kept in memory."""
         return []
 
 
