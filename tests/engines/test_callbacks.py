@@ -2,6 +2,7 @@
 
 import json
 import textwrap
+import time
 
 import numpy as np
 import pytest
@@ -337,3 +338,64 @@ def test_the_last_note_names_the_epoch_of_the_best_model(train, zoo, data, more,
     again = train(num_epochs=3, **options, **more)
     assert again.restored == outcome.restored
     assert reporter.notes[-1].endswith(f"steps. {outcome.restored}")
+
+
+TORCH_MODEL = """
+import numpy as np
+import torch
+
+def custom_model():
+    return torch.nn.Linear(4, 3)
+
+def data_schema():
+    return [
+        {"name": "x", "shape": [4], "dtype": "float32"},
+        {"name": "label", "shape": [1], "dtype": "int64"},
+    ]
+
+def input_fn(records):
+    return np.stack([r["x"] for r in records]), np.stack([r["label"][0] for r in records])
+
+def loss(outputs, labels):
+    return torch.nn.functional.cross_entropy(outputs, labels)
+
+def optimizer(parameters):
+    return torch.optim.SGD(parameters, 0.05)
+"""
+
+
+@pytest.mark.parametrize("framework", ["keras", "torch"])
+def test_the_time_in_which_a_job_did_not_run_does_not_count(
+    train, zoo, tmp_path, framework, monkeypatch
+):
+    base = {"keras": "keras.callbacks.Callback", "torch": "object"}[framework]
+    callback = f"""
+        import time
+
+        class Limit({base}):
+            def on_train_begin(self, logs=None):
+                self.start, self.end = time.perf_counter(), time.time() + 600
+
+            def on_epoch_end(self, epoch, logs=None):
+                with open({str(tmp_path / "times")!r}, "a") as file:
+                    elapsed = time.perf_counter() - self.start
+                    print(elapsed, self.end - time.time(), file=file)
+
+        def callbacks():
+            return [Limit()]
+    """
+    model = zoo(callback) / "small.py"
+    if framework == "torch":
+        model.write_text(TORCH_MODEL + textwrap.dedent(callback))
+
+    train(num_epochs=1)
+    # Another machine, half a day later.
+    for name, later_s in (("time", 40_000), ("perf_counter", -40_000)):
+        clock = getattr(time, name)
+        monkeypatch.setattr(time, name, lambda clock=clock, later_s=later_s: clock() + later_s)
+    train(num_epochs=2)
+
+    lines = (tmp_path / "times").read_text().splitlines()
+    (first, left), (second, still_left) = (map(float, line.split()) for line in lines)
+    assert 0 < first < second < 20_000
+    assert 600 > left > still_left > 0

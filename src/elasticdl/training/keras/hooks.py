@@ -19,6 +19,7 @@ from elasticdl.errors import (
 )
 from elasticdl.training import missing_logs
 from elasticdl.training.callback_state import ContainerRestorer
+from elasticdl.training.clock_readings import begin_training
 from elasticdl.training.keras import callback_state, overrides
 from elasticdl.training.keras.callback_files import CallbackFiles, LoggedRows
 from elasticdl.training.keras.callback_memory import UnstoredMemory
@@ -306,6 +307,7 @@ class KerasHooks:
         self._list.set_params({"verbose": 1, "epochs": num_epochs, "steps": num_steps})
         self._model.stop_training = False
         leads, self._files.leads = self._files.leads, self._files.leads and not resumes
+        begin_training()
         with self._moment("on_train_begin"):
             if not self._has_model:
                 self._has_model = True
