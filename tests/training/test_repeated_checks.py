@@ -11,20 +11,20 @@ from elasticdl.training.repeated_checks import RepeatedChecks
 ORIGIN = Origin("keras_class", "model.py", 7, "model", "zoo")
 
 
-def test_checks_are_due_before_powers_of_four() -> None:
+def test_checks_are_due_before_powers_of_two() -> None:
     checks = RepeatedChecks(ORIGIN)
 
     due = [step for step in range(300) if checks.is_due(step, 0, has_callbacks=False)]
 
-    assert due == [16, 64, 256]
+    assert due == [16, 32, 64, 128, 256]
 
 
 def test_with_callbacks_checks_are_due_at_the_start_of_eight_epochs() -> None:
     checks = RepeatedChecks(ORIGIN)
 
-    due = [s for s in range(100, 150) if checks.is_due(s, s // 5, has_callbacks=True)]
+    due = [s for s in range(130, 180) if checks.is_due(s, s // 5, has_callbacks=True)]
 
-    assert due == [100, 105, 110, 115, 120, 125, 130, 135]
+    assert due == [130, 135, 140, 145, 150, 155, 160, 165]
 
 
 def test_a_step_of_several_minibatches_is_checked_once() -> None:

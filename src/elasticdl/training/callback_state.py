@@ -57,7 +57,7 @@ class CallbackValues:
     # Whether readings of clocks are stored with the present time, which differs at each call.
     _moves_clocks = True
 
-    def encode(  # noqa: C901, PLR0911 - one line a type
+    def encode(  # noqa: C901, PLR0911, PLR0912 - one line a type
         self, value: Any, path: str, arrays: Arrays
     ) -> Any:
         """Convert a value to JSON; its arrays are stored separately.

@@ -33,13 +33,13 @@ LIKE_BATCH_NORM = (
 # A check takes several forward passes.
 _MAX_EPOCHS = 8
 # No check is repeated up to this step, because the first batches are checked anyway.
-_FIRST_BATCHES = 4
+_FIRST_BATCHES = 8
 
 
 class RepeatedChecks:
     """Decides before which updates a check is repeated, and logs its first failure as a warning.
 
-    It is repeated before steps 16, 64, 256 and so on, and, if there are callbacks, at the start of
+    It is repeated before steps 16, 32, 64 and so on, and, if there are callbacks, at the start of
     up to eight epochs. It ends with the first failure.
 
     Args:
@@ -55,7 +55,7 @@ class RepeatedChecks:
     def is_due(self, step: int, epoch: int, *, has_callbacks: bool) -> bool:
         """Return whether to check the next batch.
 
-        Checks are due before steps 16, 64, 256 and so on. With callbacks, they are also due at the
+        Checks are due before steps 16, 32, 64 and so on. With callbacks, they are also due at the
         start of up to eight epochs, because callbacks usually change a model between epochs.
         After a failed check, no check is due.
 
@@ -64,13 +64,13 @@ class RepeatedChecks:
             epoch: Number of the epoch.
             has_callbacks: Whether the user has callbacks.
         """
-        is_power_of_four = step > _FIRST_BATCHES and 4 ** (step.bit_length() // 2) == step
+        is_power_of_two = step > _FIRST_BATCHES and step.bit_count() == 1
         is_new_epoch = (
             has_callbacks and epoch not in self._epochs and len(self._epochs) < _MAX_EPOCHS
         )
         if has_callbacks:
             self._epochs.add(epoch)
-        is_next = is_power_of_four and step != self._checked_step
+        is_next = is_power_of_two and step != self._checked_step
         if self._has_warned or not (is_next or is_new_epoch):
             return False
         self._checked_step = step

@@ -43,6 +43,14 @@ def test_the_module_of_an_exported_program_is_refused():
         trainer_of(definition_of(create_model))
 
 
+def test_a_model_without_values_is_refused():
+    def create_model():
+        return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, device="meta"))
+
+    with pytest.raises(DefinitionError, match="1.weight of the model is on the device 'meta'"):
+        trainer_of(definition_of(create_model))
+
+
 def test_extra_state_is_refused_with_its_line():
     class Extra(nn.Linear):
         def get_extra_state(self):

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _ATTRIBUTES, _DEFAULTS = "attributes of parameters", "defaults"
 _ATTRIBUTES_AND_DEFAULTS = {_ATTRIBUTES, _DEFAULTS}
 _OF_EVERY_OPTIMIZER = {
-    *vars(torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.0)),
+    *vars(torch.optim.SGD([torch.zeros(1, requires_grad=True, device="cpu")], 0.0)),
     "step",
     "_opt_called",
 }

@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.errors import DefinitionError
+from elasticdl.training.clock_readings import begin_training
 from elasticdl.training.torch.callback_changes import CallbackChanges
 from elasticdl.training.torch.callback_hooks import CallbackHooks
-from elasticdl.training.clock_readings import begin_training
 from elasticdl.training.torch.callback_state import CallbackMemory, TorchValues
 from elasticdl.training.torch.callbacks import BATCH_MOMENTS, TEST_BATCH_MOMENTS
 

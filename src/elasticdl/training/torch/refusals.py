@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -112,6 +113,25 @@ def check_has_modes(model: nn.Module, origin: Origin) -> None:
             "program. To train that one in the mode of its export, add: "
             "model.train = model.eval = lambda *_: model"
         ) from None
+
+
+def check_has_values(model: nn.Module, origin: Origin) -> None:
+    """Check that no parameter or buffer of a model is on the device `meta`, without values.
+
+    Args:
+        model: The module.
+        origin: Prefix of errors.
+
+    Raises:
+        DefinitionError: One is.
+    """
+    for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
+        if tensor.is_meta:
+            raise DefinitionError(
+                f"{origin}: {name} of the model is on the device 'meta', where tensors have no "
+                "values. In custom_model(), call model.to_empty(device='cpu') and initialize all "
+                "parameters and buffers, or do not create the model on this device."
+            )
 
 
 def check_class(model: nn.Module, origin: Origin, *, own_steps: bool = False) -> None:

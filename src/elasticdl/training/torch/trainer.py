@@ -76,6 +76,7 @@ from elasticdl.training.torch.refusals import (
     Refusals,
     check_class,
     check_has_modes,
+    check_has_values,
     parameters_of,
 )
 from elasticdl.training.torch.schedulers import Schedulers
@@ -160,11 +161,11 @@ class TorchTrainer:
             be_deterministic()
         keep_freed_memory()
         self._flat = ReusedArray()
-        self.step, self.rank = 0, rank
+        self.step, self.rank, self._seed = 0, rank, seed
         self._last_activation: tuple[str, tuple[int, ...]] = "", ()
         # Names of lazy parameters; see `lazy_parameters.py`.
         self._computed_from_data: list[str] = []
-        self._definition, self._seed = definition, seed
+        self._definition = definition
         # Looked up once, because each batch needs it.
         self._input_at = definition.where("input")
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -929,6 +930,7 @@ class TorchTrainer:
                 f"{type(model).__name__}; expected a torch.nn.Module."
             )
         check_has_modes(model, self._definition.where("model"))
+        check_has_values(model, self._definition.where("model"))
         own_steps = self._definition.loss_within == "training_step"
         if own_steps:
             take_metrics(model, str(self._definition.where("model")))
