@@ -128,7 +128,9 @@ SEX = {"kind": "category", "column": "sex", "vocabulary": ["female", "male"]}
     ],
 )
 @pytest.mark.parametrize("mode", [Mode.EVALUATION, Mode.PREDICTION])
-def test_a_column_with_many_unknown_values_has_a_warning(entry, values, warning, mode, caplog) -> None:
+def test_many_unknown_values_of_a_column_have_a_warning(
+    entry, values, warning, mode, caplog
+) -> None:
     found = columns(entry)
     records = rows(sex=values)
 
