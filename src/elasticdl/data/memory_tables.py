@@ -225,8 +225,8 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
             columns[str(name)] = as_column(values)
         except DataError as error:
             raise DataError(
-                f"{error}. That is in the column {name!r}: give it values of one type, and None for "
-                "a missing value."
+                f"{error}. That is in the column {name!r}: give it values of one type, and None "
+                "for a missing value."
             ) from error
     return converted(lambda: pa.table(columns))
 
