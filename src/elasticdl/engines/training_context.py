@@ -452,7 +452,10 @@ class TrainingContext:
         Args:
             trainer: The trainer, whose model predicts an example.
         """
-        named = {} if self.classes or self.job.model.zoo is None else self.class_columns()
+        model = self.job.model
+        # A prebuilt model is no file of the user's.
+        is_file = model is not None and model.zoo is not None
+        named = self.class_columns() if is_file and not self.classes else {}
         if not self.classes and not named:
             return ""
         # Only for a note: the training itself reports what is wrong with the model or the data.

@@ -43,6 +43,8 @@ def test_an_unknown_label_is_reported_with_a_similar_class() -> None:
         match=r"'who' has the value 'rihc', .* classes 'poor', 'rich'\. Did .* 'rich'\?",
     ):
         Classes.of(["poor", "rich"]).ids(text(b"rihc"), "who")
+    with pytest.raises(SchemaError, match=r"Did you mean 'rich'\?"):
+        Classes.of(["poor", "rich"]).ids(text(b"RICH"), "who")
 
 
 @pytest.mark.parametrize(("classes", "labels"), [([0, 1], [-1.0]), (["0", "1"], [b"-1"])])

@@ -8,7 +8,6 @@ Not a model: `elasticdl zoo list` skips this file.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,6 +16,7 @@ import numpy as np
 
 from elasticdl.data.class_names import no_label_advice
 from elasticdl.data.field import MAX_EXACT
+from elasticdl.data.wording import nearest
 from elasticdl.errors import SchemaError, UsageError
 
 if TYPE_CHECKING:
@@ -135,9 +135,9 @@ class Classes:
         shown = value.decode(errors="replace") if isinstance(value, bytes) else value
         if isinstance(shown, float) and shown.is_integer():
             shown = int(shown)
-        near = difflib.get_close_matches(str(shown), map(str, self.values), n=1)
         # A similar number is another value.
-        guess = f" Did you mean {near[0]!r}?" if near and not _is_number(shown) else ""
+        near = None if _is_number(shown) else nearest(str(shown), map(str, self.values))
+        guess = "" if near is None else f" Did you mean {near!r}?"
         if str(shown) == "-1":
             guess = f" {no_label_advice(label)}"
         some = ", ".join(map(repr, self.values[:_MAX_SHOWN]))
