@@ -227,7 +227,8 @@ def _of_arrow(name: str, column: Any, first: Any) -> Array:
     is_text = kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_null(kind)
     if kinds.is_nested(kind):
         raise UsageError(
-            f"--columns: {name!r} holds {in_words(kind)}; only columns with one value in each row are copied."
+            f"--columns: {name!r} holds {in_words(kind)}; only columns with one value in each row "
+            "are copied."
         )
     if kinds.is_floating(kind) or kinds.is_integer(kind) or kinds.is_boolean(kind):
         filled = column.fill_null(False if kinds.is_boolean(kind) else 0)
