@@ -147,7 +147,8 @@ def test_an_index_has_the_types_that_were_inferred(write, monkeypatch):
         (["true", "False"] * 5 + ["tru"], ": 'tru' (a.csv, line 12 (record 10)). The others are "),
         # Few values are an accident, many are on purpose, and words that repeat are classes.
         ([*range(9), "?"], None),
-        ([*range(17), "?", "?"], None),
+        ([*range(17), "2b", "3b"], None),
+        ([*range(17), "?", "?"], "because of 2 of its 19 values, such as '?'"),
         ([1, 2, 3] * 10 + ["more"] * 2, None),
         ([1, 2, 3] * 10 + ["2b"], "because of 1 of its 31 values: '2b'"),
         ([1, 2, 3] * 10 + ["?"] * 2, "because of 2 of its 32 values, such as '?'"),

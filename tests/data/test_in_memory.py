@@ -321,6 +321,7 @@ REFUSED = {
         "Two columns are called 'a'",
     ),
     "objects": (pd.DataFrame({"a": [object()]}), DataError, "cannot be stored as a table"),
+    "rows": ([{"a": 1, "b": 1}, {"a": 1, "b": "?"}], DataError, "That is in the column 'b': give"),
     "values of several types": (
         pd.DataFrame({"a": [1, "b"]}),
         DataError,

@@ -78,6 +78,42 @@ def test_a_text_column_with_numbers_and_few_other_values_is_named(
     assert len(caplog.messages) == bool(warned)
 
 
+@pytest.mark.parametrize("mark", ["?", " ? ", "-", "NA", "n/a", ""])
+def test_any_number_of_marks_for_missing_values_is_warned_of(
+    folder: Path, caplog: pytest.LogCaptureFixture, mark: str
+) -> None:
+    ages = [*map(str, range(20)), *[mark] * 30]
+    pq.write_table(pa.table({"age": ages}), "a.parquet")
+    Path("a.csv").write_text("age;x\n" + "".join(f"{age};1\n" for age in ages))
+
+    summaries("a.parquet")
+
+    assert (
+        f"Column 'age' is text because of 30 of its 50 values, such as {mark!r}. The others are "
+        "numbers. If all should be, correct them, or make them missing (in pandas: pd.to_numeric"
+    ) in caplog.text
+    caplog.clear()
+
+    # In a CSV file, some of them are read as missing.
+    kind = summaries("a.csv")["age"].kind
+
+    assert ("because of 30 of its 50 values" in caplog.text) == (kind == "text")
+    assert kind == ("text" if mark.strip() in "?-" and mark else "number")
+
+
+@pytest.mark.parametrize(
+    "values", [["a", "NA", "?"] * 20, ["?", "NA", ""] * 20, ["1", "2", "3", "?", "NA", ""]]
+)
+def test_marks_for_missing_values_among_words_or_few_numbers_have_no_warning(
+    folder: Path, caplog: pytest.LogCaptureFixture, values: list[str]
+) -> None:
+    pq.write_table(pa.table({"age": values}), "a.parquet")
+
+    summaries("a.parquet")
+
+    assert not caplog.messages
+
+
 @pytest.mark.parametrize("block_bytes", [1, 1000])
 def test_the_kind_of_a_csv_column_fits_all_its_cells(
     folder: Path, block_bytes: int, monkeypatch: pytest.MonkeyPatch

@@ -169,6 +169,17 @@ def test_predictions_are_made_for_the_examples_of_a_loader(tmp_path, data, more,
     )
 
 
+def test_columns_of_a_loader_cannot_be_copied(tmp_path, data):
+    zoo = written(tmp_path)
+    train(tmp_path, data, zoo)
+
+    with pytest.raises(UsageError, match=r"have no columns to copy\. Leave the option out: "):
+        elasticdl.predict(
+            trained_model=str(tmp_path / "out"), data=str(data), output=str(tmp_path / "p"),
+            columns=["label"],
+        )  # fmt: skip
+
+
 def test_prediction_with_a_shuffling_loader_is_refused(tmp_path, data):
     zoo = written(tmp_path)
     (zoo / "rows.py").write_text(FILE + PREDICTED.replace("4)", "4, shuffle=True)"))

@@ -1,6 +1,7 @@
 """`elasticdl.load` returns the model of the framework, with the weights that were trained."""
 
 import copy
+import re
 import traceback
 
 import numpy as np
@@ -178,6 +179,22 @@ def test_a_wrong_type_error_mentions_only_what_the_user_has(
             f"{expected} Convert the column, as with astype() in pandas. If it was text such as "
             '00700, read it as text from the start (pandas: dtype={"word": str}), because the '
             "numbers have lost their leading zeros."
+        )
+
+
+def test_dates_in_place_of_text_are_reported_with_a_conversion(table_model):
+    model, _ = table_model
+    times = pd.date_range("2024-02-01", periods=len(TABLE))
+
+    for values in (times, times.date):
+        with pytest.raises(DataError) as caught:
+            model.predict(TABLE.assign(word=values))
+        assert re.fullmatch(
+            r"data, record 0: column 'word' holds (dates|timestamps), such as "
+            r"'2024-02-01( 00:00:00)?'; the model needs text\. Convert the column to text as in "
+            r"the training data, in pandas with pd\.to_datetime\(df\['word'\]\)\.dt\.strftime"
+            r"\('%Y-%m-%d'\) or the like\.",
+            str(caught.value),
         )
 
 

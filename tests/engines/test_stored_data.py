@@ -43,6 +43,21 @@ def custom_model():
 def optimizer(parameters):
     return torch.optim.SGD(parameters, lr=0.1)
 """
+KERAS = """
+import keras, numpy as np
+
+def input_fn(records):
+    return np.stack([r["x"] for r in records]), np.array([r["y"] for r in records]).ravel()
+
+def custom_model():
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, activation="softmax")])
+
+def loss(labels, outputs):
+    return keras.losses.sparse_categorical_crossentropy(labels, outputs)
+
+def optimizer():
+    return keras.optimizers.SGD()
+"""
 X = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
 DATA = (X, X[:, :3].argmax(axis=1))
 DIFFERENT = "  data: in memory, and its content is not that of the job in the folder"
@@ -417,6 +432,9 @@ def test_no_label_in_a_class_label_is_no_class_of_a_table_model(tmp_path):
     with pytest.raises(DataError, match="'y', the label, has no value in 5 rows of 20: it has -1 "):
         train_table(data, tmp_path)
 
+    with pytest.raises(DataError, match="'y', the label, has no value in 5 rows of 20: it has -1 "):
+        train_table(data, tmp_path, num_classes=3)
+
     data = data.filter(lambda row: 0 <= row["y"] <= 2)  # as the error advises
     assert train_table(data, tmp_path).step == 1
 
@@ -444,11 +462,56 @@ def labelled_table(numbers, names):
     return datasets.Dataset.from_dict(columns, datasets.Features(features))
 
 
-def train_table(data, folder, **more):
+def train_table(data, folder, reporter=None, **params):
     return elasticdl.train(
-        data=data, model_def="classifier.DNN", params={"label": "y", "hidden_units": [2]},
-        output=str(folder / "out"), **more,
+        data=data, model_def="classifier.DNN", params={"label": "y", "hidden_units": [2], **params},
+        output=str(folder / "out"), reporter=reporter,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("names", "listed", "note"),
+    [
+        (("cat", "dog", "owl"), "", True),
+        (("cat", "dog", "owl"), 'classes = ["Katze", "Hund", "Eule"]\n', False),
+        (("cat", "dog", "owl", "elk"), "", False),
+        (("0", "1", "2"), "", False),
+    ],
+)
+def test_names_of_a_class_label_that_the_model_file_lacks_are_noted(
+    train, tmp_path, names, listed, note
+):
+    (tmp_path / "noted.py").write_text(MODEL + listed)
+    notes = Notes()
+
+    train(labelled(*names), model_def="noted", reporter=notes)
+
+    found = [text for text in notes.texts if "predictions will have class numbers" in text]
+    assert len(found) == note
+    assert all("noted.py" in text for text in found)
+    assert all(text.endswith("add classes = ['cat', 'dog', 'owl']") for text in found)
+
+
+@pytest.mark.parametrize("framework", ["keras", "torch"])
+def test_no_label_in_a_class_label_is_explained_for_a_model_file(train, tmp_path, framework):
+    (tmp_path / "keras_file.py").write_text(KERAS)
+    data = labelled("cat", "dog", "owl").map(lambda row: {"y": row["y"] or -1})
+
+    with pytest.raises(
+        DataError,
+        match=r"label -1, but .* 3 outputs, .*\n  In a ClassLabel .* -1 means \"no label\"\. Leave "
+        r"these rows out: data = data\.filter\(lambda row: row\['label'\] >= 0\)",
+    ):
+        train(data, model_def="keras_file" if framework == "keras" else "model")
+
+
+def test_words_as_classes_of_a_table_model_are_refused_for_class_numbers(tmp_path):
+    data = labelled_table([0, 1, 2], names=("cat", "dog", "owl"))
+
+    with pytest.raises(
+        UsageError, match=r"classes has 'cat', but .* 'y'.* numbers .*, 0 to 2\. Le"
+    ):
+        train_table(data, tmp_path, classes=["cat", "dog", "owl"])
 
 
 def test_classes_of_other_numbers_in_the_validation_data_are_refused(train, tmp_path):

@@ -9,7 +9,8 @@ metadata of its Arrow columns. Parquet files that were written by Hugging Face's
 `engines/class_numbers.py` compares these names with those of the model: if a class has another
 number in the data than in the model, the model would learn or be evaluated on wrong labels.
 
-Callers: `in_memory.py` stores the names, `parquet.py` reads them.
+Callers: `in_memory.py` stores the names, `parquet.py` reads them; errors about a label use
+`no_label_advice`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,18 @@ if TYPE_CHECKING:
 
 _KEY = b"elasticdl.classes"
 _HUGGING_FACE_KEY = b"huggingface"
+
+
+def no_label_advice(label: str = "label") -> str:
+    """Return advice, for an error, on the label -1, which Hugging Face writes for "no label".
+
+    Args:
+        label: Name of the label's column, if it is known.
+    """
+    return (
+        'In a ClassLabel of Hugging Face, -1 means "no label". Leave these rows out: data = '
+        f"data.filter(lambda row: row[{label!r}] >= 0). They can be predicted afterwards."
+    )
 
 
 def with_class_columns(schema: pa.Schema, names: Mapping[str, Sequence[str]]) -> pa.Schema:

@@ -210,14 +210,24 @@ def _with_index(table: pa.Table, frame: Any) -> pa.Table:
 
 
 def table_of_rows(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Convert dicts to a table; a column that a dict lacks is null there."""
+    """Convert dicts to a table; a column that a dict lacks is null there.
+
+    Raises:
+        DataError: There is no column, or the values of one have no common type.
+    """
     names = list(dict.fromkeys(name for row in rows for name in row))
     if not names:
         raise DataError("The rows of data have no columns.")
-    columns = {
-        str(name): as_column([_plain_value(row[name]) if name in row else None for row in rows])
-        for name in names
-    }
+    columns = {}
+    for name in names:
+        values = [_plain_value(row[name]) if name in row else None for row in rows]
+        try:
+            columns[str(name)] = as_column(values)
+        except DataError as error:
+            raise DataError(
+                f"{error}. That is in the column {name!r}: give it values of one type, and None "
+                "for a missing value."
+            ) from error
     return converted(lambda: pa.table(columns))
 
 

@@ -1,15 +1,15 @@
 """Finds the few odd values that turn a column of numbers or dates into a text column.
 
 One mistyped cell among thousands of numbers turns the whole column into text, which models treat as
-categories. The values are counted while a table streams through; only the position of the first
-odd value is stored.
+categories; so do any number of marks for missing values, such as "?". The values are counted while
+a table streams through; only the position of the first odd value is stored.
 
 Callers: `csv_types.py`, `table_source.py`.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +18,14 @@ import pyarrow.compute as pc
 from elasticdl.data.column_summary import kind_of
 from elasticdl.data.table_times import MISSING_WORDS
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 # With fewer values, or a larger share of odd ones, the column is text on purpose.
 _MIN_VALUES = 10
 _MAX_SHARE = 0.1
+# Marks for a missing value; any number of them may be in a column.
+_MARKS = (*MISSING_WORDS, "?", "??", "???", "-", "--", "---", ".", "..", "...", "*", "#")
 
 _CLOCK = r"([T ]\d\d?:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?"
 # What the values would be -> the kind of such a column, and the form of a value as text.
@@ -61,8 +66,9 @@ class OddValues:
     """Counts odd values: those that lack the form (number, date, boolean) of nearly all others.
 
     Args:
-        num_rows: Number of rows of the table. Once more than a tenth of them have odd values,
-            later values are ignored.
+        num_rows: Number of rows of the table. Once more than a tenth of them have odd values, not
+            counting marks for missing values, later values are ignored.
+        missing: Words that are read as missing values, so that they are not odd.
 
     Example:
         >>> ages = OddValues(12)
@@ -72,9 +78,10 @@ class OddValues:
         OddValue(num_odd=1, num_present=11, others='numbers', batch='second', row=0)
     """
 
-    def __init__(self, num_rows: int) -> None:
+    def __init__(self, num_rows: int, missing: Sequence[str] = MISSING_WORDS) -> None:
         self._limit = int(num_rows * _MAX_SHARE)
-        self._num_present = 0
+        self._missing = missing
+        self._num_present = self._num_marks = 0
         self._num_odd = dict.fromkeys(_FORMS, 0)
         self._firsts: dict[str, tuple[Any, int]] = {}
 
@@ -93,11 +100,16 @@ class OddValues:
             # Not all functions take string views.
             column = column.cast(pa.large_string())
         present = column.is_valid()
+        marks: Any = False
         if kind == "text":
-            words = pa.array(MISSING_WORDS, column.type)
+            words = pa.array(self._missing, column.type)
             present = pc.and_(present, pc.invert(pc.is_in(column, words)))
+            stripped = pc.utf8_trim_whitespace(column)
+            marks = pc.is_in(stripped, pa.array(_MARKS, column.type)).to_numpy(zero_copy_only=False)
         present = present.to_numpy(zero_copy_only=False)
+        marks = present & marks
         self._num_present += int(present.sum())
+        self._num_marks += int(marks.sum())
         for others, (their_kind, form) in _FORMS.items():
             if others not in self._num_odd:
                 continue
@@ -108,7 +120,7 @@ class OddValues:
             odd = np.flatnonzero(present & np.logical_not(fits))
             if len(odd):
                 self._firsts.setdefault(others, (batch, int(odd[0])))
-                self._num_odd[others] += len(odd)
+                self._num_odd[others] += int(np.count_nonzero(~marks[odd]))
             if self._num_odd[others] > self._limit:
                 del self._num_odd[others], self._firsts[others]
 
@@ -119,9 +131,10 @@ class OddValues:
         has too few values to tell.
         """
         others = min(self._num_odd, key=self._num_odd.__getitem__, default=None)
-        if others is None or not (count := self._num_odd[others]):
+        if others is None or not (count := self._num_odd[others] + self._num_marks):
             return None
-        if self._num_present - count < _MIN_VALUES or count > _MAX_SHARE * self._num_present:
+        num_fitting = self._num_present - count
+        if num_fitting < _MIN_VALUES or self._num_odd[others] > _MAX_SHARE * self._num_present:
             return None
         return OddValue(count, self._num_present, others, *self._firsts[others])
 
@@ -132,7 +145,7 @@ def because_of(odd: OddValue, value: str, where: str = "") -> str:
     Args:
         odd: The odd values of the column.
         value: Text of the first one.
-        where: File and line of the first one; empty if unknown.
+        where: File and line of the first one; empty if the table is no text file.
 
     Returns:
         `because of 1 of its 500 values: 'n.a.' ...`, with the remedy.
@@ -140,8 +153,11 @@ def because_of(odd: OddValue, value: str, where: str = "") -> str:
     of_all = f"{odd.num_odd:,} of its {odd.num_present:,} values"
     first = ": " if odd.num_odd == 1 else ", such as "
     one = "the value" if odd.num_odd == 1 else "them"
+    empty = f"leave the {'cell' if odd.num_odd == 1 else 'cells'} empty"
+    if not where:
+        made = " (in pandas: pd.to_numeric(..., errors='coerce'))" * (odd.others == "numbers")
+        empty = f"make {'it' if odd.num_odd == 1 else 'them'} missing{made}"
     return (
         f"because of {of_all}{first}{value!r}{f' ({where})' if where else ''}. The others are "
-        f"{odd.others}. If all should be, correct {one}, or leave the "
-        f"{'cell' if odd.num_odd == 1 else 'cells'} empty."
+        f"{odd.others}. If all should be, correct {one}, or {empty}."
     )

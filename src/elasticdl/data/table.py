@@ -367,6 +367,8 @@ class _TableGroup:
         ):
             return "bytes"
         wants_number = field is not None and field.dtype != STRING
+        if field is not None and not wants_number:
+            self._check_no_times(field)
         if field is not None and wants_number and not field.time:
             self._check_no_text(field)
         if field is not None and field.dtype.name in ("float16", "float32"):
@@ -388,6 +390,26 @@ class _TableGroup:
                 f"which is read as seconds since 1970; {field.requires(field.dtype.name)}, which "
                 "cannot distinguish times less than two minutes apart. Use float64 or int64 there."
             )
+
+    def _check_no_times(self, field: Field) -> None:
+        """Check that no column of a text field has dates or times.
+
+        Raises:
+            SchemaError: One has.
+        """
+        for part in self._parts[field.name]:
+            column = self._table[part]
+            kind = _value_type(column.type)
+            if is_time(kind) and column.null_count < len(column):
+                advice = field.advice(
+                    "Convert the column to text as in the training data, in pandas with "
+                    f"pd.to_datetime(df[{part!r}]).dt.strftime('%Y-%m-%d') or the like",
+                    "correct the dtype in data_schema()",
+                )
+                raise SchemaError(
+                    f"{self._where(0)}: column {part!r} holds {in_words(kind)}, such as "
+                    f"{str(column.drop_null()[0])!r}; {field.requires('text')}. {advice}"
+                )
 
     def _check_no_text(self, field: Field) -> None:
         """Check that no column of a numeric field has text.

@@ -1,6 +1,6 @@
 """Plain-English names of Arrow types, for messages to users who do not know these types.
 
-Callers: `sql/`, `zoo/prebuilt/`.
+Callers: `sql/`, `zoo/prebuilt/`, `prediction/input_columns.py`, `table.py`.
 """
 
 from __future__ import annotations

@@ -144,6 +144,8 @@ def did_you_mean(name: str, known: Iterable[str], *, is_label: bool = False) -> 
         ("; did you mean 'label'?", '.')
         >>> did_you_mean("val_acc", ["val_ce", "val_accuracy"])
         "; did you mean 'val_accuracy'?"
+        >>> did_you_mean("AGE", ["wage", "age"])
+        "; did you mean 'age'?"
         >>> (
         ...     did_you_mean("label", ["new_label"]),
         ...     did_you_mean("label", ["new_label"], is_label=True),
@@ -157,10 +159,10 @@ def did_you_mean(name: str, known: Iterable[str], *, is_label: bool = False) -> 
 def nearest(name: str, known: Iterable[str], *, is_label: bool = False) -> str | None:
     """Return the most similar name, as `did_you_mean` suggests it; None if none is similar."""
     names = list(known)
+    for each in names:
+        if _letters(each) == _letters(name):
+            return each
     if is_label:
-        for each in names:
-            if _letters(each) == _letters(name):
-                return each
         # A typing mistake, unlike a prefix, hardly changes the length.
         names = [each for each in names if abs(len(each) - len(name)) <= _MAX_LONGER]
     elif len(name) >= _FEWEST_LETTERS:

@@ -173,6 +173,31 @@ def class_columns(source: object) -> dict[str, tuple[str, ...]]:
     return {column: tuple(names) for column, names in found.items()}
 
 
+def names_note(columns: Mapping[str, Sequence[str]], num_classes: int, where: object) -> str:
+    """Return a note on class names of the data that a model file without `classes` can take over.
+
+    The result is empty if not exactly one column has names for the model's classes, or if the names
+    are the numbers.
+
+    Args:
+        columns: The `class_columns` of the training data.
+        num_classes: Number of classes that the model's output distinguishes.
+        where: `file:line` of the model.
+    """
+    fitting = [name for name, names in columns.items() if len(names) == num_classes]
+    if len(fitting) != 1:
+        return ""
+    names = columns[fitting[0]]
+    # The digits of MNIST have their numbers as names.
+    if list(names) == [*map(str, range(num_classes))]:
+        return ""
+    known = f"[{listed(names)}]" if num_classes <= _MAX_LISTED else "[...]"
+    return (
+        f"{where}: predictions will have class numbers, because the model file has no `classes`. "
+        f"If the label is {fitting[0]!r}, whose classes the data name, add classes = {known}"
+    )
+
+
 def check_numbers(
     definition: ModelDefinition, columns: Mapping[str, Sequence[str]], what: str
 ) -> None:

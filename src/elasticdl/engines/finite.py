@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elasticdl.data.batch import leaves
+from elasticdl.data.class_names import no_label_advice
 from elasticdl.data.wording import counted
 from elasticdl.engines.feed import place_of
 from elasticdl.engines.gradient_accumulation import GRADIENTS
@@ -110,7 +111,8 @@ def _labels_of(batch: Batch | None, trainer: Trainer) -> str:
         return records
     stop = num_classes(outputs[0].shape, batch.labels) if len(outputs) == 1 else 0
     wrong = out_of_range(batch.labels, stop) if stop else []
-    return f"{records}\n  It has {in_words(wrong, stop)}." if wrong else records
+    advice = f" {no_label_advice()}" * (wrong == [-1])
+    return f"{records}\n  It has {in_words(wrong, stop)}.{advice}" if wrong else records
 
 
 def check_sum(total: float, *, step: int, epoch: int) -> None:

@@ -588,7 +588,8 @@ def predict(job: Job, reporter: Reporter) -> Outcome:
         if job.columns:
             raise UsageError(
                 f"--columns={','.join(job.columns)}: {job.trained_model} reads batches of a "
-                "DataLoader, which have no columns to copy."
+                "DataLoader, which have no columns to copy. Leave the option out: predictions are "
+                "in the order of the loader's examples."
             )
         own, epochs = own_batches(job, trained, definition, Mode.PREDICTION)
         trainer = restored_trainer(trained, definition, next(own.batches(0)), job)

@@ -447,10 +447,16 @@ class TrainingContext:
     def _class_note(self, trainer: Trainer) -> str:
         """Return a note if the model has more or fewer outputs than names of classes; else "".
 
+        If the model file has no names, the note is on names that the data have (`ClassLabel`).
+
         Args:
             trainer: The trainer, whose model predicts an example.
         """
-        if not self.classes:
+        model = self.job.model
+        # A prebuilt model is no file of the user's.
+        is_file = model is not None and model.zoo is not None
+        named = self.class_columns() if is_file and not self.classes else {}
+        if not self.classes and not named:
             return ""
         # Only for a note: the training itself reports what is wrong with the model or the data.
         with contextlib.suppress(Exception), checking(trainer):
@@ -459,6 +465,9 @@ class TrainingContext:
             reading = class_reading(trainer, outputs, self.classes)
             if reading is not None and reading.mismatch:
                 return f"{self.definition.where('classes')}: the model has {reading.mismatch}"
+            if reading is not None and not self.classes:
+                where = self.definition.where("model")
+                return class_numbers.names_note(named, reading.num_classes, where)
         return ""
 
     def create_accumulator(self, trainer: Trainer) -> Accumulator | None:

@@ -22,6 +22,7 @@ import numpy as np
 from elasticdl.data.image_folders import is_image
 from elasticdl.data.record_source import HasClassNames
 from elasticdl.data.split_source import whole
+from elasticdl.data.type_words import in_words
 from elasticdl.data.units import UnitSource
 from elasticdl.data.wording import did_you_mean, listed
 from elasticdl.errors import DataError, UsageError
@@ -226,7 +227,8 @@ def _of_arrow(name: str, column: Any, first: Any) -> Array:
     is_text = kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_null(kind)
     if kinds.is_nested(kind):
         raise UsageError(
-            f"--columns: {name!r} is {kind}; only columns with one value in each row are copied."
+            f"--columns: {name!r} holds {in_words(kind)}; only columns with one value in each row "
+            "are copied."
         )
     if kinds.is_floating(kind) or kinds.is_integer(kind) or kinds.is_boolean(kind):
         filled = column.fill_null(False if kinds.is_boolean(kind) else 0)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from elasticdl.data.batch import Arrays, Batch, leaves
+from elasticdl.data.class_names import no_label_advice
 from elasticdl.data.wording import counted, listed
 from elasticdl.errors import DataError
 
@@ -162,6 +163,8 @@ def _advice_on_labels(wrong: Sequence[int], num_outputs: int, num_classes: int) 
     if num_classes > num_outputs:
         return f"Correct the labels, or give the model {num_classes:,} outputs, one for each class."
     or_give = _or_give(wrong, num_outputs, "the model", "output")
+    if [*wrong] == [-1]:
+        return f"{no_label_advice()} Otherwise, correct the labels (class numbers begin at 0)."
     return f"Correct the labels (class numbers begin at 0){or_give}."
 
 

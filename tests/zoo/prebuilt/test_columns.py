@@ -111,35 +111,44 @@ SEX = {"kind": "category", "column": "sex", "vocabulary": ["female", "male"]}
 @pytest.mark.parametrize(
     ("entry", "values", "warning"),
     [
-        (SEX, [b"MALE", None, b"FEMALE"] * 3, "none of its first 6 values, such as 'MALE'; it kno"),
-        (SEX, [b"0"] * 5, "such as '0'; it knows 'female', 'male'. If they mean"),
+        (SEX, [b"MALE", None, b"F"] * 3, "none of its first 6 values, such as 'MALE', 'F'; it kno"),
+        (SEX, [b"0"] * 5, "such as '0'; it knows 'female', 'male', and cannot tell the others ap"),
         (SEX, [b"0"] * 4, ""),
-        (SEX, [b"0"] * 5 + [b"male"], ""),
+        (
+            SEX,
+            [b"male", None, b"M", b"F", b"D", b"X"] * 2 + [b"male"] * 30,
+            "does not know 8 of its first 40 values (20%), such as 'M', 'F', 'D'; it knows 'fem",
+        ),
+        (SEX, [b"0"] * 5 + [b"male"] * 21, ""),
+        (SEX, [b"0"] * 4 + [b"male"] * 4, ""),
         (SEX, [None] * 9, ""),
         ({"kind": "category", "column": "sex", "buckets": 8}, [b"0"] * 5, ""),
         (SEX | {"vocabulary": [1, 2, 3, 4]}, [7.0] * 5, "such as 7.0; it knows 1, 2, 3, ..."),
-        (SEX | {"kind": "sequence", "delimiter": " "}, [b"a b", b"c d", b"e"], "such as 'a'; it"),
+        (SEX | {"kind": "sequence", "delimiter": " "}, [b"a b", b"c a", b"e"], "'a', 'b', 'c'; it"),
     ],
 )
 @pytest.mark.parametrize("mode", [Mode.EVALUATION, Mode.PREDICTION])
-def test_a_column_of_unknown_values_has_one_warning(entry, values, warning, mode, caplog) -> None:
+def test_many_unknown_values_of_a_column_have_a_warning(
+    entry, values, warning, mode, caplog
+) -> None:
     found = columns(entry)
     records = rows(sex=values)
 
-    for used in (Mode.TRAINING, mode, mode):
+    for used in (Mode.TRAINING, mode):
         found.arrays(records, used)
 
     assert len(caplog.messages) == bool(warning)
     assert warning in caplog.text
 
 
-def test_only_the_first_values_are_compared_with_the_vocabulary(caplog) -> None:
+def test_unknown_values_are_counted_over_batches(caplog) -> None:
     found = columns(SEX)
 
-    found.arrays(rows(sex=[b"male"] * 5), Mode.PREDICTION)
-    found.arrays(rows(sex=[b"0"] * 5), Mode.PREDICTION)
+    for value in [b"male", b"0", b"1", b"0", b"1", b"0", b"0"]:
+        found.arrays(rows(sex=[value]), Mode.PREDICTION)
 
-    assert not caplog.messages
+    assert "does not know 5 of its first 6 values (83%), such as '0'; it" in caplog.text
+    assert len(caplog.messages) == 1
 
 
 def test_text_with_a_delimiter_is_split_into_an_array() -> None:

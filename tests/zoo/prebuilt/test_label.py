@@ -43,6 +43,19 @@ def test_an_unknown_label_is_reported_with_a_similar_class() -> None:
         match=r"'who' has the value 'rihc', .* classes 'poor', 'rich'\. Did .* 'rich'\?",
     ):
         Classes.of(["poor", "rich"]).ids(text(b"rihc"), "who")
+    with pytest.raises(SchemaError, match=r"Did you mean 'rich'\?"):
+        Classes.of(["poor", "rich"]).ids(text(b"RICH"), "who")
+
+
+@pytest.mark.parametrize(("classes", "labels"), [([0, 1], [-1.0]), (["0", "1"], [b"-1"])])
+def test_a_label_of_minus_one_is_explained(classes, labels) -> None:
+    with pytest.raises(SchemaError, match=r"0'?, '?1'?\. In a ClassLabel .*row\['who'\] >= 0\)"):
+        Classes.of(classes).ids(np.array(labels), "who")
+
+
+def test_no_similar_class_is_suggested_for_a_number() -> None:
+    with pytest.raises(SchemaError, match=r"value 11, .* classes 1, 2\. Leave"):
+        Classes.of([1, 2]).ids(np.float64([11]), "who")
 
 
 @pytest.mark.parametrize("values", [pa.array([1, 0]), pa.array([1.0, 0.0]), pa.array(["1", "0"])])
@@ -51,7 +64,7 @@ def test_numbers_in_place_of_text_are_answered_with_the_classes(values) -> None:
     schema = Schema.from_user([label_entry("target", classes)])
     records = decode_table(pa.table({"target": values}), schema, str)
 
-    with pytest.raises(SchemaError, match=r"value '1', .* 'benign', 'malignant'\. If the numbers"):
+    with pytest.raises(SchemaError, match=r"value 1, .* 'benign', 'malignant'\. If the numbers"):
         classes.ids(text(*(record["target"].item() for record in records)), "target")
     with pytest.raises(SchemaError, match=r"classes '0', '2'\. Leave such rows out"):
         Classes.of(["0", "2"]).ids(text(b"1"), "target")

@@ -99,6 +99,7 @@ from elasticdl.training.trainer import (
 )
 
 if TYPE_CHECKING:
+    from elasticdl.definition import Origin
     from elasticdl.training.scores import Scores
 
 _log = logging.getLogger("elasticdl")
@@ -166,8 +167,6 @@ class TorchTrainer:
         # Names of lazy parameters; see `lazy_parameters.py`.
         self._computed_from_data: list[str] = []
         self._definition = definition
-        # Looked up once, because each batch needs it.
-        self._input_at = definition.where("input")
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         # For a batch of another size; None unless the output is a single tensor.
         self._outputs_shape: torch.Size | None = None
@@ -813,6 +812,11 @@ class TorchTrainer:
     def _clear_gradients(self) -> None:
         for parameter in self._parameters.values():
             parameter.grad = None
+
+    @functools.cached_property
+    def _input_at(self) -> Origin:
+        """Place of the input function; looked up once, because each batch needs it."""
+        return self._definition.where("input")
 
     def _tensors(self, features: Arrays) -> Any:
         return batch_tensors(

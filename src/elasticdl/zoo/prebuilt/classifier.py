@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
+from elasticdl.data.class_names import no_label_advice
 from elasticdl.errors import SchemaError, UsageError
 from elasticdl.zoo.prebuilt.label import Classes, balanced, label_entry
 from elasticdl.zoo.prebuilt.table_params import classifier_completion
@@ -143,11 +144,13 @@ class DNN(keras.Model):
             wrong = labels[(labels < 0) | (labels >= self._num_classes)] if whole else labels
             value = wrong.ravel()[0]
             value = value.item() if isinstance(value, np.generic) else value
+            value = int(value) if isinstance(value, float) and value.is_integer() else value
+            advice = f" {no_label_advice(self._label)}" if value == -1 else ""
             raise SchemaError(
                 f"Field {self._label!r} has the value {value!r}; a class is a whole number from 0 "
                 f"to {self._num_classes - 1}. Set the number of classes with  "
                 "--params='num_classes=...'  and number them from 0, or list the values of the "
-                "label: --params='classes=[...]'"
+                f"label: --params='classes=[...]'{advice}"
             )
 
     def default_predictions(self, outputs: Any) -> dict[str, Any] | None:

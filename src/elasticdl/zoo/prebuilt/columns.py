@@ -54,8 +54,8 @@ _DAY_S = 86_400
 _WEEK_S = 7 * _DAY_S
 # 1970-01-01 was a Thursday; weeks begin on Monday.
 _FIRST_MONDAY_S = 4 * _DAY_S
-# Fewer values than this may all be unknown by chance.
-_LEAST_UNKNOWN = 5
+# Fewer unknown values than this, or a smaller share, may be chance.
+_LEAST_UNKNOWN, _LEAST_UNKNOWN_SHARE = 5, 0.2
 _SHOWN_WORDS = 3
 
 
@@ -66,13 +66,15 @@ class Columns:
     Attributes:
         features: Features, in the user's order.
         sources: The features that read a column of the table, each once.
-        compared: (Mode, column) for which values were already compared with the vocabulary, so that
-            a warning about unknown values appears only once.
+        compared: (Mode, column) -> number of values so far, and how many of them are not in the
+            vocabulary; the second is -1 after the warning about them, which appears only once.
     """
 
     features: tuple[Feature, ...]
     sources: tuple[Source, ...]
-    compared: set[tuple[Mode, str]] = field(default_factory=set, compare=False, repr=False)
+    compared: dict[tuple[Mode, str], tuple[int, int]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @staticmethod
     def of(entries: Sequence[Mapping[str, Any]], label: str) -> Columns:
@@ -103,8 +105,8 @@ class Columns:
 
         Args:
             records: The records of the batch.
-            mode: What the batch is for. In evaluation and prediction, a warning is logged if none
-                of the first values of a column is in its vocabulary.
+            mode: What the batch is for. In evaluation and prediction, a warning is logged if many
+                values of a column are not in its vocabulary.
 
         Returns:
             Name -> array. `numbers`, float32 [batch, numbers], is 0 for a missing value; `missing`,
@@ -160,7 +162,7 @@ class Columns:
     def _compare(
         self, source: Category | IdSequence, ids: Array, records: Sequence[Record], mode: Mode
     ) -> None:
-        """Warn if none of the first values of a column in this mode is in its vocabulary.
+        """Warn if many of a column's values so far in this mode are not in its vocabulary.
 
         That happens if the data are written differently than in training, such as MALE for male.
 
@@ -170,30 +172,39 @@ class Columns:
             records: The records with these values.
             mode: What the batch is for.
         """
-        present = ids[ids != source.missing_id]
-        if (
-            not source.vocabulary
-            or present.size < _LEAST_UNKNOWN
-            or (mode, source.column) in self.compared
-        ):
+        num_values, num_unknown = self.compared.get((mode, source.column), (0, 0))
+        if not source.vocabulary or num_unknown < 0:
             return
-        self.compared.add((mode, source.column))
-        if (present != source.unknown_id).any():
+        num_values += int(np.count_nonzero(ids != source.missing_id))
+        num_unknown += int(np.count_nonzero(ids == source.unknown_id))
+        self.compared[mode, source.column] = num_values, num_unknown
+        if num_unknown < max(_LEAST_UNKNOWN, _LEAST_UNKNOWN_SHARE * num_values):
             return
-        values = (value for each in records for value in _values(source, each))
-        example = next(value for value in values if not _is_missing(value))
-        example = example.decode(errors="replace") if isinstance(example, bytes) else example
-        words = source.vocabulary[:_SHOWN_WORDS]
-        more = ", ..." if len(source.vocabulary) > len(words) else ""
-        _log.warning(
-            "Column %r: the model knows none of its first %d values, such as %s; it knows %s%s. If "
-            "they mean the same, write them as in the training data.",
-            source.column,
-            present.size,
-            shown(example),
-            listed(words),
-            more,
+        self.compared[mode, source.column] = num_values, -1
+        known = source.vocabulary[:_SHOWN_WORDS]
+        more = ", ..." if len(source.vocabulary) > len(known) else ""
+        which = (
+            f"knows none of its first {num_values:,} values"
+            if num_unknown == num_values
+            else f"does not know {num_unknown:,} of its first {num_values:,} values "
+            f"({num_unknown / num_values:.0%})"
         )
+        _log.warning(
+            f"Column {source.column!r}: the model {which}, such as {_unknown(source, records)}; it "
+            f"knows {listed(known)}{more}, and cannot tell the others apart. If some mean the "
+            "same, write them as in the training data."
+        )
+
+
+def _unknown(source: Category | IdSequence, records: Sequence[Record]) -> str:
+    """Return examples, for a warning, of a column's values that are not in its vocabulary."""
+    values = [value for each in records for value in _values(source, each)]
+    found = dict.fromkeys(
+        value.decode(errors="replace") if isinstance(value, bytes) else value
+        for value, number in zip(values, _ids(source, values), strict=True)
+        if number == source.unknown_id
+    )
+    return ", ".join(shown(value) for value in [*found][:_SHOWN_WORDS])
 
 
 def _values(source: Category | IdSequence, record: Record) -> list[Any]:

@@ -8,14 +8,15 @@ Not a model: `elasticdl zoo list` skips this file.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from elasticdl.data.class_names import no_label_advice
 from elasticdl.data.field import MAX_EXACT
+from elasticdl.data.wording import nearest
 from elasticdl.errors import SchemaError, UsageError
 
 if TYPE_CHECKING:
@@ -134,13 +135,18 @@ class Classes:
         shown = value.decode(errors="replace") if isinstance(value, bytes) else value
         if isinstance(shown, float) and shown.is_integer():
             shown = int(shown)
-        near = difflib.get_close_matches(str(shown), map(str, self.values), n=1)
-        guess = f" Did you mean {near[0]!r}?" if near else ""
+        # A similar number is another value.
+        near = None if _is_number(shown) else nearest(str(shown), map(str, self.values))
+        guess = "" if near is None else f" Did you mean {near!r}?"
+        if str(shown) == "-1":
+            guess = f" {no_label_advice(label)}"
         some = ", ".join(map(repr, self.values[:_MAX_SHOWN]))
         more = f", ... ({len(self.values)} in all)" if len(self.values) > _MAX_SHOWN else ""
         names = self._names_advice(str(shown), label)
+        # Numbers are read as text if the classes are text.
+        value = shown if names else repr(shown)
         return SchemaError(
-            f"Field {label!r} has the value {shown!r}, which is not one of the classes "
+            f"Field {label!r} has the value {value}, which is not one of the classes "
             f"{some}{more}.{guess}{names} Leave such rows out, or train with all values of the "
             "label (the model's param `classes`)."
         )

@@ -91,11 +91,14 @@ def _completed(
     notes: list[str] = []
     label = _label_of(table, str(params.get("label", "label")))
     check_label(label, _ADVICE)
-    if is_classifier and params.get("classes") is None and not _are_numbered(params, label):
+    if is_classifier and params.get("classes") is not None:
+        _check_are_numbers(params["classes"], label)
+    elif is_classifier:
         _check_named(label)
         notes += _names_notes(label)
-        params["classes"], note = classes_of(label, model, _ADVICE)
-        notes += [note] if note else []
+        if not _are_numbered(params, label):
+            params["classes"], note = classes_of(label, model, _ADVICE)
+            notes += [note] if note else []
     if not is_classifier and not _SCALE & params.keys():
         params |= scale_of(label, model, _ADVICE)
     # After its type: without these rows, a label of the wrong type would be the next error.
@@ -168,6 +171,31 @@ def _check_named(label: ColumnSummary) -> None:
     )
 
 
+def _check_are_numbers(classes: Any, label: ColumnSummary) -> None:
+    """Check that the param `classes` has no words, if the label holds numbers of named classes.
+
+    Raises:
+        UsageError: It has.
+    """
+    values = classes if isinstance(classes, (list, tuple)) else [classes]
+    words = [value for value in values if isinstance(value, str) and not value.isdigit()]
+    if label.class_names and label.kind == "number" and words:
+        last = len(label.class_names) - 1
+        raise UsageError(
+            f"--params: classes has {words[0]!r}, but the column {label.name!r}, the label, holds "
+            f"class numbers (ClassLabel), 0 to {last}. Leave classes out, to predict these "
+            f"numbers. {_for_names(label.name)}"
+        )
+
+
+def _for_names(name: str) -> str:
+    return (
+        f"For names, replace the numbers before training: words = [data.features[{name!r}].names[n]"
+        f" for n in data[{name!r}]]; data = data.remove_columns({name!r}).add_column({name!r}, "
+        "words)"
+    )
+
+
 def _names_notes(label: ColumnSummary) -> list[str]:
     """Return a note if the data name the classes, but predictions will have their numbers."""
     name, names = label.name, label.class_names
@@ -176,9 +204,8 @@ def _names_notes(label: ColumnSummary) -> list[str]:
         return []
     few = f"{listed(names[:_MAX_NAMES])}{', ...' * (len(names) > _MAX_NAMES)}"
     note = (
-        f"Predictions have the class numbers of {name!r}, not their names ({few}). For names, "
-        f"replace the numbers before training: words = [data.features[{name!r}].names[n] for n in "
-        f"data[{name!r}]]; data = data.remove_columns({name!r}).add_column({name!r}, words)"
+        f"Predictions have the class numbers of {name!r}, not their names ({few}). "
+        f"{_for_names(name)}"
     )
     return [note]
 

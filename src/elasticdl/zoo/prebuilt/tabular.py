@@ -13,13 +13,13 @@ Not a model: `elasticdl zoo list` skips this file.
 
 from __future__ import annotations
 
-import difflib
 import zlib
 from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 
+from elasticdl.data.wording import did_you_mean, nearest
 from elasticdl.definition import Mode
 from elasticdl.errors import SchemaError
 from elasticdl.training.input_words import images_of_two_sizes
@@ -90,9 +90,9 @@ def _how_to_name(label: str, fields: Sequence[str]) -> str:
 
     For example, "; did you mean 'pay'? Specify the right one: --params=...".
     """
-    near = difflib.get_close_matches(label, fields, n=1)
-    guess = f"; did you mean {near[0]!r}?" if near else "."
-    return f"{guess} Specify the right one: --params='label=\"{near[0] if near else 'NAME'}\"'"
+    near = nearest(label, fields)
+    guess = did_you_mean(label, fields)
+    return f"{guess} Specify the right one: --params='label=\"{near or 'NAME'}\"'"
 
 
 def _column(records: Sequence[Record], name: str) -> np.ndarray[Any, Any]:
