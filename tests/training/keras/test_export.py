@@ -169,6 +169,25 @@ def test_a_subclass_model_can_be_served(tmp_path, wrap):
     np.testing.assert_allclose(served(tmp_path, x), trainer.predict(wrap(x)), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [np.str_, np.bytes_, object])
+def test_a_subclass_model_that_takes_text_can_be_served(tmp_path, keras, dtype):
+    class Reads(keras.Model):
+        def __init__(self, **options):
+            super().__init__(**options)
+            self.words = keras.layers.TextVectorization(vocabulary=["a", "b"], output_mode="count")
+            self.dense = keras.layers.Dense(2)
+
+        def call(self, x):
+            return self.dense(self.words(x))
+
+    texts = np.array(["a b a", "b", "c", "a"], dtype)
+    trainer = trainer_of(Reads, Batch(texts, np.zeros((4, 2), np.float32), 4))
+
+    assert not trainer.why_not_exported()
+    assert set(trainer.export(tmp_path)) == {"saved_model", "model.keras"}
+    np.testing.assert_allclose(served(tmp_path, texts), trainer.predict(texts), rtol=1e-5)
+
+
 @pytest.mark.parametrize("create", [registered, unregistered])
 def test_a_subclass_model_with_a_config_can_be_saved_and_loaded(tmp_path, keras, create):
     trainer = trainer_of(create)
@@ -284,6 +303,8 @@ def test_a_model_that_keras_cannot_load_is_reported_immediately(tmp_path, caplog
     assert advice in trainer.why_not_exported()["model.keras"]
 
     assert trainer.export(tmp_path) == ["saved_model"]
+    assert advice not in caplog.text
+    assert trainer_of(create).export(tmp_path) == ["saved_model"]
     assert advice in caplog.text
 
 
