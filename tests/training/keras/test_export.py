@@ -7,6 +7,7 @@ import pytest
 
 from elasticdl.data.batch import Batch
 from elasticdl.definition import ModelDefinition, Origin, RecordInput
+from elasticdl.errors import UserCodeError
 
 ORIGIN = Origin("elasticdl_module", "model.py", 1, "model", "zoo")
 
@@ -306,6 +307,20 @@ def test_a_model_that_keras_cannot_load_is_reported_immediately(tmp_path, caplog
     assert advice not in caplog.text
     assert trainer_of(create).export(tmp_path) == ["saved_model"]
     assert advice in caplog.text
+
+
+def test_an_error_of_a_model_that_is_tried_before_training_does_not_call_it_a_prediction(keras):
+    class Net(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.flatten, self.dense = keras.layers.Flatten(), keras.layers.Dense(2)
+
+        def call(self, x, training=False):
+            y = self.dense(self.flatten(x))
+            return y if training else keras.ops.reshape(y, (7, 2))
+
+    with pytest.raises(UserCodeError, match=r"raised in a trial with training=False, as in evalua"):
+        trainer_of(Net).why_not_exported()
 
 
 @pytest.mark.parametrize("create", [augmented, registered])
