@@ -563,11 +563,10 @@ class Worker:
         self._trainer.require_sums("several workers")
         if assignment.num_ranks > 1:
             self._trainer.hooks.check_sharing()
-        notes = []
         if self._context.definition.required_exports:
-            notes += self._context.why_not_exported(self._trainer)
+            self._context.why_not_exported(self._trainer)
         self._accumulator = self._context.create_accumulator(self._trainer)
-        notes += [] if assignment.is_resumed else self._context.model_notes(self._trainer)
+        notes = [] if assignment.is_resumed else self._context.model_notes(self._trainer)
         for note in (self._context.schedule_note(self._trainer, assignment.num_ranks), *notes):
             if note:
                 # The driver repeats warnings, each once.
