@@ -58,7 +58,8 @@ class TrainingOptions:
     Attributes:
         num_epochs: Number of passes over the training data.
         minibatch_size: Examples in one step; `batch_size` is another name of the option.
-        seed: Determines initial weights, order of records and dropout.
+        seed: Determines initial weights, order of records and dropout. None is the default, 0: no
+            value gives a random seed.
         shuffle: Whether the order of records changes each epoch.
         max_steps: Stop after N steps; 0 means no limit.
         evaluation_steps: Evaluate every N steps; 0 means once per epoch.

@@ -109,8 +109,33 @@ def test_an_annotation_for_type_checkers_only_is_understood() -> None:
     def f(units: Sequence[int] = (64, 64)): ...  # noqa: F821 - as under `if TYPE_CHECKING:`
 
     check_params({"units": [1, 2]}, [declared(f)])
-    with pytest.raises(UsageError, match=r"expected Sequence\[int\]"):
+    with pytest.raises(UsageError, match=r"expected a list of whole numbers, .* units=\[64, 64\]"):
         check_params({"units": ["a"]}, [declared(f)])
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "words"),
+    [
+        (
+            collections.abc.Sequence[int],
+            64,
+            r"an int; .* a list of whole numbers, such as u=\[64\]",
+        ),
+        (list[int] | None, 64, r"a list of whole numbers, such as u=\[64\]"),
+        (list[float], 0.5, r"a list of numbers, such as u=\[0.5\]"),
+        (list[int], 0.5, r"a float; expected a list of whole numbers\."),
+        (list[str], 1, r"an int; expected a list of strings\."),
+        (tuple[int, int], 1, r"an int; expected tuple\[int, int\]\."),
+        (list, 1, r"an int; expected list\."),
+        (int, 0.5, r"a float; expected int\."),
+    ],
+)
+def test_a_list_that_is_expected_is_named_in_words(hint, value, words) -> None:
+    def f(u): ...
+
+    f.__annotations__["u"] = hint
+    with pytest.raises(UsageError, match=words):
+        check_params({"u": value}, [declared(f)])
 
 
 def test_a_string_for_a_list_of_strings_is_told_how_to_write_a_list() -> None:

@@ -94,5 +94,6 @@ def test_a_bad_loss_is_placed_by_its_records(where, shard, place):
     batch = Batch(np.ones((3, 1)), np.zeros(3), 3, where=where)
     at = TrainingBatch(1, shard, 7, batch, finished=False)
 
-    with pytest.raises(NonFiniteLossError, match=f"loss is nan at step 1 {place}. Training"):
+    with pytest.raises(NonFiniteLossError, match=f"loss is nan at step 1 {place}. Training") as e:
         check_losses(np.float32([np.nan]), [at], Doubling(), step=1, last_good=0)
+    assert str(e.value).count("records") == (where is not None)

@@ -222,7 +222,7 @@ def test_an_error_about_a_nan_loss_mentions_labels_without_outputs(folder):
     said = refused(NonFiniteLossError, train, folder, data=data, shuffle=False)
 
     assert f"{data}, records 4 to 7" in said
-    assert "It has label 7, but the model has 5 outputs, for labels 0 to 4." in said
+    assert "The batch has label 7, but the model has 5 outputs, for labels 0 to 4." in said
 
 
 RESHAPES = """

@@ -31,6 +31,24 @@ def test_a_single_score_belongs_to_the_second_class(shape) -> None:
     assert added("logits", shape, logits) == ([1, 0, 1], [0.7, 0.8, 0.5])
 
 
+@pytest.mark.parametrize(
+    ("scores", "shape", "outputs", "expected"),
+    [
+        ("logits", (2,), P, True),
+        ("logits", (2,), [*P, [0.2, 0.9]], False),
+        ("logits", (2,), [*P, [-0.2, 1.2]], False),
+        ("logits", (1,), [[0.2], [1.0]], False),
+        ("probabilities", (2,), P, False),
+    ],
+)
+def test_logits_that_all_sum_to_1_are_already_probabilities(
+    scores, shape, outputs, expected
+) -> None:
+    columns = {"output": np.float32(outputs)}
+
+    assert ClassReading(scores, shape).are_already_probabilities(columns) is expected
+
+
 def test_large_scores_do_not_overflow() -> None:
     assert added("logits", (2,), [[1e30, 0], [-1e4, 1e4]]) == ([0, 1], [1, 1])
 

@@ -48,6 +48,16 @@ def definition_with(predictions):
     )
 
 
+class ScoringTwice(Scoring):
+    """A classifier with a loss of logits, whose outputs are the features."""
+
+    def scores(self, shape):
+        return "logits"
+
+    def repeated_activation(self):
+        return "a sigmoid, and the loss applies one itself"
+
+
 def written(predictions):
     """Return what a model with this hook writes for the features 1 and 2."""
     rows = []
@@ -121,6 +131,25 @@ def test_a_number_of_names_that_is_not_that_of_the_outputs_has_a_note(
 
     assert rows[0][2]["prediction"].tolist() == predicted
     assert re.search(how, predictor.class_note) if how else not predictor.class_note
+
+
+@pytest.mark.parametrize(
+    ("features", "what"),
+    [
+        ([[0.9, 0.1], [0.2, 0.8]], "softmax of a softmax, at most 0.73"),
+        ([0.9, 0.2], "sigmoid of a sigmoid, and the prediction is"),
+    ],
+)
+def test_outputs_that_are_probabilities_where_the_loss_expects_logits_have_a_note(
+    features, what
+) -> None:
+    predictor = Predictor(ScoringTwice(), definition_with(None), [RecordFile("a.csv", 2)])
+    batch = Batch(np.float32(features), None, 2)
+
+    list(predictor.predict([(0, batch)], lambda *_: None))
+
+    assert predictor.class_note.startswith("model.py:1: the model's outputs are already probab")
+    assert f"`probability` is the {what}" in predictor.class_note
 
 
 def test_predictions_without_class_are_counted_in_the_note() -> None:

@@ -170,8 +170,12 @@ def test_an_unknown_old_import_is_reported_with_the_known_ones(tmp_path) -> None
 def test_a_symbol_missing_in_the_file_is_reported_with_existing_ones(tmp_path) -> None:
     zoo = write(tmp_path, m="class MyModel: ...\ndef loss(): ...")
 
-    with pytest.raises(UsageError, match=r"m.py has no 'MyModle'; it defines MyModel, loss"):
+    with pytest.raises(
+        UsageError, match=r"no 'MyModle'; it defines MyModel, loss; did you mean 'MyModel'\?$"
+    ):
         reference(zoo, "m.MyModle")
+    with pytest.raises(UsageError, match=r"m.py has no 'other'; it defines MyModel, loss\.$"):
+        reference(zoo, "m.other")
 
 
 def test_a_prebuilt_model_is_suggested_despite_a_namesake_file(tmp_path) -> None:

@@ -270,6 +270,8 @@ def _misfit(value: Any, parameter: inspect.Parameter, function: Symbol) -> str:
             names = [part.strip() for part in value.split(",")]
             example = json.dumps(names, ensure_ascii=False)
             return f"it is a str; expected a list of strings, such as {parameter.name}={example}"
+        if wanted := _list_in_words(value, parameter, hint):
+            return f"it is {described(value)}; expected {wanted}"
         return f"it is {described(value)}; expected {text}"
     if parameter.default is parameter.empty or _like(value, parameter.default):
         return ""
@@ -280,6 +282,18 @@ def _misfit(value: Any, parameter: inspect.Parameter, function: Symbol) -> str:
         f"it is {described(value)}; expected {article(wanted)}, as its default "
         f"is {parameter.default!r}"
     )
+
+
+def _list_in_words(value: Any, parameter: inspect.Parameter, hint: Any) -> str:
+    """Return "a list of whole numbers, such as units=[64]" if a param is a list; else ""."""
+    kinds = ((0.5, "numbers"), (1, "whole numbers"), ("a", "strings"))
+    named = [kind for item, kind in kinds if fits([item], hint) and not fits(item, hint)]
+    if not named or fits([None], hint):
+        return ""
+    default = parameter.default if isinstance(parameter.default, (list, tuple)) else ()
+    example = [value] if fits([value], hint) else list(default)
+    such_as = f", such as {parameter.name}={json.dumps(example)}" if example else ""
+    return f"a list of {named[0]}{such_as}"
 
 
 def _hint(parameter: inspect.Parameter, function: Symbol) -> Any:

@@ -169,7 +169,8 @@ class FileVariables:
                     "from the initial value in the file. Batches are read before the training and "
                     "in advance, so a function of the input sees other values than in a plain "
                     "script. Keep such state in a weight or buffer of the model, or in an "
-                    "attribute of a callback.",
+                    "attribute of a callback. If each step sets the whole value before it reads "
+                    "any of it, as for outputs of layers, nothing has to be done.",
                     file,
                     name,
                 )

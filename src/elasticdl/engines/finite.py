@@ -93,7 +93,7 @@ def _not_finite_data(batch: Batch) -> str | None:
 
 
 def _labels_of(batch: Batch | None, trainer: Trainer) -> str:
-    """Return lines for an error on a NaN loss: the batch's records, and its out-of-range labels.
+    """Return a line for an error on a NaN loss: the batch's out-of-range labels; "" if none.
 
     Such a label is a likely cause: on a GPU, a label that is not below the number of classes makes
     the loss NaN.
@@ -104,15 +104,14 @@ def _labels_of(batch: Batch | None, trainer: Trainer) -> str:
     """
     if batch is None:
         return ""
-    records = "" if batch.where is None else f"\n  The batch contains {batch.where()}."
     try:
         outputs = leaves(trainer.predict(batch.features))
     except ElasticDLError:
-        return records
+        return ""
     stop = num_classes(outputs[0].shape, batch.labels) if len(outputs) == 1 else 0
     wrong = out_of_range(batch.labels, stop) if stop else []
     advice = f" {no_label_advice()}" * (wrong == [-1])
-    return f"{records}\n  It has {in_words(wrong, stop)}.{advice}" if wrong else records
+    return f"\n  The batch has {in_words(wrong, stop)}.{advice}" if wrong else ""
 
 
 def check_sum(total: float, *, step: int, epoch: int) -> None:

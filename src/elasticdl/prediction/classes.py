@@ -35,6 +35,7 @@ PREDICTION, PROBABILITY = "prediction", "probability"
 NO_CLASS = -1  # prediction for an example whose scores are NaN
 _TWO = 2
 _THRESHOLD = 0.5
+_SUM_TOLERANCE = 1e-4
 
 
 def scores_shape(columns: Columns) -> tuple[int, ...] | None:
@@ -106,6 +107,21 @@ class ClassReading:
         )
         named = "1 class" if num_names == 1 else f"{num_names} classes"
         return f"names for {named}, but its output is for {self.num_classes}: {how}."
+
+    def are_already_probabilities(self, columns: Columns) -> bool:
+        """Return whether scores that count as logits are probabilities: each row sums to 1.
+
+        False for a single score, because logits may lie between 0 and 1, too.
+
+        Args:
+            columns: The only output of the model, by name: scores `[examples, *shape]`.
+        """
+        (array,) = columns.values()
+        if self.scores != "logits" or self.shape in {(), (1,)} or not len(array):
+            return False
+        rows = array.astype(np.float64)
+        sums_to_one = np.abs(rows.sum(axis=1) - 1) <= _SUM_TOLERANCE
+        return bool(sums_to_one.all() and (rows >= 0).all())
 
     def with_prediction(self, columns: Columns) -> Mapping[str, Array]:
         """Add the columns `prediction` and `probability` before the columns of a batch.

@@ -6,6 +6,7 @@ It runs in one process, or in each of several workers.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from elasticdl.errors import (
     raised_at,
     users_traceback,
 )
-from elasticdl.prediction.classes import ClassReading, scores_shape, without_class
+from elasticdl.prediction.classes import PROBABILITY, ClassReading, scores_shape, without_class
 from elasticdl.prediction.rows import (
     KEY,
     RecordKeys,
@@ -28,7 +29,7 @@ from elasticdl.prediction.rows import (
     outputs_without_axes,
     rows_only,
 )
-from elasticdl.training.trainer import ScoresProbe
+from elasticdl.training.trainer import LossProbe, ScoresProbe
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays, Batch
@@ -55,7 +56,8 @@ class Predictor:
         columns: Columns of the input to write beside the outputs. None: write no such columns.
 
     Attributes:
-        class_note: A notice for the user if the names of the classes do not fit the model's output.
+        class_note: A notice for the user if the model's output does not fit the names of the
+            classes, or is already a probability where the loss expects logits.
         num_without_class: Number of predictions so far without a class, because of a NaN.
 
     Raises:
@@ -211,9 +213,33 @@ class Predictor:
 
     def _read(self, columns: Columns) -> ClassReading | None:
         reading = class_reading(self._trainer, columns, self._classes)
+        notes = []
         if reading is not None and reading.mismatch:
-            self.class_note = f"The trained model has {reading.mismatch}"
+            notes.append(f"The trained model has {reading.mismatch}")
+        if reading is not None and self._applies_an_activation_twice(reading, columns):
+            is_single = reading.shape in {(), (1,)}
+            which = "sigmoid" if is_single else "softmax"
+            # The largest softmax of numbers between 0 and 1 is that of a single 1 among zeros.
+            effect = (
+                "and the prediction is always class 1"
+                if is_single
+                else f"at most {math.e / (math.e + reading.num_classes - 1):.2f}"
+            )
+            notes.append(
+                f"{self._definition.where('model')}: the model's outputs are already "
+                f"probabilities, and the loss expects logits, so the column `{PROBABILITY}` is the "
+                f"{which} of a {which}, {effect}: return the outputs without the {which}, in "
+                "training and in prediction, and train again."
+            )
+        self.class_note = " ".join(notes)
         return reading
+
+    def _applies_an_activation_twice(self, reading: ClassReading, columns: Columns) -> bool:
+        if reading.are_already_probabilities(columns):
+            return True
+        is_single = reading.scores == "logits" and reading.shape in {(), (1,)}
+        trainer = self._trainer
+        return is_single and isinstance(trainer, LossProbe) and bool(trainer.repeated_activation())
 
     def _call(
         self,

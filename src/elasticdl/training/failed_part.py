@@ -20,7 +20,13 @@ if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition
 
 
-_PHASES = {"train": "training", "gradients": "training", "evaluate": "evaluation"}
+_PHASES = {
+    "train": "training",
+    "gradients": "training",
+    "evaluate": "evaluation",
+    "predict": "prediction",
+    "trial": "a trial with training=False, as in evaluation,",
+}
 
 
 def phase(step: str) -> str:
@@ -28,9 +34,10 @@ def phase(step: str) -> str:
 
     Args:
         step: Name of the operation. "train" and "gradients" give "training", "evaluate" gives
-            "evaluation", and "predict" gives "prediction".
+            "evaluation", "predict" gives "prediction", and "trial" a phrase for a call of a Keras
+            model that only tries it.
     """
-    return _PHASES.get(step, "prediction" if step == "predict" else repr(step))
+    return _PHASES.get(step, repr(step))
 
 
 def where_raised(

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from elasticdl.data.wording import did_you_mean
 from elasticdl.definition import Mode
 from elasticdl.dialects.component_classes import COMPONENTS, lines_in
 from elasticdl.dialects.model_code import (
@@ -219,7 +220,8 @@ def _in_module(zoo: Zoo, module: ModuleType, place: ZooLocation, flag: str, dott
         names = public_names(place.file) or [n for n in vars(module) if not n.startswith("_")]
         raise UsageError(
             f"{flag}={dotted}: {symbol_of(dotted, module, module).file} has no {place.symbol!r}; "
-            f"it defines {', '.join(names) or 'nothing'}.{prebuilt_hint(zoo, dotted)}"
+            f"it defines {', '.join(names) or 'nothing'}{did_you_mean(place.symbol, names)}"
+            f"{prebuilt_hint(zoo, dotted)}"
         )
     return symbol_of(place.symbol, getattr(module, place.symbol), module)
 

@@ -7,6 +7,7 @@ import pytest
 
 from elasticdl.data.batch import Batch
 from elasticdl.definition import ModelDefinition, Origin, RecordInput
+from elasticdl.errors import UserCodeError
 
 ORIGIN = Origin("elasticdl_module", "model.py", 1, "model", "zoo")
 
@@ -169,6 +170,25 @@ def test_a_subclass_model_can_be_served(tmp_path, wrap):
     np.testing.assert_allclose(served(tmp_path, x), trainer.predict(wrap(x)), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [np.str_, np.bytes_, object])
+def test_a_subclass_model_that_takes_text_can_be_served(tmp_path, keras, dtype):
+    class Reads(keras.Model):
+        def __init__(self, **options):
+            super().__init__(**options)
+            self.words = keras.layers.TextVectorization(vocabulary=["a", "b"], output_mode="count")
+            self.dense = keras.layers.Dense(2)
+
+        def call(self, x):
+            return self.dense(self.words(x))
+
+    texts = np.array(["a b a", "b", "c", "a"], dtype)
+    trainer = trainer_of(Reads, Batch(texts, np.zeros((4, 2), np.float32), 4))
+
+    assert not trainer.why_not_exported()
+    assert set(trainer.export(tmp_path)) == {"saved_model", "model.keras"}
+    np.testing.assert_allclose(served(tmp_path, texts), trainer.predict(texts), rtol=1e-5)
+
+
 @pytest.mark.parametrize("create", [registered, unregistered])
 def test_a_subclass_model_with_a_config_can_be_saved_and_loaded(tmp_path, keras, create):
     trainer = trainer_of(create)
@@ -284,7 +304,23 @@ def test_a_model_that_keras_cannot_load_is_reported_immediately(tmp_path, caplog
     assert advice in trainer.why_not_exported()["model.keras"]
 
     assert trainer.export(tmp_path) == ["saved_model"]
+    assert advice not in caplog.text
+    assert trainer_of(create).export(tmp_path) == ["saved_model"]
     assert advice in caplog.text
+
+
+def test_an_error_of_a_model_that_is_tried_before_training_does_not_call_it_a_prediction(keras):
+    class Net(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.flatten, self.dense = keras.layers.Flatten(), keras.layers.Dense(2)
+
+        def call(self, x, training=False):
+            y = self.dense(self.flatten(x))
+            return y if training else keras.ops.reshape(y, (7, 2))
+
+    with pytest.raises(UserCodeError, match=r"raised in a trial with training=False, as in evalua"):
+        trainer_of(Net).why_not_exported()
 
 
 @pytest.mark.parametrize("create", [augmented, registered])

@@ -476,6 +476,44 @@ def test_a_scheduler_with_a_complete_state_is_accepted_and_not_moved_by_the_tria
     assert trainer_of(definition).optimizer.param_groups[0]["lr"] == pytest.approx(0.09)
 
 
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda o: lr_scheduler.StepLR(o, "10"), "StepLR, .* step_size is '10', a str; expected a"),
+        (lambda o: lr_scheduler.ExponentialLR(o, None), "ExponentialLR, .* gamma is None; expect"),
+        (
+            lambda o: lr_scheduler.CosineAnnealingLR(o, [9]),
+            r"Cosine.* T_max is \[9\], a list;",
+        ),
+        (lambda o: lr_scheduler.ReduceLROnPlateau(o, patience="3"), "Reduce.* patience is '3'"),
+        (
+            lambda o: lr_scheduler.SequentialLR(
+                o, [lr_scheduler.ConstantLR(o), lr_scheduler.PolynomialLR(o, "4")], [3]
+            ),
+            "PolynomialLR, .* total_iters is '4'",
+        ),
+    ],
+)
+def test_a_scheduler_whose_option_has_a_wrong_type_is_refused_before_training(make, what):
+    definition = replace(definition_of(optimizer=sgd), create_lr_schedulers=make)
+
+    with pytest.raises(DefinitionError, match=rf"^model.py:1: .*\(\): step\(\) of {what}"):
+        trainer_of(definition)
+
+
+def test_trying_a_scheduler_does_not_move_it():
+    schedulers = []
+
+    def make(optimizer):
+        schedulers.append(lr_scheduler.ExponentialLR(optimizer, 0.5))
+        return schedulers[0]
+
+    trainer = trainer_of(replace(definition_of(optimizer=sgd), create_lr_schedulers=make))
+
+    assert schedulers[0].last_epoch == 0
+    assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
+
+
 def test_a_schedulers_function_that_draws_is_refused():
     ticks = itertools.cycle([1.0, 0.5])
     definition = replace(

@@ -75,7 +75,9 @@ class _OtherError(ExportError):
     """
 
 
-def export(model: keras.Model, folder: Path, example: Example) -> list[str]:
+def export(
+    model: keras.Model, folder: Path, example: Example, known: Collection[str] = ()
+) -> list[str]:
     """Write `model.keras` and `saved_model/` into a folder.
 
     `saved_model/` can be served without the user's code. A model that does not consist of Keras'
@@ -86,10 +88,11 @@ def export(model: keras.Model, folder: Path, example: Example) -> list[str]:
         model: A built model.
         folder: An existing folder.
         example: Examples that give the export its signature, and to compare it with the model.
+        known: Names of which the user knows already that they cannot be written.
 
     Returns:
         Names of the file and the folder written. If Keras cannot save the model, or TensorFlow
-        cannot export it, the name is missing and the reason is logged.
+        cannot export it, the name is missing and the reason is logged, unless it is known.
     """
     written = []
     try:
@@ -97,12 +100,14 @@ def export(model: keras.Model, folder: Path, example: Example) -> list[str]:
         written.append(KERAS_FILE)
     except ExportError as error:
         (folder / KERAS_FILE).unlink(missing_ok=True)
-        _log.warning("The model cannot be saved as %s: %s", KERAS_FILE, error)
+        if KERAS_FILE not in known:
+            _log.warning("The model cannot be saved as %s: %s", KERAS_FILE, error)
     try:
         _write_saved_model(model, folder / SAVED_MODEL, example)
         written.append(SAVED_MODEL)
     except ExportError as error:
-        _log.warning("The model cannot be exported for serving: %s", error)
+        if SAVED_MODEL not in known:
+            _log.warning("The model cannot be exported for serving: %s", error)
     return written
 
 
@@ -218,8 +223,9 @@ def _signature(model: keras.Model, example: Example) -> list[Any]:
             None if (number, axis) in example.open_axes else size
             for axis, size in enumerate(array.shape[1:])
         ]
-        # Keras computes with float32 where NumPy uses float64.
+        # Keras computes with float32 where NumPy uses float64, and calls all text "string".
         dtype = "float32" if array.dtype == np.float64 else array.dtype.name
+        dtype = "string" if array.dtype.kind in "OSU" else dtype
         return keras.InputSpec(shape=(None, *shape), dtype=dtype, name=next(names))
 
     return [map_arrays(of_array, example.inputs)]

@@ -109,7 +109,7 @@ class StepFunctions:
         self._drawing, self._predict = drawing, predict
         self._compiled = Functions()
         self._opens: bool | None = None
-        self.is_eager = False
+        self.is_eager = self._is_trial = False
         self.lengths = Lengths(*parts(example))
 
     def __len__(self) -> int:
@@ -217,7 +217,7 @@ class StepFunctions:
                 self._watched.python_code.check()
             raise failures.of_a_step(
                 error,
-                name,
+                "trial" if self._is_trial else name,
                 at[0] + 1,
                 batches=batches,
                 definition=self._definition,
@@ -254,7 +254,11 @@ class StepFunctions:
     def predict_uncompiled(self, features: Arrays) -> Arrays:
         """Return the model's outputs for features, uncompiled."""
         with self.uncompiled(), self._watched.summaries.off():
-            return self._predict(features)
+            self._is_trial = True
+            try:
+                return self._predict(features)
+            finally:
+                self._is_trial = False
 
     def _open_axes(self, name: str, arrays: Sequence[Arrays], leading: int) -> Axes:
         """Return the axes whose size is left variable when the function for arrays is compiled.

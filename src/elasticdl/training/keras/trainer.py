@@ -130,6 +130,8 @@ class KerasTrainer:
         self._summaries = Summaries()
         # Whether gradients of an example were computed before training began.
         self._warms_up = self._is_checking = False
+        # Names that the user knows will be missing among the exports.
+        self._known_not_exported: frozenset[str] = frozenset()
         # It seeds TensorFlow's generator, and those of NumPy and Python that are in use.
         with self._generators.used(), self._summaries.off():
             keras.utils.set_random_seed(seed % 2**32)
@@ -492,10 +494,13 @@ class KerasTrainer:
     def export(self, folder: Any) -> list[str]:
         """Write `model.keras` and `saved_model/` into a folder; return the names written.
 
-        One that cannot be written for this model is omitted, and the reason is logged.
+        One that cannot be written for this model is omitted, and the reason is logged, unless
+        `why_not_exported` has returned it.
         """
         with self._without_trace():
-            return exporting.export(self.model, folder, self._export_example())
+            return exporting.export(
+                self.model, folder, self._export_example(), self._known_not_exported
+            )
 
     def schedule_of_updates(self) -> str:  # noqa: D102 - see trainer.ScheduleProbe
         name = optimizers.schedule_of(self.optimizer)
@@ -516,7 +521,9 @@ class KerasTrainer:
             # Nothing to find out, and trying a large model would take as long as several steps.
             return {}
         with self._without_trace():
-            return exporting.why_not_exported(self.model, self._export_example())
+            reasons = exporting.why_not_exported(self.model, self._export_example())
+        self._known_not_exported = frozenset(reasons)
+        return reasons
 
     def _export_example(self) -> exporting.Example:
         outputs = self._predict_uncompiled(self._few)

@@ -1,7 +1,10 @@
-"""Tests whether the state_dict() of a user's scheduler contains all that its step() uses.
+"""Tries a scheduler before training, on copies.
 
-A copy of the scheduler makes a few steps; its state is loaded into another copy. If both then set
-different learning rates, a resumed training would continue differently.
+`failure` makes a step with a scheduler of PyTorch, which checks few of its options when it is made.
+
+`loses_state` tests whether the state_dict() of a user's scheduler contains all that its step()
+uses. A copy makes a few steps; its state is loaded into another copy. If both then set different
+learning rates, a resumed training would continue differently.
 
 Callers: `schedulers.py`.
 """
@@ -10,8 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import io
 import warnings
+from numbers import Real
 from typing import Any
 
 import torch
@@ -21,6 +26,39 @@ from elasticdl.training.torch.function_memory import is_of_library
 from elasticdl.training.torch.untracked_state import digest
 
 _NUM_STEPS = 3
+
+
+def failure(scheduler: Any, optimizer: Optimizer) -> str:
+    """Return why the first step() of a scheduler would fail on an option's type; else "".
+
+    Such as "step_size is '10', a str; expected a number". Only PyTorch's classes are tried, and not
+    those that call functions of the user, which might count their calls.
+
+    Args:
+        scheduler: The scheduler, which has not made a step; it is not changed.
+        optimizer: The optimizer whose learning rates it sets; it is not changed.
+    """
+    if not is_of_library(type(scheduler)) or hasattr(scheduler, "lr_lambdas"):
+        return ""
+    with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"):
+        copied, _ = _copied(scheduler, optimizer)
+        is_plateau = isinstance(scheduler, lr_scheduler.ReduceLROnPlateau)
+        try:
+            copied.step(*((1.0,) if is_plateau else ()))
+        except TypeError as error:
+            return _wrong_option(scheduler) or f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _wrong_option(scheduler: Any) -> str:
+    """Return an option of a scheduler that should be a number and is not, in words; else ""."""
+    for name, option in inspect.signature(type(scheduler)).parameters.items():
+        value = getattr(scheduler, name, 0)
+        is_number = option.default is option.empty or isinstance(option.default, Real)
+        if is_number and (value is None or isinstance(value, (str, list, tuple))):
+            kind = "" if value is None else f", a {type(value).__name__}"
+            return f"{name} is {value!r}{kind}; expected a number"
+    return ""
 
 
 def loses_state(scheduler: Any, optimizer: Optimizer) -> bool:

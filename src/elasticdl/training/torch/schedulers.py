@@ -39,7 +39,7 @@ from elasticdl.errors import (
 from elasticdl.training.metric_direction import direction_by_name
 from elasticdl.training.torch.function_memory import FunctionMemory
 from elasticdl.training.torch.one_cycle import holding_ended, one_cycles
-from elasticdl.training.torch.scheduler_trial import loses_state
+from elasticdl.training.torch.scheduler_trial import failure, loses_state
 from elasticdl.training.torch.value_codec import Codec, UnkeepableValueError
 
 if TYPE_CHECKING:
@@ -434,8 +434,18 @@ class Schedulers:
         several = returned if isinstance(returned, (list, tuple)) else [returned]
         schedules = [self._read_one(each) for each in several]
         for schedule in schedules:
+            self._check_step(schedule.scheduler)
             self._check_state(schedule.scheduler)
         return schedules
+
+    def _check_step(self, scheduler: Any) -> None:
+        # The schedulers within one that combines several may make their first step much later.
+        for each in _all(scheduler):
+            if problem := failure(each, self._optimizer):
+                raise self._error(
+                    f"step() of {type(each).__name__}, tried before training, failed: {problem}.",
+                    "Correct the options of this scheduler.",
+                )
 
     def _check_state(self, scheduler: Any) -> None:
         if loses_state(scheduler, self._optimizer):
