@@ -2,98 +2,133 @@
 
 import json
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import numpy as np
 import pytest
 
-from elasticdl.training import clock_readings
-from elasticdl.training.clock_readings import begin_training, pack, unpack
+from elasticdl.training.clock_readings import ClockReadings
 
 PAUSE_S = 7200.0
 CLOCKS = ["time", "perf_counter", "monotonic"]
 
 
-def advance(monkeypatch, seconds):
-    """Let all clocks show `seconds` more, as in another process later."""
+@pytest.fixture
+def clocks(monkeypatch):
+    """Set all clocks by hand; `clocks(5.0)` lets five seconds pass."""
+    now = {"time": 1.79e9, "perf_counter": 40.0, "monotonic": 40.0}
     for name in CLOCKS:
-        clock = getattr(time, name)
-        monkeypatch.setattr(time, name, lambda clock=clock: clock() + seconds)
+        monkeypatch.setattr(time, name, lambda name=name: now[name])
+
+    def passes(seconds, **zeros):
+        for name in CLOCKS:
+            now[name] += seconds + zeros.get(name, 0.0)
+
+    return passes
 
 
-def stored(value):
-    return json.loads(json.dumps(pack(value)))
+class Process:
+    """A process in which `on_train_begin` sets attributes."""
 
+    def __init__(self, set_attributes):
+        self.readings, self.values = ClockReadings(), {}
+        with self.readings.beginning(lambda: self.values):
+            self.values.update(set_attributes())
 
-def with_nanoseconds(name):
-    """Return a reading of a clock that does not end in three zeros by chance."""
-    return next(v for v in iter(getattr(time, name), None) if round(v, 6) != v)
+    def checkpoint(self):
+        return json.loads(json.dumps(self.readings.state())), dict(self.values)
 
-
-@pytest.mark.parametrize("name", CLOCKS)
-def test_a_reading_is_moved_by_the_time_that_the_job_did_not_run(name, monkeypatch):
-    start = with_nanoseconds(name)
-
-    kept = stored(start)
-    advance(monkeypatch, PAUSE_S)
-    elapsed = getattr(time, name)() - unpack(kept, current=start + PAUSE_S)
-
-    assert 0 <= elapsed < PAUSE_S / 2
-
-
-@pytest.mark.parametrize("name", ["time_ns", "perf_counter_ns"])
-def test_nanoseconds_are_moved(name, monkeypatch):
-    monkeypatch.setattr(clock_readings, "_LARGE_S", 0.0)
-    start = getattr(time, name)()
-
-    kept = stored(start)
-    advance(monkeypatch, PAUSE_S)
-    moved = unpack(kept, current=None)
-
-    assert type(moved) is int
-    assert 0 <= moved - start - PAUSE_S * 10**9 < PAUSE_S / 2 * 10**9
-
-
-@pytest.mark.parametrize("zone", [None, UTC])
-def test_datetimes_are_moved(zone, monkeypatch):
-    start = datetime.now(zone)
-
-    kept = stored(start)
-    advance(monkeypatch, PAUSE_S)
-    moved = unpack(kept, current=None)
-
-    assert timedelta(0) <= moved - start - timedelta(seconds=PAUSE_S) < timedelta(hours=1)
+    def resume(self, checkpoint):
+        kept, values = checkpoint
+        self.values = {n: self.readings.moved(kept, n, value) for n, value in values.items()}
 
 
 @pytest.mark.parametrize("name", CLOCKS)
-def test_a_deadline_is_moved_if_the_new_process_sets_one_as_far_ahead(name, monkeypatch):
-    begin_training()
-    deadline = with_nanoseconds(name) + 3600.0
+def test_readings_and_deadlines_are_moved_by_the_time_that_the_job_did_not_run(name, clocks):
+    def begin():
+        now = getattr(time, name)()
+        return {"start": now, "deadline": now + 3600.0}
 
-    kept = stored(deadline)
-    advance(monkeypatch, PAUSE_S)
-    begin_training()
-    again = getattr(time, name)() + 3600.0
+    first = Process(begin)
+    clocks(600.0)
+    checkpoint = first.checkpoint()
+    # `perf_counter` has another zero on another machine.
+    clocks(PAUSE_S, perf_counter=-9e4, monotonic=5e5)
+    second = Process(begin)
+    second.resume(checkpoint)
 
-    assert unpack(kept, current=again) == pytest.approx(deadline + PAUSE_S, abs=PAUSE_S / 2)
-    # A constant, a new kind of value, and a value that is no deadline any more.
-    for current in (deadline, None, 0.0, again + 1800.0):
-        assert unpack(kept, current) == deadline
-
-
-def test_other_numbers_are_not_readings(monkeypatch):
-    # Soon after a boot, `perf_counter` is as small as metrics are.
-    for name in ("perf_counter", "monotonic"):
-        monkeypatch.setitem(clock_readings._started, name, 2.0)
-        monkeypatch.setattr(time, name, lambda: 1000.0)
-    third = float(np.float32(100 / 3))
-    values = [97.5, 200 / 3, third, 0.0001234, 12, 1e300, float("nan"), float("inf"), True, "a"]
-
-    assert [value for value in values if pack(value) is not None] == []
-    assert pack(12.345678901) is not None
+    assert getattr(time, name)() - second.values["start"] == pytest.approx(600.0)
+    assert second.values["deadline"] - getattr(time, name)() == pytest.approx(3000.0)
 
 
-def test_the_state_of_a_generator_is_not_a_reading():
-    now = int(time.time())
+def test_readings_are_moved_in_each_of_several_resumes(clocks):
+    def begin():
+        return {"deadline": time.perf_counter() + 36_000.0}
 
-    assert [n for n in range(now - 60, now + 60) if pack(n) is not None] == []
+    process = Process(begin)
+    for _ in range(3):
+        clocks(1800.0)
+        checkpoint = process.checkpoint()
+        clocks(PAUSE_S, perf_counter=123.0)
+        process = Process(begin)
+        process.resume(checkpoint)
+
+    assert process.values["deadline"] - time.perf_counter() == pytest.approx(36_000 - 3 * 1800)
+
+
+@pytest.mark.parametrize("name", ["seconds", "nanoseconds", "datetime", "numpy"])
+def test_other_types_are_moved(name, clocks):
+    def begin():
+        return {
+            "seconds": int(time.time()),
+            "nanoseconds": int(time.time() * 10**9),
+            "datetime": datetime.fromtimestamp(time.time()),  # noqa: DTZ006 - as users write it
+            "numpy": np.float64(time.time()),
+        }
+
+    first = Process(begin)
+    checkpoint = first.checkpoint()
+    clocks(PAUSE_S)
+    second = Process(begin)
+    second.resume(checkpoint)
+
+    moved, value = second.values[name], first.values[name]
+    expected = {
+        "seconds": int(PAUSE_S),
+        "nanoseconds": int(PAUSE_S * 10**9),
+        "datetime": timedelta(seconds=PAUSE_S),
+        "numpy": PAUSE_S,
+    }[name]
+    assert type(moved) is type(value)
+    assert moved - value == expected
+
+
+def test_other_values_are_not_moved(clocks):
+    numbers = iter([0.3, 0.4])
+
+    def begin():
+        return {
+            "constant": 1.79e9 + 5,
+            "random": next(numbers),
+            "seen": 1 << 2000,
+            "best": float("inf"),
+            "flag": True,
+            "elapsed": 0.0,
+            "log": [time.time()],
+        }
+
+    first = Process(begin)
+    first.values["elapsed"] = 52.12515625
+    first.values["saved_at"] = time.time()
+    checkpoint = first.checkpoint()
+    clocks(PAUSE_S)
+    second = Process(begin)
+    second.resume(checkpoint)
+
+    assert second.values == first.values
+
+
+def test_nothing_is_moved_if_the_checkpoint_has_no_readings(clocks):
+    process = Process(lambda: {"start": time.time()})
+
+    assert process.readings.moved({}, "start", 12.5) == 12.5

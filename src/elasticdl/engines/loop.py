@@ -260,21 +260,20 @@ class Loop:
                 f"The best checkpoint is the one with the {which} {self.options.best_metric}; to "
                 "change that, set --best_mode."
             )
-        state = self.trainer.state()
+        resumes = self._hooks_state is not None
+        state = self.trainer.state() if resumes else {}
         hooks.committed(leads=self.committer.leads())
         hooks.train_begin(
             num_epochs=self.options.num_epochs,
             num_steps=self._steps_in_an_epoch(),
-            resumes=self._hooks_state is not None,
+            resumes=resumes,
             num_updates=self._num_updates(),
             num_full_epochs=self._num_full_epochs(),
         )
-        if hooks.callbacks and self._hooks_state is None:
-            state = self.trainer.state()
-        elif hooks.callbacks:
+        if resumes and hooks.callbacks:
             # train_begin may have set weights or the learning rate as for a new run.
             self.trainer.load_state(state)
-        self._state_check = StateCheck(state)
+        self._state_check = StateCheck(state or self.trainer.state())
         self._begun = True
         self._match_evaluation()
         if self._hooks_state is not None:

@@ -27,8 +27,6 @@ from typing import Any
 
 import numpy as np
 
-from elasticdl.training import clock_readings
-
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 _STORABLE_KINDS = "biufc"
@@ -54,10 +52,7 @@ class CannotKeepError(Exception):
 class CallbackValues:
     """Converts attribute values of callbacks to JSON and arrays for a checkpoint, and back."""
 
-    # Whether readings of clocks are stored with the present time, which differs at each call.
-    _moves_clocks = True
-
-    def encode(  # noqa: C901, PLR0911, PLR0912 - one line a type
+    def encode(  # noqa: C901, PLR0911 - one line a type
         self, value: Any, path: str, arrays: Arrays
     ) -> Any:
         """Convert a value to JSON; its arrays are stored separately.
@@ -70,8 +65,6 @@ class CallbackValues:
         Raises:
             CannotKeepError: The value, or a value in it, cannot be stored.
         """
-        if self._moves_clocks and (reading := clock_readings.pack(value)) is not None:
-            return reading
         if value is None or type(value) in {bool, int, float, str}:
             return value
         match value:
@@ -149,8 +142,6 @@ class CallbackValues:
                 return timedelta(*content)
             case "$range":
                 return range(*content)
-            case clock_readings.TAG:
-                return clock_readings.unpack(kept, current)
             case "$texts":
                 return np.array(content)
             case "$array":
@@ -190,13 +181,10 @@ class CallbackValues:
     def digest(self, value: Any) -> int | None:
         """Return a hash of a value, to detect changes; None if the value cannot be stored."""
         arrays: Arrays = {}
-        self._moves_clocks = False
         try:
             text = repr(self.encode(value, "", arrays))
         except CannotKeepError:
             return None
-        finally:
-            self._moves_clocks = True
         found = zlib.crc32(text.encode())
         for array in arrays.values():
             found = zlib.crc32(array.tobytes(), found)

@@ -1,117 +1,123 @@
-"""Moves clock readings in callbacks' attributes when a job resumes.
+"""Moves the clock readings of callbacks when a job resumes.
 
-    self.start = time.perf_counter()            self.deadline = time.time() + 3600
+    def on_train_begin(self, logs=None):
+        self.start = time.perf_counter()
+        self.deadline = time.time() + 3600
 
-A checkpoint stores such a value together with the time at which it is stored. On a resume, the
-value is moved by the time in between: the time in which the job did not run does not count, as if
-the job had not been killed. It also makes no difference that `perf_counter` has another zero on
-another machine, or after a reboot.
+On a resume, such an attribute is moved by the time since the checkpoint was written. A time limit
+therefore does not count the time in which the job did not run, and does not compare the clocks of
+two machines: `perf_counter` has another zero on each.
 
-Nothing marks a number as a clock reading, so it is recognized by its value:
+Nothing marks a number as a clock reading. But `on_train_begin` is called again when a job resumes,
+and sets the attribute again. The attribute depends on a clock if its two values differ by exactly
+as much as the clock's readings at the two calls.
 
-- It lies between the start of this process and now, on one of the clocks of `time`. A reading of
-  `perf_counter` or `monotonic` also has more than six decimals and at most nine, which no metric
-  has: those are rounded, or computed in float32, or have all the digits of a float.
-- A deadline lies in the future. When it is restored, the new process's callback must have a value
-  that is about as long after the beginning of its training.
-
-Callers: `callback_state.py`; the frameworks' `hooks.py`, when training begins.
+Callers: the frameworks' `hooks.py`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-import numpy as np
-
-TAG = "$clock"
 _CLOCKS = ("time", "perf_counter", "monotonic")
 _NS_PER_S = 10**9
-# Callbacks may be created before this module is imported.
-_EARLIER_S = 600.0
-# Soon after a boot, `perf_counter` is as small as other numbers are.
-_LARGE_S = 10_000.0
-_MAX_AHEAD_S = 30 * 86_400.0
-# How much longer the callbacks before a callback may take to begin in one process than in another.
-_BEGINNINGS_DIFFER_S = 60.0
+# Larger integers are nanoseconds, and above the second limit no readings at all.
+_MIN_NS, _MAX_NS = 10**13, 10**19
+# Integers may be seconds without their fraction.
+_TOLERANCE_OF_INTS_S = 1.0
+
+
+class ClockReadings:
+    """Finds attributes of callbacks that `on_train_begin` sets by a clock, and moves their values.
+
+    Use it as `with readings.beginning(attributes): ...` around the calls of `on_train_begin`; store
+    `state()` with the callbacks' attributes; and pass each restored attribute to `moved`.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[str, float] = {}
+        self._before: dict[str, float] = {}
+        self._after: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def beginning(self, attributes: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
+        """Context manager around the calls of `on_train_begin`.
+
+        Args:
+            attributes: Function () -> the callbacks' attributes, by names that are the same in each
+                process.
+        """
+        self._before = _readings()
+        yield
+        self._after = _readings()
+        found = {name: _seconds_of(value) for name, value in attributes().items()}
+        self._first = {name: seconds for name, seconds in found.items() if seconds is not None}
+
+    def state(self) -> dict[str, Any]:
+        """Return what `moved` needs in another process, as JSON."""
+        return {
+            "first": dict(self._first),
+            "before": self._before,
+            "after": self._after,
+            "now": _readings(),
+        }
+
+    def moved(self, kept: Mapping[str, Any], name: str, value: Any) -> Any:
+        """Return an attribute's restored value, moved by the time since the checkpoint was written.
+
+        A value that does not depend on a clock is returned as it is.
+
+        Args:
+            kept: A result of `state`, from the checkpoint; may be empty.
+            name: Name of the attribute.
+            value: Its value in the checkpoint.
+        """
+        if _seconds_of(value) is None or name not in kept.get("first", {}):
+            return value
+        clock = self._clock_of(kept, name, type(value))
+        if clock is None:
+            return value
+        moved_s = _readings()[clock] - kept["now"][clock]
+        if isinstance(value, datetime):
+            return value + timedelta(seconds=moved_s)
+        if isinstance(value, int):
+            return value + round(moved_s * (_NS_PER_S if value > _MIN_NS else 1))
+        return value + moved_s
+
+    def _clock_of(self, kept: Mapping[str, Any], name: str, kind: type) -> str | None:
+        """Return the clock by which `on_train_begin` sets an attribute; None if it uses none."""
+        own, other = self._first.get(name), kept["first"][name]
+        if own is None or own == other:
+            return None
+        found = []
+        for clock in _CLOCKS:
+            before, after = self._before[clock], self._after[clock]
+            took_s = (after - before) + (kept["after"][clock] - kept["before"][clock])
+            tolerance_s = took_s + (_TOLERANCE_OF_INTS_S if kind is int else 1e-3)
+            between_s = before - kept["before"][clock]
+            # In a shorter time, other values may differ by as much.
+            if abs(between_s) > tolerance_s and abs(own - other - between_s) <= tolerance_s:
+                found.append((abs(own - before), clock))
+        return min(found)[1] if found else None
 
 
 def _readings() -> dict[str, float]:
-    return {name: getattr(time, name)() for name in _CLOCKS}
-
-
-# When this process began, and when its last training began.
-_started = _readings()
-_begun = dict(_started)
-
-
-def begin_training() -> None:
-    """Note the time at which training begins, before the callbacks' `on_train_begin`."""
-    _begun.update(_readings())
-
-
-def pack(value: Any) -> dict[str, Any] | None:
-    """Return a clock reading as JSON, for `unpack`; None if the value is not a clock reading.
-
-    Args:
-        value: Any value; floats (seconds), ints (nanoseconds) and datetimes can be readings.
-    """
-    seconds = _seconds_of(value)
-    if seconds is None:
-        return None
-    for name, now in _readings().items():
-        started = _started[name]
-        earliest = started - _EARLIER_S if started > _LARGE_S else started
-        if not earliest <= seconds <= now + _MAX_AHEAD_S:
-            continue
-        if name != "time" and type(value) is float and not _has_nanoseconds(value):
-            continue
-        plain = value.isoformat() if isinstance(value, datetime) else value
-        return {TAG: name, "value": plain, "at": now, "begun": _begun[name]}
-    return None
-
-
-def unpack(kept: Mapping[str, Any], current: Any) -> Any:
-    """Return the value of a packed reading, moved by the time since it was packed.
-
-    Args:
-        kept: A result of `pack`.
-        current: The attribute's present value, which a new process has set.
-    """
-    name, plain = kept[TAG], kept["value"]
-    value = datetime.fromisoformat(plain) if isinstance(plain, str) else plain
-    seconds = _seconds_of(value)
-    assert seconds is not None  # noqa: S101 - `pack` has checked it
-    if seconds > kept["at"]:
-        again = _seconds_of(current)
-        if again is None or type(current) is not type(value) or again == seconds:
-            return value
-        if abs((again - _begun[name]) - (seconds - kept["begun"])) > _BEGINNINGS_DIFFER_S:
-            return value
-    moved_s = _readings()[name] - kept["at"]
-    if isinstance(value, datetime):
-        return value + timedelta(seconds=moved_s)
-    if type(value) is int:
-        return value + round(moved_s * _NS_PER_S)
-    return value + moved_s
+    return {clock: getattr(time, clock)() for clock in _CLOCKS}
 
 
 def _seconds_of(value: Any) -> float | None:
-    if type(value) is datetime:
-        try:
+    """Return a value that may be a clock reading, in seconds; None for all others."""
+    if isinstance(value, datetime):
+        with contextlib.suppress(OverflowError, ValueError, OSError):
             return value.timestamp()
-        except (OverflowError, ValueError, OSError):
-            return None
+        return None
     if type(value) is int:
-        # Not seconds: a generator's state has hundreds of integers of that size.
-        return value / _NS_PER_S if value > _NS_PER_S * _LARGE_S else None
-    # NaN compares as not in any range.
-    return value if type(value) is float else None
-
-
-def _has_nanoseconds(value: float) -> bool:
-    is_of_clock = round(value, 9) == value != round(value, 6)
-    return is_of_clock and float(np.float32(value)) != value
+        if abs(value) > _MAX_NS:
+            return None
+        return value / _NS_PER_S if value > _MIN_NS else float(value)
+    return float(value) if isinstance(value, float) and math.isfinite(value) else None

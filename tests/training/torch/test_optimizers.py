@@ -492,6 +492,10 @@ def test_a_scheduler_with_a_complete_state_is_accepted_and_not_moved_by_the_tria
             ),
             "PolynomialLR, .* total_iters is '4'",
         ),
+        (
+            lambda o: lr_scheduler.ChainedScheduler([lr_scheduler.StepLR(o, "10")]),
+            "StepLR, .* step_size is '10'",
+        ),
     ],
 )
 def test_a_scheduler_whose_option_has_a_wrong_type_is_refused_before_training(make, what):
@@ -512,6 +516,31 @@ def test_trying_a_scheduler_does_not_move_it():
 
     assert schedulers[0].last_epoch == 0
     assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("combines", ["Sequential", "Chained", "Cyclic"])
+def test_trying_a_scheduler_does_not_call_the_users_function(combines):
+    calls = []
+
+    def make(optimizer):
+        if combines == "Cyclic":
+            scheduler = lr_scheduler.CyclicLR(
+                optimizer, 0.1, 0.2, scale_fn=lambda n: calls.append(n) or 1.0, scale_mode="cycle"
+            )
+            return {"scheduler": scheduler, "interval": "step"}
+        one = lr_scheduler.LambdaLR(optimizer, lambda n: calls.append(n) or 1.0)
+        if combines == "Chained":
+            return lr_scheduler.ChainedScheduler([one])
+        return lr_scheduler.SequentialLR(optimizer, [one, lr_scheduler.ConstantLR(optimizer)], [3])
+
+    model = torch.nn.Linear(4, 3)
+    make(torch.optim.SGD(model.parameters(), 0.1))
+    num_calls = len(calls)
+    calls.clear()
+
+    trainer_of(replace(definition_of(optimizer=sgd), create_lr_schedulers=make))
+
+    assert len(calls) == num_calls
 
 
 def test_a_schedulers_function_that_draws_is_refused():

@@ -19,7 +19,7 @@ from elasticdl.errors import (
 )
 from elasticdl.training import missing_logs
 from elasticdl.training.callback_state import ContainerRestorer
-from elasticdl.training.clock_readings import begin_training
+from elasticdl.training.clock_readings import ClockReadings
 from elasticdl.training.keras import callback_state, overrides
 from elasticdl.training.keras.callback_files import CallbackFiles, LoggedRows
 from elasticdl.training.keras.callback_memory import UnstoredMemory
@@ -50,6 +50,7 @@ _NEVER = ("compile",)
 _ROWS = "$rows"
 
 _STOPS = "stop_training"
+_CLOCKS = "clocks"
 # Key of the attributes of the model and the optimizer that have changed.
 _ATTRIBUTES = "$attributes"
 # Key of those of them that evaluations are compiled with.
@@ -118,6 +119,7 @@ class KerasHooks:
         )
         self._model = model
         self.epoch = 0
+        self._clocks = ClockReadings()
         self._list = keras.callbacks.CallbackList(
             self._callbacks, add_history=bool(self._callbacks), add_progbar=False
         )
@@ -307,8 +309,7 @@ class KerasHooks:
         self._list.set_params({"verbose": 1, "epochs": num_epochs, "steps": num_steps})
         self._model.stop_training = False
         leads, self._files.leads = self._files.leads, self._files.leads and not resumes
-        begin_training()
-        with self._moment("on_train_begin"):
+        with self._clocks.beginning(self._attributes), self._moment("on_train_begin"):
             if not self._has_model:
                 self._has_model = True
                 self._files.set_model(self._list)
@@ -401,7 +402,15 @@ class KerasHooks:
     def state(self) -> dict[str, Any]:
         """Return the callbacks' state as JSON values: `EarlyStopping.wait`, `.best`, ..."""
         # A callback may have requested to stop training just before a checkpoint.
-        return {**self._keep()[0], _STOPS: self.stop_requested}
+        clocks = {_CLOCKS: self._clocks.state()} if self._callbacks else {}
+        return {**self._keep()[0], **clocks, _STOPS: self.stop_requested}
+
+    def _attributes(self) -> dict[str, Any]:
+        return {
+            f"{number}/{name}": value
+            for number, each in enumerate(self._callbacks)
+            for name, value in callback_state.attributes_of(each).items()
+        }
 
     def arrays(self) -> State:
         """Return the arrays of the callbacks' state by name: `EarlyStopping.best_weights`, ..."""
@@ -418,7 +427,10 @@ class KerasHooks:
                     self._give_weights(callback, name, current, weights)
                     continue
                 decode = functools.partial(callback_state.decode, current=current, arrays=arrays)
-                vars(callback)[name] = self._containers.restored((number, name), value, decode)
+                restored = self._containers.restored((number, name), value, decode)
+                vars(callback)[name] = self._clocks.moved(
+                    state.get(_CLOCKS, {}), f"{number}/{name}", restored
+                )
             if isinstance(callback, keras.callbacks.CSVLogger) and rows is not None:
                 callback.csv_file.load_state(rows)
                 callback.append_header, callback.writer = callback.csv_file.is_empty, None

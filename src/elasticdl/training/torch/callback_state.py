@@ -27,6 +27,7 @@ import logging
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,7 @@ from elasticdl.training.callback_state import (
     arguments_of,
     name_of,
 )
+from elasticdl.training.clock_readings import ClockReadings
 from elasticdl.training.torch.function_memory import has_state, is_of_library
 from elasticdl.training.torch.tensors import available_device, to_array, to_tensor
 from elasticdl.training.trainer import CALLBACKS
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from elasticdl.training.torch.callbacks import Callbacks
     from elasticdl.training.trainer import State
 
-_STATE_DICT = "$state_dict"
+_STATE_DICT, _CLOCKS = "$state_dict", "clocks"
 # Writers have no state that training depends on.
 _WRITERS = {"SummaryWriter", "writer"}
 _LOCK = type(threading.Lock())
@@ -252,6 +254,17 @@ class CallbackMemory:
         ]
         self._made: dict[str, Any] | None = None
         self._containers = ContainerRestorer({})
+        self._clocks = ClockReadings()
+
+    def beginning(self) -> AbstractContextManager[None]:
+        """Context manager around the calls of `on_train_begin`."""
+        return self._clocks.beginning(
+            lambda: {
+                self._path(number, name): value
+                for number in range(len(self._callbacks.objects))
+                for name, value in self._callbacks.remembered(number).items()
+            }
+        )
 
     def begun(self) -> None:
         """Record which objects exist after `on_train_begin`, and so also exist in a resumed run.
@@ -285,7 +298,7 @@ class CallbackMemory:
             DefinitionError: A value cannot be stored, or its object was created after
                 `on_train_begin`.
         """
-        values: dict[str, Any] = {}
+        values: dict[str, Any] = {_CLOCKS: self._clocks.state()}
         arrays: dict[str, np.ndarray[Any, Any]] = {}
         self._values.begin()
         for number, callback in enumerate(self._callbacks.objects):
@@ -323,6 +336,7 @@ class CallbackMemory:
                     self._values.decode, current=current.get(name), arrays=arrays
                 )
                 value = self._containers.restored((number, name), kept, decode)
+                value = self._clocks.moved(state.get(_CLOCKS, {}), self._path(number, name), value)
                 is_of_class = name in current and name not in vars(callback)
                 setattr(type(callback) if is_of_class else callback, name, value)
         # Raises now if an attribute cannot be stored, rather than at the next checkpoint.

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.errors import DefinitionError
-from elasticdl.training.clock_readings import begin_training
 from elasticdl.training.torch.callback_changes import CallbackChanges
 from elasticdl.training.torch.callback_hooks import CallbackHooks
 from elasticdl.training.torch.callback_state import CallbackMemory, TorchValues
@@ -139,8 +138,7 @@ class TorchHooks:
         setattr(self._model, _STOPS, False)
         self._touched.begin()
         self._registered.begin()
-        begin_training()
-        with self._moment("on_train_begin", in_training=True):
+        with self._memory.beginning(), self._moment("on_train_begin", in_training=True):
             self._callbacks.give(self._model, self._optimizer)
             self._callbacks.call("on_train_begin")
         self._memory.begun()

@@ -31,14 +31,14 @@ _NUM_STEPS = 3
 def failure(scheduler: Any, optimizer: Optimizer) -> str:
     """Return why the first step() of a scheduler would fail on an option's type; else "".
 
-    Such as "step_size is '10', a str; expected a number". Only PyTorch's classes are tried, and not
-    those that call functions of the user, which might count their calls.
+    For example "step_size is '10', a str; expected a number". A scheduler of the user's own class
+    is not tried, nor one that calls a function of the user's, which might count its calls.
 
     Args:
         scheduler: The scheduler, which has not made a step; it is not changed.
         optimizer: The optimizer whose learning rates it sets; it is not changed.
     """
-    if not is_of_library(type(scheduler)) or hasattr(scheduler, "lr_lambdas"):
+    if _calls_users_code(scheduler):
         return ""
     with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"):
         copied, _ = _copied(scheduler, optimizer)
@@ -48,6 +48,15 @@ def failure(scheduler: Any, optimizer: Optimizer) -> str:
         except TypeError as error:
             return _wrong_option(scheduler) or f"{type(error).__name__}: {error}"
     return ""
+
+
+def _calls_users_code(scheduler: Any) -> bool:
+    return (
+        not is_of_library(type(scheduler))
+        or hasattr(scheduler, "lr_lambdas")
+        or getattr(scheduler, "_scale_fn_custom", None) is not None
+        or any(map(_calls_users_code, getattr(scheduler, "_schedulers", ())))
+    )
 
 
 def _wrong_option(scheduler: Any) -> str:

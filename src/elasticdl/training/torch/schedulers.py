@@ -439,8 +439,9 @@ class Schedulers:
         return schedules
 
     def _check_step(self, scheduler: Any) -> None:
-        # The schedulers within one that combines several may make their first step much later.
-        for each in _all(scheduler):
+        # The schedulers within one that combines several may make their first step much later. They
+        # are tried before it, because its error would not name them.
+        for each in reversed([*_all(scheduler)]):
             if problem := failure(each, self._optimizer):
                 raise self._error(
                     f"step() of {type(each).__name__}, tried before training, failed: {problem}.",

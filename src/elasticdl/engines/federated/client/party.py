@@ -275,6 +275,7 @@ class Party:
                 self.name,
             )
             loop.progress = replace(loop.progress, stopped=True)
+        # The loop saves its state at the end of its last epoch, and makes no step after that.
         after = checkpoints.last or loop.checkpoint()
         own_evaluation: MetricStates = {}
         if self.recorder is not None and self.recorder.after_training:
