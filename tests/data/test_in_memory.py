@@ -567,6 +567,13 @@ def test_examples_that_batches_leave_out_are_counted(caplog):
     assert "batch(2, drop_remainder=True) leaves out the examples of a last, smaller" in unknown
 
 
+def test_a_ragged_tensor_is_refused_with_how_to_pad_it():
+    import tensorflow as tf
+
+    with pytest.raises(DataError, match=r"data has a RaggedTensor, .*: ragged\.to_tensor\(\)"):
+        arrow_rows((tf.ragged.constant([[1.0], [2.0, 3.0]]), np.zeros(2)))
+
+
 def test_sparse_columns_are_refused_with_what_to_do():
     sparse = pd.DataFrame({"a": pd.arrays.SparseArray([0.0, 1.0]), "y": [1, 2]})
 

@@ -157,6 +157,16 @@ def test_an_invalid_batch_is_refused(made, problem):
         list(feed(definition, source_of(2), ShardPlan(2, 2)))
 
 
+def test_a_ragged_tensor_is_refused_with_how_to_pad_it():
+    import tensorflow as tf
+
+    ragged = tf.ragged.constant([[1.0], [2.0, 3.0]])
+    definition = definition_of(RecordInput(lambda records: (ragged, np.zeros(2)), SCHEMA))
+
+    with pytest.raises(DefinitionError, match=r"a RaggedTensor, .* Pad .*: ragged\.to_tensor\(\)"):
+        list(feed(definition, source_of(2), ShardPlan(2, 2)))
+
+
 def test_an_input_function_may_return_sample_weights():
     def weighted(records):
         return np.zeros((len(records), 1)), np.zeros(len(records)), np.array([1, 3])

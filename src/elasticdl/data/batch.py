@@ -303,6 +303,11 @@ def not_in_numpy(value: Any) -> str:
     """
     while isinstance(value, (list, tuple)) and value:
         value = value[0]
+    if type(value).__name__ == "RaggedTensor":
+        return (
+            "a RaggedTensor, whose rows may differ in length, which NumPy does not have. Pad it to "
+            "rows of one length: ragged.to_tensor()."
+        )
     name = str(getattr(value, "dtype", ""))
     if not name.startswith(("torch.bfloat16", "torch.float8", "torch.float4")):
         return ""

@@ -23,6 +23,7 @@ from elasticdl.dialects import (
     lightning_module,
 )
 from elasticdl.dialects.classes import with_names_in_file
+from elasticdl.dialects.framework_seeds import note_on_seeds
 from elasticdl.dialects.other_trainers import notes_on_other_trainers
 from elasticdl.errors import DefinitionError, UsageError
 
@@ -111,14 +112,18 @@ def resolve(model_code: ModelCode, dialect: str | None = None) -> ModelDefinitio
 def _completed(definition: ModelDefinition, model_code: ModelCode) -> ModelDefinition:
     """Add to a definition what is read in the same way for every dialect.
 
-    These are the class names in `classes` of the model file, and notes on settings in a PyTorch
-    file that are meant for another library's trainer and have no effect here.
+    These are the class names in `classes` of the model file, and notes on calls and settings
+    without effect here: a framework's seed at the top level of the file, and, in a PyTorch file,
+    settings that are meant for another library's trainer.
 
     Raises:
         DefinitionError: `classes` are not names of classes; or such a setting would change the
             trained weights or the validation results.
     """
-    if definition.framework == "torch" and (more := notes_on_other_trainers(model_code)):
+    more = note_on_seeds(model_code)
+    if definition.framework == "torch":
+        more += notes_on_other_trainers(model_code)
+    if more:
         own = definition.notes
         definition = dataclasses.replace(definition, notes=lambda: [*own(), *more])
     return definition if definition.classes else with_names_in_file(definition, model_code)

@@ -4,7 +4,7 @@ Errors contain `file:line`, and a zoo's folder is searched for a name before its
 For a file that is not valid Python, no names are found; importing it reports the error.
 
 Callers: `model_code.py`, `near_names.py`, `unread_names.py`, `other_trainers.py`,
-`lightning_module.py`, `zoo/folder.py` and `zoo/code_files.py`.
+`framework_seeds.py`, `lightning_module.py`, `zoo/folder.py` and `zoo/code_files.py`.
 """
 
 from __future__ import annotations
@@ -178,6 +178,47 @@ def calls_of(file: Path, name: str) -> list[ast.Call]:
         if isinstance(node, ast.Call)
         and name in (getattr(node.func, "id", None), getattr(node.func, "attr", None))
     ]
+
+
+def calls_on_import(file: Path) -> list[tuple[str, ast.Call]]:
+    """Return the calls that a file makes when it is imported, with the full name of each function.
+
+    `tf.random.set_seed(1)` after `import tensorflow as tf` is `tensorflow.random.set_seed`. Calls
+    in functions, in classes and below `if __name__ == "__main__":` are left out.
+    """
+    tree = _parsed(file)
+    statements = [] if tree is None else list(_on_import(tree.body))
+    full_names = {
+        alias.asname or alias.name: f"{getattr(node, 'module', '') or ''}.{alias.name}".lstrip(".")
+        for node in statements
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+    }
+    calls = [
+        call
+        for node in statements
+        if isinstance(node, (ast.Expr, ast.Assign, ast.AnnAssign))
+        for call in ast.walk(node)
+        if isinstance(call, ast.Call)
+    ]
+    names = [ast.unparse(call.func).partition(".") for call in calls]
+    return [
+        (full_names.get(first, first) + dot + rest, call)
+        for (first, dot, rest), call in zip(names, calls, strict=True)
+    ]
+
+
+def _on_import(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements executed on import, also those within `if`, `try`, `with` and loops."""
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            continue
+        yield node
+        is_script = isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)
+        for inner in ("orelse",) if is_script else ("body", "orelse", "finalbody"):
+            yield from _on_import(getattr(node, inner, []))
+        for handler in getattr(node, "handlers", []):
+            yield from _on_import(handler.body)
 
 
 def assigned_line(file: Path, name: str, first: int) -> int:

@@ -14,7 +14,7 @@ that is created later continues it, so each process gives a layer the same name:
     def custom_model(): ... Dense(1)            "dense_1", as in a script
 
 Callers: `engines/`, around the import of a model file; `keras/trainer.py` and
-`dialects/keras_class.py` for the layer names.
+`dialects/keras_class.py` for the layer names; `dialects/framework_seeds.py` for the seed.
 """
 
 from __future__ import annotations
@@ -55,6 +55,11 @@ def seeded_import(seed: int) -> Iterator[None]:
             yield
         finally:
             _seeds.pop()
+
+
+def seed_of_import() -> int | None:
+    """Return the seed of the block of `seeded_import` that is being run; None outside of it."""
+    return _seeds[-1] if _seeds else None
 
 
 @contextlib.contextmanager

@@ -348,6 +348,32 @@ def test_always_active_dropout_is_inactive_in_an_export(tmp_path, keras):
     np.testing.assert_allclose(served(tmp_path, x), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("structure", "features"),
+    [
+        (lambda a, b, c: {"x": [b, a], "c": c}, lambda a, b, c: {"a": a, "b": b, "c": c}),
+        (lambda a, b, c: [a, [b, c]], lambda a, b, c: {"c": c, "b": b, "a": a}),
+        (lambda a, b, c: [a, [b, c]], lambda a, b, c: (a, (b, c))),
+        (lambda a, b, c: [a, b, c], lambda a, b, c: (a, b, c)),
+    ],
+)
+def test_nested_inputs_and_tuples_of_features_are_trained_on_and_served(
+    tmp_path, keras, structure, features
+):
+    def create():
+        a, b, c = (keras.Input((size,), name=name) for size, name in enumerate("abc", start=1))
+        joined = keras.layers.Concatenate()([a, b, c])
+        return keras.Model(structure(a, b, c), keras.layers.Dense(2)(joined))
+
+    arrays = [np.ones((4, size), np.float32) for size in (1, 2, 3)]
+    example = Batch(features(*arrays), np.zeros((4, 2), np.float32), 4)
+    trainer = trainer_of(create, example)
+    trainer.train_steps([example])
+
+    assert not trainer.why_not_exported()
+    assert set(trainer.export(tmp_path)) == {"saved_model", "model.keras"}
+
+
 def test_scalar_inputs_are_served_with_the_trained_shape(tmp_path, keras):
     def scaled():
         x, scale = keras.Input((4,), name="x"), keras.Input((1,), name="scale")

@@ -68,6 +68,24 @@ def test_a_list_of_features_that_do_not_fit_is_refused() -> None:
         inputs.build(model, [np.zeros((2, 3), np.float32)] * 2, ORIGIN)
 
 
+def test_one_array_for_several_inputs_is_refused_with_how_a_tuple_is_read() -> None:
+    import keras
+
+    from elasticdl.training.keras import inputs
+
+    a, b, c = (keras.Input((2,), name=name) for name in "abc")
+    model = keras.Model([a, b, c], keras.layers.Concatenate()([a, b, c]))
+
+    with pytest.raises(DefinitionError, match="cannot take what the input function") as caught:
+        inputs.build(model, np.zeros((2, 2), np.float32), ORIGIN)
+
+    assert str(caught.value).endswith(
+        'Return features for several inputs as a dict, {"a": ..., ...}, or a list. If '
+        "the input function returns a tuple, it is read as (features, labels) or (features, "
+        "labels, sample weights), in prediction too."
+    )
+
+
 def test_the_schema_is_named_for_images_of_a_size_that_the_model_does_not_take() -> None:
     import keras
 

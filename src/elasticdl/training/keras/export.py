@@ -276,6 +276,9 @@ def _as_asked(inputs: Arrays, asked: Any) -> Any:
     """
     if isinstance(asked, (list, tuple)) and not isinstance(inputs, (list, tuple)):
         inputs = [inputs[spec.name] for spec in asked] if isinstance(inputs, Mapping) else [inputs]
+    elif isinstance(inputs, (list, tuple)):
+        # A functional model takes a tuple for a list, but the signature does not.
+        inputs = keras.tree.pack_sequence_as(asked, keras.tree.flatten(inputs))
     return keras.tree.map_structure(_as_spec, asked, inputs)
 
 

@@ -127,6 +127,13 @@ def _advice(
             "run_eagerly=True. Print numbers with tf.print, and decide with keras.ops.cond or "
             "keras.ops.where."
         )
+    names = _input_names(model) or []
+    if len(names) > 1 and not is_default and not isinstance(features, (Mapping, list, tuple)):
+        return (
+            f'Return features for several inputs as a dict, {{"{names[0]}": ..., ...}}, or a list. '
+            "If the input function returns a tuple, it is read as (features, labels) or (features, "
+            "labels, sample weights), in prediction too."
+        )
     image_shape = None
     # A user's property may raise, which must not hide the error that is explained here.
     with contextlib.suppress(Exception):
@@ -238,6 +245,8 @@ def _functional_adapter(
 
     if len(names) == 1:
         return lambda features: entry(features, names[0])
-    if isinstance(getattr(model, "_inputs_struct", None), dict):
-        return lambda features: {name: entry(features, name) for name in names}
-    return lambda features: [entry(features, name) for name in names]
+    struct = getattr(model, "_inputs_struct", names)
+    # It may be nested: {"a": [first, second], "b": third}.
+    return lambda features: keras.tree.pack_sequence_as(
+        struct, [entry(features, name) for name in names]
+    )
