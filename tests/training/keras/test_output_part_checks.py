@@ -230,11 +230,11 @@ def test_a_layer_that_later_depends_on_its_batch_is_reported_once(caplog) -> Non
         trainer.gradients(batch_of())
     layer.gate.assign(1.0)
 
-    for trainer.step in (3, 16, 64):
+    for trainer.step in (3, 32, 64):
         trainer.gradients(batch_of())
 
     (message,) = [each.getMessage() for each in caplog.records]
-    assert "since step 16 at the latest" in message
+    assert "since step 32 at the latest" in message
     assert "depend on the other examples of its batch" in message
 
 
