@@ -322,6 +322,13 @@ REFUSED = {
     ),
     "objects": (pd.DataFrame({"a": [object()]}), DataError, "cannot be stored as a table"),
     "rows": ([{"a": 1, "b": 1}, {"a": 1, "b": "?"}], DataError, "That is in the column 'b': give"),
+    "rows of objects": ([{"b": object()}], DataError, "'b': give it numbers, text or dates of one"),
+    "rows of large integers": (
+        [{"b": 2**70}],
+        DataError,
+        r"a whole number of 2\^63 or more must .* float or to text\. .* column 'b': give",
+    ),
+    "large integers": (pd.DataFrame({"a": [2**70]}), DataError, "cannot be stored as a table"),
     "values of several types": (
         pd.DataFrame({"a": [1, "b"]}),
         DataError,

@@ -102,9 +102,17 @@ def test_any_number_of_marks_for_missing_values_is_warned_of(
 
 
 @pytest.mark.parametrize(
-    "values", [["a", "NA", "?"] * 20, ["?", "NA", ""] * 20, ["1", "2", "3", "?", "NA", ""]]
+    "values",
+    [
+        ["a", "NA", "?"] * 20,
+        ["?", "NA", ""] * 20,
+        ["1", "2", "3", "?", "NA", ""],
+        [""] * 900 + [f"text {number}" for number in range(90)] + ["1"] * 10,
+        # Codes, which are text on purpose.
+        [*map(str, range(700, 720)), "00720", ""],
+    ],
 )
-def test_marks_for_missing_values_among_words_or_few_numbers_have_no_warning(
+def test_marks_for_missing_values_among_words_codes_or_few_numbers_have_no_warning(
     folder: Path, caplog: pytest.LogCaptureFixture, values: list[str]
 ) -> None:
     pq.write_table(pa.table({"age": values}), "a.parquet")

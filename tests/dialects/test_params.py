@@ -6,6 +6,7 @@ import collections.abc
 import inspect
 from typing import Any, Literal, Optional
 
+import numpy as np
 import pytest
 
 from elasticdl.dialects.model_code import Symbol
@@ -127,6 +128,7 @@ def test_an_annotation_for_type_checkers_only_is_understood() -> None:
         (list[str], 1, r"an int; expected a list of strings\."),
         (tuple[int, int], 1, r"an int; expected tuple\[int, int\]\."),
         (list, 1, r"an int; expected list\."),
+        (list[int | str], 0.5, r"a float; expected list\[int \| str\]\."),
         (int, 0.5, r"a float; expected int\."),
     ],
 )
@@ -136,6 +138,17 @@ def test_a_list_that_is_expected_is_named_in_words(hint, value, words) -> None:
     f.__annotations__["u"] = hint
     with pytest.raises(UsageError, match=words):
         check_params({"u": value}, [declared(f)])
+
+
+@pytest.mark.parametrize(
+    ("default", "example"),
+    [((np.int64(3),), ""), ([*range(100)], ""), ((3, 4), r", such as u=\[3, 4\]")],
+)
+def test_a_default_is_an_example_of_a_list_if_it_is_short_json(default, example) -> None:
+    def f(u: Sequence[int] = default): ...  # noqa: F821 - as under `if TYPE_CHECKING:`
+
+    with pytest.raises(UsageError, match=rf"expected a list of whole numbers{example}\.\n"):
+        check_params({"u": "a"}, [declared(f)])
 
 
 def test_a_string_for_a_list_of_strings_is_told_how_to_write_a_list() -> None:
@@ -159,6 +172,13 @@ def test_all_problems_are_reported_at_once() -> None:
 
     assert str(caught.value).count("--params: ") == 2
     assert "Did you mean 'units'?" in str(caught.value)
+
+
+def test_a_param_that_differs_by_case_is_suggested() -> None:
+    def f(LR=0.1, log=1): ...  # noqa: N803
+
+    with pytest.raises(UsageError, match="Did you mean 'LR'"):
+        check_params({"lr": 1}, [declared(f)])
 
 
 def test_params_are_refused_if_nothing_accepts_them() -> None:

@@ -1,6 +1,7 @@
 """`elasticdl.load` returns the model of the framework, with the weights that were trained."""
 
 import copy
+import datetime as dt
 import re
 import traceback
 
@@ -196,6 +197,32 @@ def test_dates_in_place_of_text_are_reported_with_a_conversion(table_model):
             r"\('%Y-%m-%d'\) or the like\.",
             str(caught.value),
         )
+
+
+@pytest.mark.parametrize(
+    ("value", "words", "advice"),
+    [
+        (
+            dt.time(10, 30),
+            "times of day, such as '10:30:00'",
+            r", in pandas with df.*astype\(str\)",
+        ),
+        (dt.timedelta(2), "durations, such as '2 days, 0:00:00'", r", .* with df.*astype\(str\)"),
+        ([dt.date(2024, 2, 1)], "lists of dates, such as ", ""),
+    ],
+)
+def test_other_times_in_place_of_text_have_a_conversion_of_their_own(
+    table_model, value, words, advice
+):
+    model, _ = table_model
+    data = TABLE.assign(word=pd.Series([None] * 2 + [value] * (len(TABLE) - 2), dtype=object))
+
+    with pytest.raises(
+        DataError,
+        match=rf"^data, record 2: column 'word' holds {words}.*; the model needs text\. Convert "
+        rf"the column to text as in the training data{advice}\.$",
+    ):
+        model.predict(data)
 
 
 def test_text_in_place_of_numbers_is_reported_with_a_conversion(table_model):

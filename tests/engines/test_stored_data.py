@@ -58,6 +58,29 @@ def loss(labels, outputs):
 def optimizer():
     return keras.optimizers.SGD()
 """
+OWN_PREDICTIONS = """
+import keras, numpy as np
+
+class Net(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.scores = keras.layers.Dense(3)
+
+    def call(self, inputs):
+        return self.scores(inputs)
+
+    def default_input(self, records, mode):
+        return np.stack([r["x"] for r in records]), np.array([r["y"] for r in records]).ravel()
+
+    def default_loss(self, outputs, labels):
+        return keras.losses.sparse_categorical_crossentropy(labels, outputs, from_logits=True)
+
+    def default_optimizer(self):
+        return keras.optimizers.SGD()
+
+    def default_predictions(self, outputs):
+        return {"animal": np.array(["cat", "dog", "owl"])[np.argmax(outputs, axis=1)]}
+"""
 X = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
 DATA = (X, X[:, :3].argmax(axis=1))
 DIFFERENT = "  data: in memory, and its content is not that of the job in the folder"
@@ -492,6 +515,15 @@ def test_names_of_a_class_label_that_the_model_file_lacks_are_noted(
     assert all(text.endswith("add classes = ['cat', 'dog', 'owl']") for text in found)
 
 
+def test_names_of_a_class_label_are_not_noted_if_the_model_writes_its_own(train, tmp_path):
+    (tmp_path / "own.py").write_text(OWN_PREDICTIONS)
+    notes = Notes()
+
+    train(labelled("cat", "dog", "owl"), model_def="own.Net", reporter=notes)
+
+    assert not [text for text in notes.texts if "predictions will have class numbers" in text]
+
+
 @pytest.mark.parametrize("framework", ["keras", "torch"])
 def test_no_label_in_a_class_label_is_explained_for_a_model_file(train, tmp_path, framework):
     (tmp_path / "keras_file.py").write_text(KERAS)
@@ -499,8 +531,9 @@ def test_no_label_in_a_class_label_is_explained_for_a_model_file(train, tmp_path
 
     with pytest.raises(
         DataError,
-        match=r"label -1, but .* 3 outputs, .*\n  In a ClassLabel .* -1 means \"no label\"\. Leave "
-        r"these rows out: data = data\.filter\(lambda row: row\['label'\] >= 0\)",
+        match=r"label -1, but .* 3 outputs, .*\n  If the label is a ClassLabel .* \"no label\": "
+        r"leave these rows out, with data = data\.filter\(lambda row: row\[LABEL\] >= 0\), where "
+        r"LABEL .* Otherwise, number the classes from 0\.$",
     ):
         train(data, model_def="keras_file" if framework == "keras" else "model")
 
@@ -512,6 +545,15 @@ def test_words_as_classes_of_a_table_model_are_refused_for_class_numbers(tmp_pat
         UsageError, match=r"classes has 'cat', but .* 'y'.* numbers .*, 0 to 2\. Le"
     ):
         train_table(data, tmp_path, classes=["cat", "dog", "owl"])
+    # The names of -1 would be the last one.
+    with pytest.raises(DataError, match="'y', the label, has no value in 1 row of 4: it has -1 "):
+        train_table(
+            labelled_table([0, 1, 2, -1], names=("cat", "dog", "owl")),
+            tmp_path, classes=["cat", "dog", "owl"],
+        )  # fmt: skip
+
+    numbers = labelled_table([0, 1, 2, -1], names=("cat", "dog", "owl"))
+    assert train_table(numbers, tmp_path, classes=["-1", "0", "1", "2"]).step == 1
 
 
 def test_classes_of_other_numbers_in_the_validation_data_are_refused(train, tmp_path):

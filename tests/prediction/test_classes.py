@@ -37,6 +37,7 @@ def test_a_single_score_belongs_to_the_second_class(shape) -> None:
         ("logits", (2,), P, True),
         ("logits", (2,), [*P, [0.2, 0.9]], False),
         ("logits", (2,), [*P, [-0.2, 1.2]], False),
+        ("logits", (2,), [*P, [np.inf, -np.inf]], False),
         ("logits", (1,), [[0.2], [1.0]], False),
         ("probabilities", (2,), P, False),
     ],

@@ -136,7 +136,8 @@ def test_a_number_of_names_that_is_not_that_of_the_outputs_has_a_note(
 @pytest.mark.parametrize(
     ("features", "what"),
     [
-        ([[0.9, 0.1], [0.2, 0.8]], "softmax of a softmax, at most 0.73"),
+        ([[0.9, 0.1], [0.2, 0.8]], "softmax of a softmax, at most 0.73: return"),
+        (np.eye(2, 1000), "softmax of a softmax, at most 0.0027: return"),
         ([0.9, 0.2], "sigmoid of a sigmoid, and the prediction is"),
     ],
 )

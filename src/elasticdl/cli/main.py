@@ -6,7 +6,6 @@ as one message and becomes its exit code; a traceback is printed only with `--de
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import io
 import os
@@ -21,6 +20,7 @@ import click
 
 from elasticdl import __version__
 from elasticdl.cli.printable import printable
+from elasticdl.data.wording import nearest
 from elasticdl.errors import (
     DEBUG,
     ElasticDLError,
@@ -69,8 +69,8 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], _COMMANDS, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else f" There are: {', '.join(_COMMANDS)}."
+            near = nearest(args[0], _COMMANDS)
+            hint = f" Did you mean {near!r}?" if near else f" There are: {', '.join(_COMMANDS)}."
             raise click.UsageError(f"There is no command {args[0]!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
 

@@ -28,15 +28,18 @@ _KEY = b"elasticdl.classes"
 _HUGGING_FACE_KEY = b"huggingface"
 
 
-def no_label_advice(label: str = "label") -> str:
+def no_label_advice(label: str | None = None, otherwise: str = "number the classes from 0") -> str:
     """Return advice, for an error, on the label -1, which Hugging Face writes for "no label".
 
     Args:
-        label: Name of the label's column, if it is known.
+        label: Name of the label's column; None if it is unknown.
+        otherwise: What to do about the label -1 of other data.
     """
+    name, where = ("LABEL", ", where LABEL is its column") if label is None else (repr(label), "")
     return (
-        'In a ClassLabel of Hugging Face, -1 means "no label". Leave these rows out: data = '
-        f"data.filter(lambda row: row[{label!r}] >= 0). They can be predicted afterwards."
+        'If the label is a ClassLabel of Hugging Face, -1 means "no label": leave these rows out, '
+        f"with data = data.filter(lambda row: row[{name}] >= 0){where}. They can be predicted "
+        f"afterwards. Otherwise, {otherwise}."
     )
 
 

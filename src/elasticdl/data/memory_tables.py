@@ -40,6 +40,9 @@ _UNREAD = {
 # Features of Hugging Face whose values are arrays, but which Arrow stores as something else.
 _DECODED = {"Array2D", "Array3D", "Array4D", "Array5D", "Audio", "Image"}
 
+# What pyarrow raises for values that it cannot convert.
+_ERRORS = (pa.ArrowException, TypeError, ValueError, OverflowError)
+
 # Maximum number of labels of an index in an error message.
 _MAX_LABELS = 3
 
@@ -225,8 +228,8 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
             columns[str(name)] = as_column(values)
         except DataError as error:
             raise DataError(
-                f"{error}. That is in the column {name!r}: give it values of one type, and None "
-                "for a missing value."
+                f"{error}. That is in the column {name!r}: give it numbers, text or dates of one "
+                "type, and None for a missing value."
             ) from error
     return converted(lambda: pa.table(columns))
 
@@ -241,7 +244,7 @@ def as_column(values: Any) -> pa.Array:
     """
     try:
         return pa.array(values)
-    except (pa.ArrowException, TypeError, ValueError):
+    except _ERRORS:
         return converted(lambda: pa.array(values, from_pandas=True))
 
 
@@ -344,12 +347,15 @@ def converted(convert: Callable[[], Any], *, advice: str = "") -> Any:
         advice: What the user can do about a failure; added to the end of the error message.
 
     Raises:
-        DataError: The function raised an error of Arrow, a `TypeError` or a `ValueError`.
+        DataError: The function raised an error of Arrow, a `TypeError`, a `ValueError` or an
+            `OverflowError`.
     """
     try:
         return convert()
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except _ERRORS as error:
         # Of several arguments, the last one names the column.
         reason = ": ".join(str(part) for part in reversed(error.args))
+        if isinstance(error, OverflowError):
+            reason = "a whole number of 2^63 or more must be converted to a float or to text"
         end = f".{advice}" if advice and not reason.endswith(".") else advice
         raise DataError(f"data cannot be stored as a table: {reason}{end}") from error

@@ -28,6 +28,7 @@ _MAX_SHARE = 0.1
 _MARKS = (*MISSING_WORDS, "?", "??", "???", "-", "--", "---", ".", "..", "...", "*", "#")
 
 _CLOCK = r"([T ]\d\d?:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?"
+_CODE = r"^\s*[+-]?0\d"
 # What the values would be -> the kind of such a column, and the form of a value as text.
 _FORMS = {
     "numbers": (
@@ -69,6 +70,8 @@ class OddValues:
         num_rows: Number of rows of the table. Once more than a tenth of them have odd values, not
             counting marks for missing values, later values are ignored.
         missing: Words that are read as missing values, so that they are not odd.
+        has_codes: Whether digits that begin with 0, such as "00700", show that the column is text
+            on purpose. Otherwise they are numbers.
 
     Example:
         >>> ages = OddValues(12)
@@ -78,8 +81,11 @@ class OddValues:
         OddValue(num_odd=1, num_present=11, others='numbers', batch='second', row=0)
     """
 
-    def __init__(self, num_rows: int, missing: Sequence[str] = MISSING_WORDS) -> None:
+    def __init__(
+        self, num_rows: int, missing: Sequence[str] = MISSING_WORDS, *, has_codes: bool = False
+    ) -> None:
         self._limit = int(num_rows * _MAX_SHARE)
+        self._has_codes = has_codes
         self._missing = missing
         self._num_present = self._num_marks = 0
         self._num_odd = dict.fromkeys(_FORMS, 0)
@@ -106,6 +112,8 @@ class OddValues:
             present = pc.and_(present, pc.invert(pc.is_in(column, words)))
             stripped = pc.utf8_trim_whitespace(column)
             marks = pc.is_in(stripped, pa.array(_MARKS, column.type)).to_numpy(zero_copy_only=False)
+            if self._has_codes and pc.any(pc.match_substring_regex(column, _CODE)).as_py():
+                self._num_odd.pop("numbers", None)
         present = present.to_numpy(zero_copy_only=False)
         marks = present & marks
         self._num_present += int(present.sum())
@@ -134,7 +142,8 @@ class OddValues:
         if others is None or not (count := self._num_odd[others] + self._num_marks):
             return None
         num_fitting = self._num_present - count
-        if num_fitting < _MIN_VALUES or self._num_odd[others] > _MAX_SHARE * self._num_present:
+        most_odd = _MAX_SHARE * (self._num_present - self._num_marks)
+        if num_fitting < _MIN_VALUES or self._num_odd[others] > most_odd:
             return None
         return OddValue(count, self._num_present, others, *self._firsts[others])
 

@@ -400,16 +400,25 @@ class _TableGroup:
         for part in self._parts[field.name]:
             column = self._table[part]
             kind = _value_type(column.type)
-            if is_time(kind) and column.null_count < len(column):
-                advice = field.advice(
-                    "Convert the column to text as in the training data, in pandas with "
-                    f"pd.to_datetime(df[{part!r}]).dt.strftime('%Y-%m-%d') or the like",
-                    "correct the dtype in data_schema()",
-                )
-                raise SchemaError(
-                    f"{self._where(0)}: column {part!r} holds {in_words(kind)}, such as "
-                    f"{str(column.drop_null()[0])!r}; {field.requires('text')}. {advice}"
-                )
+            if not is_time(kind) or column.null_count == len(column):
+                continue
+            row = column.is_valid().index(True).as_py()
+            words = in_words(kind)
+            if _is_list(column.type):
+                words, how = f"lists of {words}", ""
+            elif words in {"dates", "timestamps"}:
+                how = f"pd.to_datetime(df[{part!r}]).dt.strftime('%Y-%m-%d') or the like"
+            else:
+                how = f"df[{part!r}].astype(str)"
+            advice = field.advice(
+                "Convert the column to text as in the training data"
+                f"{f', in pandas with {how}' if how else ''}",
+                "correct the dtype in data_schema()",
+            )
+            raise SchemaError(
+                f"{self._where(row)}: column {part!r} holds {words}, such as "
+                f"{str(column[row])!r}; {field.requires('text')}. {advice}"
+            )
 
     def _check_no_text(self, field: Field) -> None:
         """Check that no column of a numeric field has text.

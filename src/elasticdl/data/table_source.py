@@ -46,7 +46,11 @@ def summarise(
     # The types that a source infers from cells are no one's intention; it warns of them itself.
     num_records = cast("RecordSource", source).num_records
     stated = [] if isinstance(source, InferringSource) else source.arrow_schema()
-    odd = {each.name: OddValues(num_records, ()) for each in stated if kind_of(each.type) == "text"}
+    odd = {
+        each.name: OddValues(num_records, (), has_codes=True)
+        for each in stated
+        if kind_of(each.type) == "text"
+    }
     num_rows = 0
     for table in source.arrow_tables():
         for name, values in odd.items():

@@ -21,6 +21,7 @@ _WORDS = (
     ("timestamps", r"timestamp"),
     ("dates", r"date"),
     ("times of day", r"time"),
+    ("durations", r"duration"),
     ("bytes", r"(large_|fixed_size_)?binary"),
     ("structs", r"struct"),
     ("maps", r"map"),

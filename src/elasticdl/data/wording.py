@@ -144,8 +144,8 @@ def did_you_mean(name: str, known: Iterable[str], *, is_label: bool = False) -> 
         ("; did you mean 'label'?", '.')
         >>> did_you_mean("val_acc", ["val_ce", "val_accuracy"])
         "; did you mean 'val_accuracy'?"
-        >>> did_you_mean("AGE", ["wage", "age"])
-        "; did you mean 'age'?"
+        >>> did_you_mean("AGE", ["wage", "age"]), did_you_mean("2019", ["2018"])
+        ("; did you mean 'age'?", '.')
         >>> (
         ...     did_you_mean("label", ["new_label"]),
         ...     did_you_mean("label", ["new_label"], is_label=True),
@@ -157,11 +157,16 @@ def did_you_mean(name: str, known: Iterable[str], *, is_label: bool = False) -> 
 
 
 def nearest(name: str, known: Iterable[str], *, is_label: bool = False) -> str | None:
-    """Return the most similar name, as `did_you_mean` suggests it; None if none is similar."""
+    """Return the most similar name, as `did_you_mean` suggests it; None if none is similar.
+
+    For a number, no other number is suggested: a similar one is another value.
+    """
     names = list(known)
     for each in names:
         if _letters(each) == _letters(name):
             return each
+    if is_number(name):
+        return None
     if is_label:
         # A typing mistake, unlike a prefix, hardly changes the length.
         names = [each for each in names if abs(len(each) - len(name)) <= _MAX_LONGER]
@@ -173,6 +178,15 @@ def nearest(name: str, known: Iterable[str], *, is_label: bool = False) -> str |
             return min(longer, key=len)
     cutoff = _LABEL_LIKENESS if is_label else _LIKENESS
     return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=cutoff)), None)
+
+
+def is_number(value: str | float) -> bool:
+    """Return whether a value is a number, or the text of one."""
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _letters(name: str) -> str:

@@ -12,7 +12,7 @@ Callers: the dialects.
 from __future__ import annotations
 
 import collections.abc
-import difflib
+import contextlib
 import inspect
 import json
 import types
@@ -20,6 +20,7 @@ import typing
 from dataclasses import dataclass
 from typing import Any
 
+from elasticdl.data.wording import nearest
 from elasticdl.errors import DefinitionError, UsageError
 
 if typing.TYPE_CHECKING:
@@ -37,6 +38,8 @@ _SEQUENCES = (
     collections.abc.Iterable,
 )
 _MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+# Maximum characters of a default in a message.
+_MAX_SHOWN = 40
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -214,8 +217,8 @@ def _unknown(name: str, accepted: Sequence[Declared]) -> str:
     for declared in accepted:
         for parameter in declared.parameters:
             known.setdefault(parameter, declared.function)
-    near = difflib.get_close_matches(name, known, n=1)
-    suggestion = f" Did you mean {near[0]!r}?" if near else ""
+    near = nearest(name, known)
+    suggestion = "" if near is None else f" Did you mean {near!r}?"
     of_functions: dict[Symbol, list[str]] = {}
     for parameter, function in known.items():
         of_functions.setdefault(function, []).append(parameter)
@@ -230,7 +233,7 @@ def _unknown(name: str, accepted: Sequence[Declared]) -> str:
 def _call_of(declared: Declared, name: str) -> str:
     """Describe a function with one of its parameters, such as `optimizer(lr=0.1, ...)`."""
     parameter = declared.parameters[name]
-    if parameter.default is not parameter.empty and len(repr(parameter.default)) >= 40:  # noqa: PLR2004
+    if parameter.default is not parameter.empty and len(repr(parameter.default)) >= _MAX_SHOWN:
         parameter = parameter.replace(default=...)
     written = parameter.annotation
     text = str(parameter.replace(annotation=parameter.empty))
@@ -288,11 +291,16 @@ def _list_in_words(value: Any, parameter: inspect.Parameter, hint: Any) -> str:
     """Return "a list of whole numbers, such as units=[64]" if a param is a list; else ""."""
     kinds = ((0.5, "numbers"), (1, "whole numbers"), ("a", "strings"))
     named = [kind for item, kind in kinds if fits([item], hint) and not fits(item, hint)]
-    if not named or fits([None], hint):
+    is_mixed = "strings" in named[1:]
+    if not named or is_mixed or fits([None], hint):
         return ""
     default = parameter.default if isinstance(parameter.default, (list, tuple)) else ()
-    example = [value] if fits([value], hint) else list(default)
-    such_as = f", such as {parameter.name}={json.dumps(example)}" if example else ""
+    example = ""
+    # A default may hold anything.
+    with contextlib.suppress(TypeError, ValueError):
+        items = [value] if fits([value], hint) else [*default]
+        example = json.dumps(items, ensure_ascii=False) if items else ""
+    such_as = f", such as {parameter.name}={example}" if 0 < len(example) < _MAX_SHOWN else ""
     return f"a list of {named[0]}{such_as}"
 
 

@@ -453,9 +453,10 @@ class TrainingContext:
             trainer: The trainer, whose model predicts an example.
         """
         model = self.job.model
-        # A prebuilt model is no file of the user's.
+        # A prebuilt model is no file of the user's, and `default_predictions` may write names.
         is_file = model is not None and model.zoo is not None
-        named = self.class_columns() if is_file and not self.classes else {}
+        has_numbers = is_file and not self.classes and self.definition.predictions is None
+        named = self.class_columns() if has_numbers else {}
         if not self.classes and not named:
             return ""
         # Only for a note: the training itself reports what is wrong with the model or the data.

@@ -120,7 +120,8 @@ class ClassReading:
         if self.scores != "logits" or self.shape in {(), (1,)} or not len(array):
             return False
         rows = array.astype(np.float64)
-        sums_to_one = np.abs(rows.sum(axis=1) - 1) <= _SUM_TOLERANCE
+        with np.errstate(invalid="ignore"):  # the sum of inf and -inf
+            sums_to_one = np.abs(rows.sum(axis=1) - 1) <= _SUM_TOLERANCE
         return bool(sums_to_one.all() and (rows >= 0).all())
 
     def with_prediction(self, columns: Columns) -> Mapping[str, Array]:

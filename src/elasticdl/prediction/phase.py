@@ -223,13 +223,13 @@ class Predictor:
             effect = (
                 "and the prediction is always class 1"
                 if is_single
-                else f"at most {math.e / (math.e + reading.num_classes - 1):.2f}"
+                else f"at most {math.e / (math.e + reading.num_classes - 1):.2g}"
             )
             notes.append(
                 f"{self._definition.where('model')}: the model's outputs are already "
                 f"probabilities, and the loss expects logits, so the column `{PROBABILITY}` is the "
-                f"{which} of a {which}, {effect}: return the outputs without the {which}, in "
-                "training and in prediction, and train again."
+                f"{which} of a {which}, {effect}: return the outputs without the {which}, "
+                "and train again if training applies it, too."
             )
         self.class_note = " ".join(notes)
         return reading

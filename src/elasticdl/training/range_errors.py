@@ -164,7 +164,7 @@ def _advice_on_labels(wrong: Sequence[int], num_outputs: int, num_classes: int) 
         return f"Correct the labels, or give the model {num_classes:,} outputs, one for each class."
     or_give = _or_give(wrong, num_outputs, "the model", "output")
     if [*wrong] == [-1]:
-        return f"{no_label_advice()} Otherwise, correct the labels (class numbers begin at 0)."
+        return no_label_advice()
     return f"Correct the labels (class numbers begin at 0){or_give}."
 
 

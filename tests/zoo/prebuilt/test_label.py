@@ -47,9 +47,15 @@ def test_an_unknown_label_is_reported_with_a_similar_class() -> None:
         Classes.of(["poor", "rich"]).ids(text(b"RICH"), "who")
 
 
-@pytest.mark.parametrize(("classes", "labels"), [([0, 1], [-1.0]), (["0", "1"], [b"-1"])])
+@pytest.mark.parametrize(
+    ("classes", "labels"), [([0, 1], [-1.0]), (["0", "1"], [b"-1"]), (["cat", "owl"], [b"-1"])]
+)
 def test_a_label_of_minus_one_is_explained(classes, labels) -> None:
-    with pytest.raises(SchemaError, match=r"0'?, '?1'?\. In a ClassLabel .*row\['who'\] >= 0\)"):
+    with pytest.raises(
+        SchemaError,
+        match=r"(1|owl)'?\. If the label is a ClassLabel .*row\['who'\] >= 0\)\. They can be "
+        r"predicted afterwards\. Otherwise, train with all values of the label \(.* `classes`\)\.$",
+    ):
         Classes.of(classes).ids(np.array(labels), "who")
 
 

@@ -113,3 +113,14 @@ def test_a_label_that_is_not_a_class_is_named(label: float) -> None:
 
     with pytest.raises(SchemaError, match=f"value {label}; a class is a whole number from 0 to 1"):
         DNN(num_classes=2).default_input([row(x=1.0, label=label)], Mode.TRAINING)
+
+
+def test_the_label_minus_one_has_advice_of_its_own() -> None:
+    from elasticdl.zoo.prebuilt.classifier import DNN
+
+    with pytest.raises(
+        SchemaError,
+        match=r"0 to 1\. If the label is a ClassLabel .* >= 0\)\. .* Otherwise, number the classes "
+        r"from 0, or list the values of the label: --params='classes=\[\.\.\.\]'\.$",
+    ):
+        DNN(num_classes=2).default_input([row(x=1.0, label=-1)], Mode.TRAINING)

@@ -145,12 +145,17 @@ class DNN(keras.Model):
             value = wrong.ravel()[0]
             value = value.item() if isinstance(value, np.generic) else value
             value = int(value) if isinstance(value, float) and value.is_integer() else value
-            advice = f" {no_label_advice(self._label)}" if value == -1 else ""
+            numbered = "number the classes from 0"
+            listed = "list the values of the label: --params='classes=[...]'"
+            advice = (
+                no_label_advice(self._label, f"{numbered}, or {listed}")
+                if value == -1
+                else f"Set the number of classes with  --params='num_classes=...'  and number them "
+                f"from 0, or {listed}"
+            )
             raise SchemaError(
                 f"Field {self._label!r} has the value {value!r}; a class is a whole number from 0 "
-                f"to {self._num_classes - 1}. Set the number of classes with  "
-                "--params='num_classes=...'  and number them from 0, or list the values of the "
-                f"label: --params='classes=[...]'{advice}"
+                f"to {self._num_classes - 1}. {advice}"
             )
 
     def default_predictions(self, outputs: Any) -> dict[str, Any] | None:

@@ -8,11 +8,11 @@ Not a model: `elasticdl zoo list` skips this file.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from elasticdl.data.wording import did_you_mean
 from elasticdl.errors import UsageError
 from elasticdl.zoo.prebuilt.column_kinds import (
     COMBINERS,
@@ -373,8 +373,7 @@ def _is_number(value: Any) -> bool:
 
 def _near(name: Any, known: Iterable[str]) -> str:
     """Return "; did you mean 'NAME'?" with a known name similar to this one; "." if none is."""
-    near = difflib.get_close_matches(str(name), [*known], n=1)
-    return f"; did you mean {near[0]!r}?" if near else "."
+    return did_you_mean(str(name), known)
 
 
 def _article(kind: str) -> str:

@@ -17,12 +17,13 @@ from __future__ import annotations
 import logging
 import math
 import zlib
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from elasticdl.data.wording import listed, shown
+from elasticdl.data.wording import listed
 from elasticdl.definition import Mode
 from elasticdl.errors import SchemaError
 from elasticdl.zoo.prebuilt.column_entries import read_columns
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from elasticdl.data.batch import Record
 
     Array: TypeAlias = np.ndarray[Any, Any]
+    _Key: TypeAlias = tuple[Mode, Category | IdSequence]
 
 NUMBERS, MISSING, PLAIN, IDS = "numbers", "missing", "plain", "ids"
 _log = logging.getLogger("elasticdl")
@@ -54,8 +56,8 @@ _DAY_S = 86_400
 _WEEK_S = 7 * _DAY_S
 # 1970-01-01 was a Thursday; weeks begin on Monday.
 _FIRST_MONDAY_S = 4 * _DAY_S
-# Fewer unknown values than this, or a smaller share, may be chance.
-_LEAST_UNKNOWN, _LEAST_UNKNOWN_SHARE = 5, 0.2
+# Fewer values than this may all be unknown by chance.
+_LEAST_UNKNOWN = 5
 _SHOWN_WORDS = 3
 
 
@@ -66,15 +68,17 @@ class Columns:
     Attributes:
         features: Features, in the user's order.
         sources: The features that read a column of the table, each once.
-        compared: (Mode, column) -> number of values so far, and how many of them are not in the
-            vocabulary; the second is -1 after the warning about them, which appears only once.
+        compared: (Mode, source) whose first values were already compared with the vocabulary.
+        num_alike: (Mode, source) -> number of unknown values so far that differ from a word of the
+            vocabulary only by case or surrounding space.
+        warned: (Mode, source) that had a warning about unknown values.
     """
 
     features: tuple[Feature, ...]
     sources: tuple[Source, ...]
-    compared: dict[tuple[Mode, str], tuple[int, int]] = field(
-        default_factory=dict, compare=False, repr=False
-    )
+    compared: set[_Key] = field(default_factory=set, compare=False, repr=False)
+    num_alike: Counter[_Key] = field(default_factory=Counter, compare=False, repr=False)
+    warned: set[_Key] = field(default_factory=set, compare=False, repr=False)
 
     @staticmethod
     def of(entries: Sequence[Mapping[str, Any]], label: str) -> Columns:
@@ -105,8 +109,8 @@ class Columns:
 
         Args:
             records: The records of the batch.
-            mode: What the batch is for. In evaluation and prediction, a warning is logged if many
-                values of a column are not in its vocabulary.
+            mode: What the batch is for. In evaluation and prediction, a warning is logged if the
+                values of a column are written differently than in its vocabulary.
 
         Returns:
             Name -> array. `numbers`, float32 [batch, numbers], is 0 for a missing value; `missing`,
@@ -162,9 +166,11 @@ class Columns:
     def _compare(
         self, source: Category | IdSequence, ids: Array, records: Sequence[Record], mode: Mode
     ) -> None:
-        """Warn if many of a column's values so far in this mode are not in its vocabulary.
+        """Warn if a column's values in this mode are written differently than in training.
 
-        That happens if the data are written differently than in training, such as MALE for male.
+        That is so if none of the first ones is in the vocabulary, or if several ones so far differ
+        from a word only by case or surrounding space, such as MALE for male. Many other unknown
+        values may be normal, because words that occurred once are not in the vocabulary.
 
         Args:
             source: The column.
@@ -172,39 +178,43 @@ class Columns:
             records: The records with these values.
             mode: What the batch is for.
         """
-        num_values, num_unknown = self.compared.get((mode, source.column), (0, 0))
-        if not source.vocabulary or num_unknown < 0:
+        key = (mode, source)
+        if not source.vocabulary or key in self.warned:
             return
-        num_values += int(np.count_nonzero(ids != source.missing_id))
-        num_unknown += int(np.count_nonzero(ids == source.unknown_id))
-        self.compared[mode, source.column] = num_values, num_unknown
-        if num_unknown < max(_LEAST_UNKNOWN, _LEAST_UNKNOWN_SHARE * num_values):
+        present = ids[ids != source.missing_id]
+        is_unknown = present == source.unknown_id
+        knows_none = False
+        if key not in self.compared and present.size >= _LEAST_UNKNOWN:
+            self.compared.add(key)
+            knows_none = bool(is_unknown.all())
+        if source.is_text and is_unknown.any():
+            self.num_alike[key] += _num_alike(source, records)
+        known = listed(source.vocabulary[:_SHOWN_WORDS])
+        known += ", ..." if len(source.vocabulary) > _SHOWN_WORDS else ""
+        # Without counts and examples, so that the driver logs the texts of several workers once.
+        if self.num_alike[key] >= _LEAST_UNKNOWN:
+            what = (
+                "does not know some of its values, which differ only by case or surrounding space "
+                f"from values that it knows ({known})"
+            )
+        elif knows_none:
+            what = f"knows none of its first values; it knows {known}"
+        else:
             return
-        self.compared[mode, source.column] = num_values, -1
-        known = source.vocabulary[:_SHOWN_WORDS]
-        more = ", ..." if len(source.vocabulary) > len(known) else ""
-        which = (
-            f"knows none of its first {num_values:,} values"
-            if num_unknown == num_values
-            else f"does not know {num_unknown:,} of its first {num_values:,} values "
-            f"({num_unknown / num_values:.0%})"
-        )
+        self.warned.add(key)
         _log.warning(
-            f"Column {source.column!r}: the model {which}, such as {_unknown(source, records)}; it "
-            f"knows {listed(known)}{more}, and cannot tell the others apart. If some mean the "
-            "same, write them as in the training data."
+            f"Column {source.column!r}: the model {what}. If they mean the same, write them as in "
+            "the training data."
         )
 
 
-def _unknown(source: Category | IdSequence, records: Sequence[Record]) -> str:
-    """Return examples, for a warning, of a column's values that are not in its vocabulary."""
-    values = [value for each in records for value in _values(source, each)]
-    found = dict.fromkeys(
-        value.decode(errors="replace") if isinstance(value, bytes) else value
-        for value, number in zip(values, _ids(source, values), strict=True)
-        if number == source.unknown_id
-    )
-    return ", ".join(shown(value) for value in [*found][:_SHOWN_WORDS])
+def _num_alike(source: Category | IdSequence, records: Sequence[Record]) -> int:
+    """Return how many unknown values differ from a known one only by case or surrounding space."""
+    known = set(map(str, source.vocabulary or ()))
+    folded = {word.strip().casefold() for word in known}
+    values = (value for record in records for value in _values(source, record))
+    words = [value.decode(errors="replace") for value in values if isinstance(value, bytes)]
+    return sum(word not in known and word.strip().casefold() in folded for word in words)
 
 
 def _values(source: Category | IdSequence, record: Record) -> list[Any]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from elasticdl.data.class_names import no_label_advice
 from elasticdl.data.field import MAX_EXACT
-from elasticdl.data.wording import nearest
+from elasticdl.data.wording import is_number, nearest
 from elasticdl.errors import SchemaError, UsageError
 
 if TYPE_CHECKING:
@@ -135,20 +135,20 @@ class Classes:
         shown = value.decode(errors="replace") if isinstance(value, bytes) else value
         if isinstance(shown, float) and shown.is_integer():
             shown = int(shown)
-        # A similar number is another value.
-        near = None if _is_number(shown) else nearest(str(shown), map(str, self.values))
+        near = nearest(str(shown), map(str, self.values))
         guess = "" if near is None else f" Did you mean {near!r}?"
-        if str(shown) == "-1":
-            guess = f" {no_label_advice(label)}"
         some = ", ".join(map(repr, self.values[:_MAX_SHOWN]))
         more = f", ... ({len(self.values)} in all)" if len(self.values) > _MAX_SHOWN else ""
         names = self._names_advice(str(shown), label)
         # Numbers are read as text if the classes are text.
         value = shown if names else repr(shown)
+        with_all = "train with all values of the label (the model's param `classes`)"
+        advice = f"{guess}{names} Leave such rows out, or {with_all}."
+        if str(shown) == "-1":
+            advice = f" {no_label_advice(label, with_all)}"
         return SchemaError(
             f"Field {label!r} has the value {value}, which is not one of the classes "
-            f"{some}{more}.{guess}{names} Leave such rows out, or train with all values of the "
-            "label (the model's param `classes`)."
+            f"{some}{more}.{advice}"
         )
 
     def _names_advice(self, value: str, label: str) -> str:
@@ -157,7 +157,7 @@ class Classes:
         If the label is a number and all classes are words, the advice is to replace the numbers by
         words. Otherwise, the result is empty.
         """
-        if not self.are_text or not _is_number(value) or any(map(_is_number, self.values)):
+        if not self.are_text or not is_number(value) or any(map(is_number, self.values)):
             return ""
         return (
             " If the numbers stand for classes, replace them by the names, in pandas with "
@@ -243,14 +243,6 @@ def balanced(class_counts: Sequence[int], num_classes: int) -> Mapping[int, floa
         # A class without rows has no example to weight.
         if count
     }
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except ValueError:
-        return False
-    return True
 
 
 def _kind(value: Any) -> str | None:

@@ -17,7 +17,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.data.type_words import in_words
-from elasticdl.data.wording import counted, did_you_mean, listed
+from elasticdl.data.wording import counted, did_you_mean, is_number, listed
 from elasticdl.definition import CompletedParams
 from elasticdl.errors import DataError, UsageError
 from elasticdl.zoo.prebuilt.derived import derive
@@ -176,10 +176,13 @@ def _check_are_numbers(classes: Any, label: ColumnSummary) -> None:
 
     Raises:
         UsageError: It has.
+        DataError: It has, and a number of the label has no name.
     """
     values = classes if isinstance(classes, (list, tuple)) else [classes]
-    words = [value for value in values if isinstance(value, str) and not value.isdigit()]
+    words = [value for value in values if isinstance(value, str) and not is_number(value)]
     if label.class_names and label.kind == "number" and words:
+        # First: the advice below would give these rows the last name.
+        _check_named(label)
         last = len(label.class_names) - 1
         raise UsageError(
             f"--params: classes has {words[0]!r}, but the column {label.name!r}, the label, holds "

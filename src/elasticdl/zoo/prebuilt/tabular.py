@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from elasticdl.data.wording import did_you_mean, nearest
+from elasticdl.data.wording import nearest
 from elasticdl.definition import Mode
 from elasticdl.errors import SchemaError
 from elasticdl.training.input_words import images_of_two_sizes
@@ -91,7 +91,7 @@ def _how_to_name(label: str, fields: Sequence[str]) -> str:
     For example, "; did you mean 'pay'? Specify the right one: --params=...".
     """
     near = nearest(label, fields)
-    guess = did_you_mean(label, fields)
+    guess = "." if near is None else f"; did you mean {near!r}?"
     return f"{guess} Specify the right one: --params='label=\"{near or 'NAME'}\"'"
 
 

@@ -9,14 +9,13 @@ This module does not know the keys. Callers: `reading.py`.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from elasticdl.config_file import ConfigStruct
-from elasticdl.data.wording import shown
+from elasticdl.data.wording import nearest, shown
 from elasticdl.errors import DefinitionError
 
 # A larger count is a typing error, and does not fit the integers of many libraries.
@@ -250,8 +249,8 @@ class Section:
             more: Names to suggest, besides the keys that were read.
         """
         known = [name for name in dict.fromkeys([*self._known, *more]) if name != key]
-        near = difflib.get_close_matches(key, known, n=1)
-        meant = f"did you mean {near[0]}?" if near else "leave it out"
+        near = nearest(key, known)
+        meant = "leave it out" if near is None else f"did you mean {near}?"
         self.problem(key, f"is not a key of this section; expected {', '.join(known)}; {meant}")
 
     def _asked(self, key: str) -> Any:
