@@ -7,6 +7,8 @@ import time
 from collections import Counter
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import scipy.sparse
 
@@ -199,6 +201,43 @@ def test_evaluating_records_without_a_label_suggests_predict():
         list(batches_in_order(definition, unlabelled, 2, Mode.EVALUATION))
     with pytest.raises(DataError, match="the records have no 'x', which model.py:7 needs"):
         list(batches_in_order(definition, featureless, 2, Mode.EVALUATION))
+
+
+VOCABULARY = {"basic": 1, "plus": 2}
+
+
+def with_plan(nullable):
+    """Return a definition with a feature of words, of which all others count as unknown."""
+
+    def looked_up(records):
+        plans = [VOCABULARY.get((r["plan"].item() or b"").decode(), 0) for r in records]
+        features = {"x": np.stack([r["x"] for r in records]), "plan": np.array(plans)}
+        return features, np.stack([r["label"] for r in records])
+
+    plan = Field("plan", (), STRING, nullable=nullable)
+    return definition_of(RecordInput(looked_up, Schema((*SCHEMA.fields, plan))))
+
+
+@pytest.mark.parametrize("nullable", [True, False])
+def test_a_missing_feature_of_unknown_words_is_reported_in_prediction(nullable, caplog, tmp_path):
+    pq.write_table(pa.table({"x": np.float32([1, 2, 3])}), tmp_path / "plain.parquet")
+    renamed = {"x": np.float32([1, 2, 3]), "Plan": ["plus"] * 3, "label": [0, 1, 0]}
+    pq.write_table(pa.table(renamed), tmp_path / "renamed.parquet")
+    plain, renamed = (
+        open_source(str(tmp_path / f"{name}.parquet")) for name in ("plain", "renamed")
+    )
+    definition = with_plan(nullable)
+
+    for _ in range(2):
+        assert len(list(batches_in_order(definition, plain, 2, Mode.PREDICTION))) == 2
+    for mode in (Mode.PREDICTION, Mode.EVALUATION):
+        with pytest.raises(DataError, match="have no 'plan'.* Rename 'Plan' to 'plan'"):
+            list(batches_in_order(definition, renamed, 2, mode))
+
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "the records have no 'plan'" in message
+    assert "'label'" not in message
+    assert ("counts as missing" in message) is nullable
 
 
 def test_a_partly_known_label_may_be_missing():

@@ -8,6 +8,7 @@ Callers: `record_data.py`.
 from __future__ import annotations
 
 import functools
+import logging
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,12 +20,16 @@ from elasticdl.data.wording import all_of, did_you_mean, listed, rename_or_add
 from elasticdl.definition import Mode, ModelDefinition, RecordInput
 from elasticdl.engines.input_calls import make_batch
 from elasticdl.engines.randomness import seeded
-from elasticdl.errors import DataError, SchemaError, UserCodeError
+from elasticdl.errors import DataError, ElasticDLError, SchemaError, UserCodeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from elasticdl.data.record_source import RecordSource
+
+_log = logging.getLogger("elasticdl")
+# (Record, field) of which a warning was given.
+_reported: set[tuple[str, str]] = set()
 
 
 def without_labels(
@@ -42,8 +47,8 @@ def without_labels(
         record. The latter is empty if the function accepts records without the fields.
 
     Raises:
-        DataError: The features depend on a missing field, or the records have no field of the
-            schema.
+        DataError: The features depend on a missing field, or may do so and the records have one
+            with a similar name; or the records have no field of the schema.
         UserCodeError: The function accepts neither these values nor records without the fields.
     """
     missing = [field for field in schema.fields if _is_missing(source, field)]
@@ -85,21 +90,92 @@ def without_labels(
         if not all(map(np.array_equal, first, features_with(value))):
             # Name only the fields that the features depend on, not a missing label.
             needed = [field for field in missing if moves_features(field)]
-            names = [field.name for field in needed]
             have = _present(source, needed[0]) or [field.name for field in present]
-            declared = needed[0].is_declared
-            # The files of prebuilt models are right, and not the user's to change.
-            who = (
-                f"{definition.origin} needs for the model's"
-                if declared
-                else "the model needs for its"
-            )
-            raise DataError(
-                f"{where()}: the records have no {all_of(map(repr, names))}, which {who} inputs. "
-                f"They have {listed(have) or 'none of its fields'}"
-                f"{_advice(names, have, schema, declared=declared)}"
-            )
+            raise _needed(definition, schema, where(), needed, have)
+    unsure = [
+        field for field in missing if not _is_label(definition, source, field, record, missing)
+    ]
+    _report_unsure(unsure, source, schema)
     return reduced, missing
+
+
+def _needed(
+    definition: ModelDefinition,
+    schema: Schema,
+    where: str,
+    needed: Sequence[Field],
+    have: Sequence[str],
+) -> DataError:
+    names, declared = [field.name for field in needed], needed[0].is_declared
+    # The files of prebuilt models are right, and not the user's to change.
+    who = f"{definition.origin} needs for the model's" if declared else "the model needs for its"
+    return DataError(
+        f"{where}: the records have no {all_of(map(repr, names))}, which {who} inputs. They have "
+        f"{listed(have) or 'none of its fields'}{_advice(names, have, schema, declared=declared)}"
+    )
+
+
+def _is_label(
+    definition: ModelDefinition,
+    source: RecordSource,
+    field: Field,
+    record: Record,
+    missing: Sequence[Field],
+) -> bool:
+    """Return whether the labels depend on a field on which the features do not depend.
+
+    If neither does, the field may still be a feature, whose values in the trial are all unknown to
+    the input function: words that are not in its vocabulary.
+
+    Args:
+        definition: The model definition.
+        source: The records, to name one in an error.
+        field: The field, which the records lack.
+        record: One of the records.
+        missing: All fields that the records lack.
+    """
+    how = definition.input
+    assert isinstance(how, RecordInput)  # noqa: S101 - only these have a schema
+    where = functools.partial(_first_of, source)
+    others = {**record, **{each.name: filled(each, 0) for each in missing}}
+
+    def labels_of(value: int) -> list[Any]:
+        some = {**others, field.name: filled(field, value)}
+        with seeded(0):
+            return leaves(make_batch(definition, how, [some], Mode.EVALUATION, where).labels)
+
+    try:
+        return not all(map(np.array_equal, labels_of(0), labels_of(1)))
+    except ElasticDLError:
+        # A label must be one of the classes.
+        return True
+
+
+def _report_unsure(fields: Sequence[Field], source: RecordSource, schema: Schema) -> None:
+    """Report fields that the records lack, and that may be features or labels.
+
+    Raises:
+        DataError: The records have a field with a similar name.
+    """
+    where = _first_of(source)
+    for field in fields:
+        have = _present(source, field) or []
+        advice = rename_or_add([field.name], have, schema.names)
+        if advice.startswith("Rename"):
+            raise DataError(
+                f"{where}: the records have no {field.name!r}, which data_schema() has. They have "
+                f"{listed(have)}. {advice}."
+            )
+        if (where, field.name) in _reported:
+            continue
+        _reported.add((where, field.name))
+        _log.warning(
+            "%s: the records have no %r, which data_schema() has. If the model uses it, it counts "
+            "as %s in every record.",
+            where,
+            field.name,
+            "missing" if field.nullable else "an unknown value",
+        )
 
 
 def _no_field(
@@ -147,10 +223,11 @@ def check_label(
         DataError: The model's inputs depend on the missing field.
     """
     try:
-        _, missing = without_labels(definition, source, schema)
+        reduced, missing = without_labels(definition, source, schema)
     except UserCodeError:
         return
-    if missing:
+    record = dict(source.read_records(0, 1, reduced)[0])
+    if missing and all(_is_label(definition, source, f, record, missing) for f in missing):
         names = all_of(repr(field.name) for field in missing)
         raise MissingFieldError(
             f"{_first_of(source)}: the records have no {names}, the label of the "
