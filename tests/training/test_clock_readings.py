@@ -128,6 +128,23 @@ def test_other_values_are_not_moved(clocks):
     assert second.values == first.values
 
 
+def test_values_that_a_callback_has_changed_since_are_not_moved(clocks):
+    def begin():
+        return {"took": time.time(), "limit": time.time(), "start": time.time()}
+
+    first = Process(begin)
+    clocks(600.0)
+    first.values["took"] = time.time() - first.values["took"]
+    first.values["limit"] = 0.0
+    checkpoint = first.checkpoint()
+    clocks(PAUSE_S)
+    second = Process(begin)
+    second.resume(checkpoint)
+
+    assert (second.values["took"], second.values["limit"]) == (600.0, 0.0)
+    assert time.time() - second.values["start"] == 600.0
+
+
 def test_nothing_is_moved_if_the_checkpoint_has_no_readings(clocks):
     process = Process(lambda: {"start": time.time()})
 

@@ -260,25 +260,25 @@ class Loop:
                 f"The best checkpoint is the one with the {which} {self.options.best_metric}; to "
                 "change that, set --best_mode."
             )
-        resumes = self._hooks_state is not None
-        state = self.trainer.state() if resumes else {}
+        resumed = self._hooks_state
+        state = {} if resumed is None else self.trainer.state()
         hooks.committed(leads=self.committer.leads())
         hooks.train_begin(
             num_epochs=self.options.num_epochs,
             num_steps=self._steps_in_an_epoch(),
-            resumes=resumes,
+            resumes=resumed is not None,
             num_updates=self._num_updates(),
             num_full_epochs=self._num_full_epochs(),
         )
-        if resumes and hooks.callbacks:
+        if resumed is not None and hooks.callbacks:
             # train_begin may have set weights or the learning rate as for a new run.
             self.trainer.load_state(state)
         self._state_check = StateCheck(state or self.trainer.state())
         self._begun = True
         self._match_evaluation()
-        if self._hooks_state is not None:
+        if resumed is not None:
             # After train_begin, because callbacks reset their state there.
-            self._load_hooks(*self._hooks_state)
+            self._load_hooks(*resumed)
             self._hooks_state = None
 
     def run(self) -> dict[str, Any]:

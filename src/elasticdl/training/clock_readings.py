@@ -4,7 +4,8 @@
         self.start = time.perf_counter()
         self.deadline = time.time() + 3600
 
-On a resume, such an attribute is moved by the time since the checkpoint was written. A time limit
+On a resume, such an attribute is moved by the time since the checkpoint was written, unless the
+callback has changed it since. A time limit
 therefore does not count the time in which the job did not run, and does not compare the clocks of
 two machines: `perf_counter` has another zero on each.
 
@@ -30,6 +31,8 @@ _NS_PER_S = 10**9
 _MIN_NS, _MAX_NS = 10**13, 10**19
 # Integers may be seconds without their fraction.
 _TOLERANCE_OF_INTS_S = 1.0
+# In a shorter time, relative to the tolerance, other values may differ by as much as a clock.
+_LEAST_BETWEEN = 10
 
 
 class ClockReadings:
@@ -40,7 +43,9 @@ class ClockReadings:
     """
 
     def __init__(self) -> None:
+        # The values that `on_train_begin` has set, in seconds, and those that `moved` has returned.
         self._first: dict[str, float] = {}
+        self._present: dict[str, float] = {}
         self._before: dict[str, float] = {}
         self._after: dict[str, float] = {}
 
@@ -57,11 +62,13 @@ class ClockReadings:
         self._after = _readings()
         found = {name: _seconds_of(value) for name, value in attributes().items()}
         self._first = {name: seconds for name, seconds in found.items() if seconds is not None}
+        self._present = dict(self._first)
 
     def state(self) -> dict[str, Any]:
         """Return what `moved` needs in another process, as JSON."""
         return {
             "first": dict(self._first),
+            "present": dict(self._present),
             "before": self._before,
             "after": self._after,
             "now": _readings(),
@@ -70,24 +77,31 @@ class ClockReadings:
     def moved(self, kept: Mapping[str, Any], name: str, value: Any) -> Any:
         """Return an attribute's restored value, moved by the time since the checkpoint was written.
 
-        A value that does not depend on a clock is returned as it is.
+        A value that does not depend on a clock, or that was set later, is returned as it is.
 
         Args:
             kept: A result of `state`, from the checkpoint; may be empty.
             name: Name of the attribute.
             value: Its value in the checkpoint.
         """
-        if _seconds_of(value) is None or name not in kept.get("first", {}):
+        seconds = _seconds_of(value)
+        if seconds is None or seconds != kept.get("present", {}).get(name):
             return value
         clock = self._clock_of(kept, name, type(value))
         if clock is None:
             return value
-        moved_s = _readings()[clock] - kept["now"][clock]
+        by_s = _readings()[clock] - kept["now"][clock]
+        moved: Any = value
         if isinstance(value, datetime):
-            return value + timedelta(seconds=moved_s)
-        if isinstance(value, int):
-            return value + round(moved_s * (_NS_PER_S if value > _MIN_NS else 1))
-        return value + moved_s
+            moved = value + timedelta(seconds=by_s)
+        elif isinstance(value, int):
+            moved = value + round(by_s * (_NS_PER_S if value > _MIN_NS else 1))
+        else:
+            moved = value + by_s
+        now = _seconds_of(moved)
+        assert now is not None  # noqa: S101 - it has the type of the value
+        self._present[name] = now
+        return moved
 
     def _clock_of(self, kept: Mapping[str, Any], name: str, kind: type) -> str | None:
         """Return the clock by which `on_train_begin` sets an attribute; None if it uses none."""
@@ -100,8 +114,8 @@ class ClockReadings:
             took_s = (after - before) + (kept["after"][clock] - kept["before"][clock])
             tolerance_s = took_s + (_TOLERANCE_OF_INTS_S if kind is int else 1e-3)
             between_s = before - kept["before"][clock]
-            # In a shorter time, other values may differ by as much.
-            if abs(between_s) > tolerance_s and abs(own - other - between_s) <= tolerance_s:
+            is_long = abs(between_s) > _LEAST_BETWEEN * tolerance_s
+            if is_long and abs(own - other - between_s) <= tolerance_s:
                 found.append((abs(own - before), clock))
         return min(found)[1] if found else None
 

@@ -309,7 +309,7 @@ class KerasHooks:
         self._list.set_params({"verbose": 1, "epochs": num_epochs, "steps": num_steps})
         self._model.stop_training = False
         leads, self._files.leads = self._files.leads, self._files.leads and not resumes
-        with self._clocks.beginning(self._attributes), self._moment("on_train_begin"):
+        with self._moment("on_train_begin"), self._clocks.beginning(self._attributes):
             if not self._has_model:
                 self._has_model = True
                 self._files.set_model(self._list)

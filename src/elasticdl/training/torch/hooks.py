@@ -138,7 +138,7 @@ class TorchHooks:
         setattr(self._model, _STOPS, False)
         self._touched.begin()
         self._registered.begin()
-        with self._memory.beginning(), self._moment("on_train_begin", in_training=True):
+        with self._moment("on_train_begin", in_training=True), self._memory.beginning():
             self._callbacks.give(self._model, self._optimizer)
             self._callbacks.call("on_train_begin")
         self._memory.begun()
