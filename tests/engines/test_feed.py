@@ -240,6 +240,21 @@ def test_a_missing_feature_of_unknown_words_is_reported_in_prediction(nullable, 
     assert ("counts as missing" in message) is nullable
 
 
+def test_a_label_that_must_be_known_in_an_evaluation_is_not_reported(caplog):
+    def classified(records, mode):
+        features = np.stack([record["x"] for record in records])
+        if mode is Mode.PREDICTION:
+            return features
+        return features, np.array([["bad", "good"].index(r["kind"].item()) for r in records])
+
+    schema = Schema((Field("x", (1,), np.dtype("float32")), Field("kind", (), STRING)))
+    unlabelled = MemorySource([{"x": np.float32([i])} for i in range(3)])
+    definition = definition_of(RecordInput(classified, schema, takes_mode=True))
+
+    assert len(list(batches_in_order(definition, unlabelled, 2, Mode.PREDICTION))) == 2
+    assert not caplog.records
+
+
 def test_a_partly_known_label_may_be_missing():
     kinds = ["bad", "good"]
 

@@ -16,7 +16,7 @@ CLOCKS = ["time", "perf_counter", "monotonic"]
 @pytest.fixture
 def clocks(monkeypatch):
     """Set all clocks by hand; `clocks(5.0)` lets five seconds pass."""
-    now = {"time": 1.79e9, "perf_counter": 40.0, "monotonic": 40.0}
+    now = {"time": 1.79e9 + 0.75, "perf_counter": 40.0, "monotonic": 40.0}
     for name in CLOCKS:
         monkeypatch.setattr(time, name, lambda name=name: now[name])
 
@@ -88,16 +88,17 @@ def test_other_types_are_moved(name, clocks):
 
     first = Process(begin)
     checkpoint = first.checkpoint()
-    clocks(PAUSE_S)
+    # The whole seconds differ by one more.
+    clocks(PAUSE_S + 0.25)
     second = Process(begin)
     second.resume(checkpoint)
 
     moved, value = second.values[name], first.values[name]
     expected = {
         "seconds": int(PAUSE_S),
-        "nanoseconds": int(PAUSE_S * 10**9),
-        "datetime": timedelta(seconds=PAUSE_S),
-        "numpy": PAUSE_S,
+        "nanoseconds": int((PAUSE_S + 0.25) * 10**9),
+        "datetime": timedelta(seconds=PAUSE_S + 0.25),
+        "numpy": PAUSE_S + 0.25,
     }[name]
     assert type(moved) is type(value)
     assert moved - value == expected
@@ -126,6 +127,19 @@ def test_other_values_are_not_moved(clocks):
     second.resume(checkpoint)
 
     assert second.values == first.values
+
+
+def test_constants_are_not_moved_by_a_resume_within_a_second(clocks):
+    def begin():
+        return {"patience": 5}
+
+    first = Process(begin)
+    checkpoint = first.checkpoint()
+    clocks(0.6)
+    second = Process(begin)
+    second.resume(checkpoint)
+
+    assert second.values == {"patience": 5}
 
 
 def test_values_that_a_callback_has_changed_since_are_not_moved(clocks):

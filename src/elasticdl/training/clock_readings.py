@@ -106,9 +106,8 @@ class ClockReadings:
     def _clock_of(self, kept: Mapping[str, Any], name: str, kind: type) -> str | None:
         """Return the clock by which `on_train_begin` sets an attribute; None if it uses none."""
         own, other = self._first.get(name), kept["first"][name]
-        if own is None or own == other:
+        if own is None:
             return None
-        found = []
         for clock in _CLOCKS:
             before, after = self._before[clock], self._after[clock]
             took_s = (after - before) + (kept["after"][clock] - kept["before"][clock])
@@ -116,8 +115,8 @@ class ClockReadings:
             between_s = before - kept["before"][clock]
             is_long = abs(between_s) > _LEAST_BETWEEN * tolerance_s
             if is_long and abs(own - other - between_s) <= tolerance_s:
-                found.append((abs(own - before), clock))
-        return min(found)[1] if found else None
+                return clock
+        return None
 
 
 def _readings() -> dict[str, float]:
