@@ -326,8 +326,9 @@ REFUSED = {
     "rows of large integers": (
         [{"b": 2**70}],
         DataError,
-        r"a whole number of 2\^63 or more must .* float or to text\. .* column 'b': give",
+        r"a whole number outside of -2\^63 to 2\^63 - 1 must .* to text\. .* column 'b': give",
     ),
+    "rows of large negative integers": ([{"b": -(2**63) - 1}], DataError, r"outside of -2\^63 to"),
     "large integers": (pd.DataFrame({"a": [2**70]}), DataError, "cannot be stored as a table"),
     "values of several types": (
         pd.DataFrame({"a": [1, "b"]}),

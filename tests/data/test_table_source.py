@@ -110,6 +110,7 @@ def test_any_number_of_marks_for_missing_values_is_warned_of(
         [""] * 900 + [f"text {number}" for number in range(90)] + ["1"] * 10,
         # Codes, which are text on purpose.
         [*map(str, range(700, 720)), "00720", ""],
+        [*map(str, range(1700, 2700)), "00720", "00721", "00722", ""],
     ],
 )
 def test_marks_for_missing_values_among_words_codes_or_few_numbers_have_no_warning(
@@ -120,6 +121,17 @@ def test_marks_for_missing_values_among_words_codes_or_few_numbers_have_no_warni
     summaries("a.parquet")
 
     assert not caplog.messages
+
+
+def test_a_single_code_among_many_numbers_does_not_hide_a_mark(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    values = [*map(str, range(1000)), "007", "?"]
+    pq.write_table(pa.table({"age": values}), "a.parquet", row_group_size=100)
+
+    summaries("a.parquet")
+
+    assert "because of 1 of its 1,002 values: '?'. The others are numbers" in caplog.text
 
 
 @pytest.mark.parametrize("block_bytes", [1, 1000])

@@ -2,6 +2,7 @@
 
 import pytest
 
+from elasticdl.dialects.source_lines import calls_on_import
 from elasticdl.training.import_seed import seeded_import
 
 FILE = """
@@ -36,8 +37,9 @@ def test_a_seed_at_the_top_level_gets_a_note(notes):
     (note,) = notes(FILE + "torch.manual_seed(42)\n")
 
     assert note == (
-        f"m.py:{LINE}: torch.manual_seed(42) does not determine the initial weights, shuffling and "
-        "dropout: --seed does, which is 0. Set --seed=42 instead."
+        f"m.py:{LINE}: torch.manual_seed(42) determines neither the shuffling and dropout nor the "
+        "initial weights of a model that is created after the import: the job's seed does, which "
+        "is 0 (--seed; `seed` in the config of a federation). Set it to 42 instead."
     )
 
 
@@ -50,14 +52,19 @@ def test_a_seed_at_the_top_level_gets_a_note(notes):
         "SEED = 42; torch.manual_seed(SEED)",
         "import lightning as L; L.seed_everything(42)",
         "from lightning.pytorch import seed_everything; seed_everything(42, workers=True)",
+        "import lightning as L; L.seed_everything(workers=True, seed=42)",
         "if True: torch.manual_seed(42)",
+        'if __name__ != "__main__": torch.manual_seed(42)',
+        "seeds = list(map(lambda i=torch.manual_seed(42): i, []))",
     ],
 )
 @pytest.mark.filterwarnings("ignore")
-def test_a_seed_may_be_set_by_any_name(notes, line):
+def test_a_seed_may_be_set_by_any_name(notes, line, monkeypatch):
+    # Lightning sets it.
+    monkeypatch.setenv("PL_GLOBAL_SEED", "0")
     (note,) = notes(FILE + line + "\n")
 
-    assert "--seed=42 instead" in note
+    assert "Set it to 42 instead" in note
 
 
 @pytest.mark.parametrize(
@@ -71,7 +78,7 @@ def test_a_seed_may_be_set_by_any_name(notes, line):
 def test_seeds_of_keras_and_tensorflow_get_the_note_too(notes, lines):
     (note,) = notes(f"{lines}\n{KERAS}")
 
-    assert note.startswith(f"m.py:{lines.count(chr(10)) + 1}: {lines.splitlines()[-1]} does not")
+    assert note.startswith(f"m.py:{lines.count(chr(10)) + 1}: {lines.splitlines()[-1]} determines")
 
 
 @pytest.mark.parametrize(
@@ -81,7 +88,9 @@ def test_seeds_of_keras_and_tensorflow_get_the_note_too(notes, lines):
         "import random; random.seed(42)",
         "torch.Generator().manual_seed(42)",
         'if __name__ == "__main__": torch.manual_seed(42)',
+        'if __name__ != "__main__": pass\nelse: torch.manual_seed(42)',
         "def main(): torch.manual_seed(42)",
+        "seed_worker = lambda worker: torch.manual_seed(worker)",
     ],
 )
 def test_other_seeds_get_no_note(notes, line):
@@ -95,13 +104,35 @@ def test_the_seed_of_the_job_needs_no_note(notes):
 def test_the_last_seed_counts(notes):
     (note,) = notes(FILE + "torch.manual_seed(0)\ntorch.manual_seed(int('7'))\n")
 
-    assert note.startswith(f"m.py:{LINE + 1}: torch.manual_seed(int('7')) does not determine")
-    assert note.endswith("Set --seed=... instead.")
+    assert note.startswith(f"m.py:{LINE + 1}: torch.manual_seed(int('7')) determines neither")
+    assert note.endswith("of a federation).")
 
 
-def test_a_model_created_on_import_has_the_weights_of_the_files_seed(notes):
-    text = FILE.replace("custom_model()", "other()")
+@pytest.mark.parametrize(
+    "call", ["seed_everything(workers=True)", "seed_everything(True)", "seed_everything(None)"]
+)
+@pytest.mark.filterwarnings("ignore")
+def test_a_call_without_a_known_seed_suggests_none(notes, call, monkeypatch):
+    monkeypatch.setenv("PL_GLOBAL_SEED", "0")
+    (note,) = notes(f"{FILE}from lightning import {call.partition('(')[0]}\n{call}\n")
 
-    (note,) = notes(text + "torch.manual_seed(42)\nmodel = torch.nn.Linear(4, 3)\n")
+    assert note.endswith("of a federation).")
 
-    assert "does not determine shuffling and dropout: --seed does" in note
+
+def test_a_function_of_the_users_package_is_none_of_the_framework(tmp_path):
+    file = tmp_path / "m.py"
+    file.write_text(
+        "from .keras import utils\nutils.set_random_seed(1)\n"
+        "from . import torch\ntorch.manual_seed(1)\n"
+    )
+
+    assert [name for name, _ in calls_on_import(file)] == [
+        ".keras.utils.set_random_seed",
+        "..torch.manual_seed",
+    ]
+
+
+def test_a_long_call_is_shortened(notes):
+    (note,) = notes(f"{FILE}torch.manual_seed(int('{'0' * 80}7'))\n")
+
+    assert "0 ... determines neither" in note

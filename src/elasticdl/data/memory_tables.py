@@ -356,6 +356,7 @@ def converted(convert: Callable[[], Any], *, advice: str = "") -> Any:
         # Of several arguments, the last one names the column.
         reason = ": ".join(str(part) for part in reversed(error.args))
         if isinstance(error, OverflowError):
-            reason = "a whole number of 2^63 or more must be converted to a float or to text"
+            limits = "-2^63 to 2^63 - 1"
+            reason = f"a whole number outside of {limits} must be converted to a float or to text"
         end = f".{advice}" if advice and not reason.endswith(".") else advice
         raise DataError(f"data cannot be stored as a table: {reason}{end}") from error

@@ -29,6 +29,9 @@ _MARKS = (*MISSING_WORDS, "?", "??", "???", "-", "--", "---", ".", "..", "...", 
 
 _CLOCK = r"([T ]\d\d?:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?"
 _CODE = r"^\s*[+-]?0\d"
+# This number of codes, or this share, shows that a column is text; a single one may be a mistake.
+_MIN_CODES = 3
+_MIN_SHARE_OF_CODES = 0.01
 # What the values would be -> the kind of such a column, and the form of a value as text.
 _FORMS = {
     "numbers": (
@@ -71,7 +74,7 @@ class OddValues:
             counting marks for missing values, later values are ignored.
         missing: Words that are read as missing values, so that they are not odd.
         has_codes: Whether digits that begin with 0, such as "00700", show that the column is text
-            on purpose. Otherwise they are numbers.
+            on purpose, unless they are very few. Otherwise they are numbers.
 
     Example:
         >>> ages = OddValues(12)
@@ -87,7 +90,7 @@ class OddValues:
         self._limit = int(num_rows * _MAX_SHARE)
         self._has_codes = has_codes
         self._missing = missing
-        self._num_present = self._num_marks = 0
+        self._num_present = self._num_marks = self._num_codes = 0
         self._num_odd = dict.fromkeys(_FORMS, 0)
         self._firsts: dict[str, tuple[Any, int]] = {}
 
@@ -112,8 +115,7 @@ class OddValues:
             present = pc.and_(present, pc.invert(pc.is_in(column, words)))
             stripped = pc.utf8_trim_whitespace(column)
             marks = pc.is_in(stripped, pa.array(_MARKS, column.type)).to_numpy(zero_copy_only=False)
-            if self._has_codes and pc.any(pc.match_substring_regex(column, _CODE)).as_py():
-                self._num_odd.pop("numbers", None)
+            self._count_codes(column)
         present = present.to_numpy(zero_copy_only=False)
         marks = present & marks
         self._num_present += int(present.sum())
@@ -132,12 +134,21 @@ class OddValues:
             if self._num_odd[others] > self._limit:
                 del self._num_odd[others], self._firsts[others]
 
+    def _count_codes(self, column: pa.Array) -> None:
+        if self._has_codes and "numbers" in self._num_odd:
+            codes = pc.match_substring_regex(column, _CODE)
+            self._num_codes += pc.sum(codes, min_count=0).as_py()
+            if self._num_codes >= _MIN_CODES:
+                del self._num_odd["numbers"]
+
     def found(self) -> OddValue | None:
         """Return the first odd value of the column with its place, and the number of odd values.
 
         Returns None if no value is odd, if too many values are odd to be mistakes, or if the column
         has too few values to tell.
         """
+        if self._num_codes and self._num_codes >= _MIN_SHARE_OF_CODES * self._num_present:
+            self._num_odd.pop("numbers", None)
         others = min(self._num_odd, key=self._num_odd.__getitem__, default=None)
         if others is None or not (count := self._num_odd[others] + self._num_marks):
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,7 +26,17 @@ def shown(value: Any) -> str:
         >>> shown("a" * 100)[-9:]
         'aaaaa ...'
     """
-    text = " ".join(repr(value).split())
+    return shortened(repr(value))
+
+
+def shortened(text: str) -> str:
+    """Return a text in one line, which ends with "..." if the text is long.
+
+    Example:
+        >>> shortened("seed(0" + "0" * 80)[-5:]
+        '0 ...'
+    """
+    text = " ".join(text.split())
     return text if len(text) <= _MAX_CHARACTERS else text[: _MAX_CHARACTERS - 4] + " ..."
 
 
@@ -181,12 +192,16 @@ def nearest(name: str, known: Iterable[str], *, is_label: bool = False) -> str |
 
 
 def is_number(value: str | float) -> bool:
-    """Return whether a value is a number, or the text of one."""
+    """Return whether a value is a finite number, or the text of one.
+
+    Example:
+        >>> is_number("1e3"), is_number("nan"), is_number("inf")
+        (True, False, False)
+    """
     try:
-        float(value)
-    except ValueError:
+        return math.isfinite(float(value))
+    except (TypeError, ValueError, OverflowError):
         return False
-    return True
 
 
 def _letters(name: str) -> str:

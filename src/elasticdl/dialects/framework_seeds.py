@@ -11,10 +11,10 @@ Callers: `dialects/__init__.py`.
 from __future__ import annotations
 
 import ast
-import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from elasticdl.data.wording import shortened
 from elasticdl.dialects.source_lines import calls_on_import, shown_path
 from elasticdl.training.import_seed import seed_of_import
 
@@ -42,10 +42,11 @@ _SEEDING = frozenset(
 
 
 def note_on_seeds(model_code: ModelCode) -> list[str]:
-    """Return a note on the last call in a model's files that seeds a framework on import.
+    """Return a note on a call that seeds a framework on import.
 
-    It is returned as a list of one note. The list is empty if there is no such call, or if it sets
-    the seed that the job has.
+    Of the first of a model's files that has such a call, it names the last one. It is returned as a
+    list of one note. The list is empty if there is no such call, or if it sets the seed that the
+    job has.
     """
     job_seed = seed_of_import()
     for module in model_code.modules:
@@ -57,33 +58,24 @@ def note_on_seeds(model_code: ModelCode) -> list[str]:
         seed = _seed(last, module)
         if seed is not None and seed == job_seed:
             return []
-        # The weights of a model at the top level are drawn on import, after the call.
-        parts = "the initial weights, shuffling and dropout"
-        if _is_object(model_code):
-            parts = "shuffling and dropout"
         which = "" if job_seed is None else f", which is {job_seed}"
         note = (
-            f"{shown_path(file)}:{last.lineno}: {ast.unparse(last):.60} does not determine "
-            f"{parts}: --seed does{which}. Set --seed={'...' if seed is None else seed} instead."
+            f"{shown_path(file)}:{last.lineno}: {shortened(ast.unparse(last))} determines neither "
+            "the shuffling and dropout nor the initial weights of a model that is created after "
+            f"the import: the job's seed does{which} (--seed; `seed` in the config of a "
+            "federation)."
         )
-        return [note]
+        return [note if seed is None else f"{note} Set it to {seed} instead."]
     return []
 
 
 def _seed(call: ast.Call, module: ModuleType) -> int | None:
     """Return the seed that a call sets: a number, or a variable of the file; None if unknown."""
-    given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    value = given[0] if given else None
+    named = [keyword.value for keyword in call.keywords if keyword.arg == "seed"]
+    value = next(iter([*call.args, *named]), None)
     if isinstance(value, ast.Name):
         seed = getattr(module, value.id, None)
     else:
         seed = getattr(value, "value", None)
-    return seed if isinstance(seed, int) else None
-
-
-def _is_object(model_code: ModelCode) -> bool:
-    """Return whether the model is an object at the top level of a file, not a function or class."""
-    model = model_code.find("model") if model_code.names_a_file else model_code.symbol
-    return model is not None and not (
-        inspect.isroutine(model.value) or inspect.isclass(model.value)
-    )
+    # A boolean is an int, too.
+    return seed if type(seed) is int else None

@@ -184,12 +184,12 @@ def calls_on_import(file: Path) -> list[tuple[str, ast.Call]]:
     """Return the calls that a file makes when it is imported, with the full name of each function.
 
     `tf.random.set_seed(1)` after `import tensorflow as tf` is `tensorflow.random.set_seed`. Calls
-    in functions, in classes and below `if __name__ == "__main__":` are left out.
+    in functions, lambdas, classes and below `if __name__ == "__main__":` are left out.
     """
     tree = _parsed(file)
     statements = [] if tree is None else list(_on_import(tree.body))
     full_names = {
-        alias.asname or alias.name: f"{getattr(node, 'module', '') or ''}.{alias.name}".lstrip(".")
+        alias.asname or alias.name: _prefix(node) + alias.name
         for node in statements
         if isinstance(node, (ast.Import, ast.ImportFrom))
         for alias in node.names
@@ -198,8 +198,7 @@ def calls_on_import(file: Path) -> list[tuple[str, ast.Call]]:
         call
         for node in statements
         if isinstance(node, (ast.Expr, ast.Assign, ast.AnnAssign))
-        for call in ast.walk(node)
-        if isinstance(call, ast.Call)
+        for call in _calls_in(node)
     ]
     names = [ast.unparse(call.func).partition(".") for call in calls]
     return [
@@ -208,17 +207,37 @@ def calls_on_import(file: Path) -> list[tuple[str, ast.Call]]:
     ]
 
 
+def _prefix(node: ast.Import | ast.ImportFrom) -> str:
+    """Return what precedes a name in an import, such as `keras.`, or `..keras.` in a package."""
+    return "" if isinstance(node, ast.Import) else f"{'.' * node.level}{node.module or ''}."
+
+
+def _calls_in(node: ast.AST) -> Iterator[ast.Call]:
+    """Yield the calls that evaluating a statement makes, so none in the body of a lambda."""
+    if isinstance(node, ast.Call):
+        yield node
+    for child in ast.iter_child_nodes(node.args if isinstance(node, ast.Lambda) else node):
+        yield from _calls_in(child)
+
+
 def _on_import(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     """Yield the statements executed on import, also those within `if`, `try`, `with` and loops."""
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             continue
         yield node
-        is_script = isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)
-        for inner in ("orelse",) if is_script else ("body", "orelse", "finalbody"):
+        for inner in _parts_on_import(node):
             yield from _on_import(getattr(node, inner, []))
         for handler in getattr(node, "handlers", []):
             yield from _on_import(handler.body)
+
+
+def _parts_on_import(node: ast.stmt) -> tuple[str, ...]:
+    """Return the names of a statement's blocks, without those that only a script executes."""
+    test = ast.unparse(node.test) if isinstance(node, ast.If) else ""
+    if "__main__" not in test:
+        return ("body", "orelse", "finalbody")
+    return ("body",) if "!=" in test else ("orelse",)
 
 
 def assigned_line(file: Path, name: str, first: int) -> int:

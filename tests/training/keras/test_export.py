@@ -357,6 +357,7 @@ def test_always_active_dropout_is_inactive_in_an_export(tmp_path, keras):
         (lambda a, b, c: [a, b, c], lambda a, b, c: (a, b, c)),
     ],
 )
+@pytest.mark.filterwarnings("error:The structure of")
 def test_nested_inputs_and_tuples_of_features_are_trained_on_and_served(
     tmp_path, keras, structure, features
 ):
@@ -370,7 +371,23 @@ def test_nested_inputs_and_tuples_of_features_are_trained_on_and_served(
     trainer = trainer_of(create, example)
     trainer.train_steps([example])
 
-    assert not trainer.why_not_exported()
+    assert set(trainer.export(tmp_path)) == {"saved_model", "model.keras"}
+
+
+@pytest.mark.parametrize("structure", [lambda a: {"a": a}, lambda a: {"x": [a]}, lambda a: [[a]]])
+@pytest.mark.parametrize("features", [lambda a: a, lambda a: {"a": a}, lambda a: {"a": a, "b": a}])
+@pytest.mark.filterwarnings("error:The structure of")
+def test_nested_inputs_with_a_single_tensor_are_trained_on_and_served(
+    tmp_path, keras, structure, features
+):
+    def create():
+        a = keras.Input((3,), name="a")
+        return keras.Model(structure(a), keras.layers.Dense(2)(a))
+
+    example = Batch(features(np.ones((4, 3), np.float32)), np.zeros((4, 2), np.float32), 4)
+    trainer = trainer_of(create, example)
+    trainer.train_steps([example])
+
     assert set(trainer.export(tmp_path)) == {"saved_model", "model.keras"}
 
 

@@ -109,27 +109,31 @@ def test_lists_that_float32_cannot_tell_apart_have_a_warning(
 
 
 SEX = {"kind": "category", "column": "sex", "vocabulary": ["female", "male"]}
-ALIKE = "differ only by case or surrounding space from values that it knows ('female', 'male'). If"
+ALIKE = (
+    "differ only by case or surrounding space from values that it knows ('female', 'male'). If "
+    "these values mean the same as known ones, write them as the known ones are."
+)
 
 
 @pytest.mark.parametrize(
     ("entry", "values", "warning"),
     [
-        (SEX, [b"M", None, b"F"] * 3, "none of its first values; it knows 'female', 'male'. If th"),
+        (SEX, [b"M", None, b"F"] * 10, "none of its first values; it knows 'female', 'male'. If "),
         (SEX, [b"MALE", None, b"FEMALE"] * 3, ALIKE),
         (SEX, [b"male"] * 30 + [b"MALE", b" male ", b"Male", b"Female", b"0", b"FEMALE"], ALIKE),
         (SEX, [b"male"] * 30 + [b"MALE"] * 4 + [b"0"] * 20, ""),
-        (SEX, [b"0"] * 4, ""),
-        (SEX, [b"0"] * 5 + [b"male"], ""),
+        (SEX, [b"0"] * 19 + [None], ""),
+        (SEX, [b"0"] * 20 + [b"male"], ""),
         (SEX, [None] * 9, ""),
-        ({"kind": "category", "column": "sex", "buckets": 8}, [b"0"] * 5, ""),
+        ({"kind": "category", "column": "sex", "buckets": 8}, [b"0"] * 20, ""),
         (
             SEX | {"vocabulary": [1, 2, 3, 4]},
-            [7.0] * 5,
+            [7.0] * 20,
             "none of its first values; it knows 1, 2, 3, ...",
         ),
-        (SEX | {"kind": "sequence", "delimiter": " "}, [b"a b", b"c a", b"e"], "knows none of its"),
-        (SEX | {"kind": "sequence", "delimiter": " "}, [b"male MALE"] * 5, ALIKE),
+        (SEX | {"kind": "sequence", "delimiter": " "}, [b"a b", b"e"] * 7, "knows none of its"),
+        (SEX | {"kind": "sequence", "delimiter": " "}, [b"male MALE", b"0"] * 5, ALIKE),
+        (SEX | {"kind": "sequence", "delimiter": " "}, [b"male 0", b"MALE"] * 4, ""),
     ],
 )
 @pytest.mark.parametrize("mode", [Mode.EVALUATION, Mode.PREDICTION])
@@ -146,11 +150,38 @@ def test_values_written_differently_than_the_vocabulary_have_a_warning(
     assert warning in caplog.text
 
 
-def test_only_the_first_values_are_compared_with_the_vocabulary(caplog) -> None:
+@pytest.mark.parametrize("first", [b"male", b"0"])
+def test_the_first_20_values_are_compared_with_the_vocabulary_in_batches_of_any_size(
+    first, caplog
+) -> None:
     found = columns(SEX)
 
-    found.arrays(rows(sex=[b"male"] * 5), Mode.PREDICTION)
-    found.arrays(rows(sex=[b"0"] * 5), Mode.PREDICTION)
+    found.arrays(rows(sex=[first, b"0", None, b"0"]), Mode.PREDICTION)
+    for number in range(4, 40, 4):
+        found.arrays(rows(sex=[b"0"] * 4), Mode.PREDICTION)
+        assert len(caplog.messages) == (first == b"0" and number >= 20)
+
+
+def test_only_records_with_unknown_values_are_compared_and_none_after_the_warning(
+    monkeypatch, caplog
+) -> None:
+    read = []
+    values_of = module._values
+    monkeypatch.setattr(module, "_values", lambda *args: read.append(args) or values_of(*args))
+    found = columns(SEX)
+
+    for _ in range(7):
+        found.arrays(rows(sex=[b"MALE", b"male", None]), Mode.PREDICTION)
+
+    assert ALIKE in caplog.text
+    assert len(read) == 5
+
+
+def test_a_few_rare_values_before_known_ones_have_no_warning(caplog) -> None:
+    found = columns(SEX)
+
+    for values in ([b"0"] * 5, [b"0"] * 10, [b"male"] * 5, [b"0"] * 20):
+        found.arrays(rows(sex=values), Mode.PREDICTION)
 
     assert not caplog.messages
 

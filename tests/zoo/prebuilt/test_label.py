@@ -72,6 +72,8 @@ def test_numbers_in_place_of_text_are_answered_with_the_classes(values) -> None:
 
     with pytest.raises(SchemaError, match=r"value 1, .* 'benign', 'malignant'\. If the numbers"):
         classes.ids(text(*(record["target"].item() for record in records)), "target")
+    with pytest.raises(SchemaError, match=r"value 'nan', .* 'benign', 'malignant'\. Leave such"):
+        classes.ids(text(b"nan"), "target")
     with pytest.raises(SchemaError, match=r"classes '0', '2'\. Leave such rows out"):
         Classes.of(["0", "2"]).ids(text(b"1"), "target")
 

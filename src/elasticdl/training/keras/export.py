@@ -274,11 +274,11 @@ def _as_asked(inputs: Arrays, asked: Any) -> Any:
         inputs: Arrays, as `Example.inputs`.
         asked: The model's input signature: a spec, or a dict or list of specs.
     """
-    if isinstance(asked, (list, tuple)) and not isinstance(inputs, (list, tuple)):
-        inputs = [inputs[spec.name] for spec in asked] if isinstance(inputs, Mapping) else [inputs]
-    elif isinstance(inputs, (list, tuple)):
-        # A functional model takes a tuple for a list, but the signature does not.
+    if not isinstance(inputs, Mapping):
+        # A functional model takes a tuple or a tensor for a list, but the signature does not.
         inputs = keras.tree.pack_sequence_as(asked, keras.tree.flatten(inputs))
+    elif isinstance(asked, (list, tuple)):
+        inputs = [inputs[spec.name] for spec in asked]
     return keras.tree.map_structure(_as_spec, asked, inputs)
 
 

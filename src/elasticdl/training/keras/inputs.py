@@ -225,6 +225,13 @@ def _functional_adapter(
     model: keras.Model, features: Arrays, origin: Origin, *, is_default: bool
 ) -> Adapter:
     names = _input_names(model) or []
+    # It may be nested: {"a": [first, second], "b": third}.
+    struct = getattr(model, "_inputs_struct", names)
+    is_tensor = not keras.tree.is_nested(struct) or (
+        isinstance(struct, (list, tuple)) and not any(map(keras.tree.is_nested, struct))
+    )
+    if len(names) == 1 and not is_tensor and len(leaves(features)) == 1:
+        return lambda features: keras.tree.pack_sequence_as(struct, leaves(features))
     if not isinstance(features, Mapping):
         return _as_they_are
     if len(names) == 1 and len(features) == 1:
@@ -243,10 +250,8 @@ def _functional_adapter(
         is_number = ranks[name] == 1 and tuple(array.shape[1:]) == (1,)
         return array[:, 0] if is_number else array
 
-    if len(names) == 1:
+    if len(names) == 1 and is_tensor:
         return lambda features: entry(features, names[0])
-    struct = getattr(model, "_inputs_struct", names)
-    # It may be nested: {"a": [first, second], "b": third}.
     return lambda features: keras.tree.pack_sequence_as(
         struct, [entry(features, name) for name in names]
     )

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import math
 import zlib
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from elasticdl.data.batch import Record
 
     Array: TypeAlias = np.ndarray[Any, Any]
-    _Key: TypeAlias = tuple[Mode, Category | IdSequence]
 
 NUMBERS, MISSING, PLAIN, IDS = "numbers", "missing", "plain", "ids"
 _log = logging.getLogger("elasticdl")
@@ -57,8 +56,28 @@ _WEEK_S = 7 * _DAY_S
 # 1970-01-01 was a Thursday; weeks begin on Monday.
 _FIRST_MONDAY_S = 4 * _DAY_S
 # Fewer values than this may all be unknown by chance.
-_LEAST_UNKNOWN = 5
+_LEAST_PRESENT = 20
+_LEAST_ALIKE = 5
 _SHOWN_WORDS = 3
+
+
+@dataclass
+class _Compared:
+    """What is known of a column's values in one mode, compared with its vocabulary.
+
+    Attributes:
+        num_present: Number of its first values, without missing ones.
+        num_known: Number of those in the vocabulary.
+        num_alike: Number of values that differ from known ones only by case or surrounding space.
+        folded: The vocabulary without these differences; None until it is needed.
+        is_warned: Whether a warning was logged.
+    """
+
+    num_present: int = 0
+    num_known: int = 0
+    num_alike: int = 0
+    folded: set[str] | None = None
+    is_warned: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,17 +87,14 @@ class Columns:
     Attributes:
         features: Features, in the user's order.
         sources: The features that read a column of the table, each once.
-        compared: (Mode, source) whose first values were already compared with the vocabulary.
-        num_alike: (Mode, source) -> number of unknown values so far that differ from a word of the
-            vocabulary only by case or surrounding space.
-        warned: (Mode, source) that had a warning about unknown values.
+        compared: (Mode, index of a source) -> comparison of its values with its vocabulary.
     """
 
     features: tuple[Feature, ...]
     sources: tuple[Source, ...]
-    compared: set[_Key] = field(default_factory=set, compare=False, repr=False)
-    num_alike: Counter[_Key] = field(default_factory=Counter, compare=False, repr=False)
-    warned: set[_Key] = field(default_factory=set, compare=False, repr=False)
+    compared: defaultdict[tuple[Mode, int], _Compared] = field(
+        default_factory=lambda: defaultdict(_Compared), compare=False, repr=False
+    )
 
     @staticmethod
     def of(entries: Sequence[Mapping[str, Any]], label: str) -> Columns:
@@ -156,65 +172,64 @@ class Columns:
     ) -> None:
         if mode == Mode.TRAINING:
             return
-        categories = [source for source in self.sources if isinstance(source, Category)]
-        for number, category in enumerate(categories):
-            self._compare(category, found[IDS][:, number], records, mode)
-        for source in self.sources:
-            if isinstance(source, IdSequence):
-                self._compare(source, found[source.input_name], records, mode)
+        columns = iter(found[IDS].T[..., None] if IDS in found else ())
+        for index, source in enumerate(self.sources):
+            if isinstance(source, Category):
+                _compare(source, next(columns), records, self.compared[mode, index])
+            elif isinstance(source, IdSequence):
+                _compare(source, found[source.input_name], records, self.compared[mode, index])
 
-    def _compare(
-        self, source: Category | IdSequence, ids: Array, records: Sequence[Record], mode: Mode
-    ) -> None:
-        """Warn if a column's values in this mode are written differently than in training.
 
-        That is so if none of the first ones is in the vocabulary, or if several ones so far differ
-        from a word only by case or surrounding space, such as MALE for male. Many other unknown
-        values may be normal, because words that occurred once are not in the vocabulary.
+def _compare(
+    source: Category | IdSequence, ids: Array, records: Sequence[Record], so_far: _Compared
+) -> None:
+    """Warn if a column's values in this mode are written differently than in training.
 
-        Args:
-            source: The column.
-            ids: The ids of its values.
-            records: The records with these values.
-            mode: What the batch is for.
-        """
-        key = (mode, source)
-        if not source.vocabulary or key in self.warned:
-            return
-        present = ids[ids != source.missing_id]
-        is_unknown = present == source.unknown_id
-        knows_none = False
-        if key not in self.compared and present.size >= _LEAST_UNKNOWN:
-            self.compared.add(key)
-            knows_none = bool(is_unknown.all())
-        if source.is_text and is_unknown.any():
-            self.num_alike[key] += _num_alike(source, records)
-        known = listed(source.vocabulary[:_SHOWN_WORDS])
-        known += ", ..." if len(source.vocabulary) > _SHOWN_WORDS else ""
-        # Without counts and examples, so that the driver logs the texts of several workers once.
-        if self.num_alike[key] >= _LEAST_UNKNOWN:
-            what = (
-                "does not know some of its values, which differ only by case or surrounding space "
-                f"from values that it knows ({known})"
-            )
-        elif knows_none:
-            what = f"knows none of its first values; it knows {known}"
-        else:
-            return
-        self.warned.add(key)
-        _log.warning(
-            f"Column {source.column!r}: the model {what}. If they mean the same, write them as in "
-            "the training data."
+    That is so if none of the first ones is in the vocabulary, or if several ones so far differ from
+    a word only by case or surrounding space, such as MALE for male. Many other unknown values may
+    be normal, because words that occurred once are not in the vocabulary.
+
+    Args:
+        source: The column.
+        ids: The ids of its values, int32 [batch, values].
+        records: The records with these values.
+        so_far: The comparison of earlier values, which is updated.
+    """
+    if not source.vocabulary or so_far.is_warned:
+        return
+    is_unknown, knows_none = ids == source.unknown_id, False
+    if so_far.num_present < _LEAST_PRESENT:
+        is_present = ids != source.missing_id
+        so_far.num_present += int(is_present.sum())
+        so_far.num_known += int((is_present & ~is_unknown).sum())
+        knows_none = so_far.num_present >= _LEAST_PRESENT and not so_far.num_known
+    if source.is_text and is_unknown.any():
+        if so_far.folded is None:
+            so_far.folded = {str(word).strip().casefold() for word in source.vocabulary}
+        words = (
+            word.decode(errors="replace").strip().casefold()
+            for row in np.flatnonzero(is_unknown.any(axis=1)).tolist()
+            for word, unknown in zip(_values(source, records[row]), is_unknown[row], strict=False)
+            if unknown and isinstance(word, bytes)
         )
-
-
-def _num_alike(source: Category | IdSequence, records: Sequence[Record]) -> int:
-    """Return how many unknown values differ from a known one only by case or surrounding space."""
-    known = set(map(str, source.vocabulary or ()))
-    folded = {word.strip().casefold() for word in known}
-    values = (value for record in records for value in _values(source, record))
-    words = [value.decode(errors="replace") for value in values if isinstance(value, bytes)]
-    return sum(word not in known and word.strip().casefold() in folded for word in words)
+        so_far.num_alike += sum(word in so_far.folded for word in words)
+    # Without counts and examples, so that the driver logs the texts of several workers once.
+    known = listed(source.vocabulary[:_SHOWN_WORDS])
+    known += ", ..." if len(source.vocabulary) > _SHOWN_WORDS else ""
+    if so_far.num_alike >= _LEAST_ALIKE:
+        what = (
+            "does not know some of its values, which differ only by case or surrounding space from "
+            f"values that it knows ({known})"
+        )
+    elif knows_none:
+        what = f"knows none of its first values; it knows {known}"
+    else:
+        return
+    so_far.is_warned = True
+    _log.warning(
+        f"Column {source.column!r}: the model {what}. If these values mean the same as known ones, "
+        "write them as the known ones are."
+    )
 
 
 def _values(source: Category | IdSequence, record: Record) -> list[Any]:
