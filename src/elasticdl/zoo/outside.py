@@ -4,7 +4,7 @@ A trained model has a copy of the zoo. A module beside the user's script, or in 
 PYTHONPATH, is importable during training, but not by another process that loads the trained model.
 Nothing is imported to find such modules.
 
-Caller: `engines/publish.py`, through `zoo/__init__.py`.
+Caller: `zoo/__init__.py`, which exports it for the publication of trained models.
 """
 
 from __future__ import annotations
