@@ -165,6 +165,14 @@ def test_an_invalid_option_is_refused_with_its_value(options, message):
                 "elasticdl.evaluate(trained_model=..., data=...)."
             ),
         ),
+        (
+            lambda: elasticdl.predict(trained_model="m", data="d"),
+            (
+                "predict() lacks output=. It is called as elasticdl.predict(trained_model=..., "
+                "data=..., output=...). For predictions in memory: "
+                "elasticdl.load(trained_model).predict(data)."
+            ),
+        ),
         (elasticdl.load, "load() lacks trained_model=. It is called as elasticdl.load("),
         (
             lambda: elasticdl.train("d", output="o"),

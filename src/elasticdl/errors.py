@@ -165,13 +165,15 @@ def _check_arguments(
         raise UsageError(f"The arguments need their names: elasticdl.{call}.")
     if lacking:
         names = " and ".join(f"{name}=" for name in lacking)
-        hint = (
-            ' If only the model\'s own code makes data, as in train_dataloader(): data="built-in" '
-            "(any name)."
-        )
+        hints: dict[tuple[str, ...], str] = {
+            ("train", "data"): " If only the model's own code makes data, as in "
+            'train_dataloader(): data="built-in" (any name).',
+            ("predict", "output"): " For predictions in memory: "
+            "elasticdl.load(trained_model).predict(data).",
+        }
         raise UsageError(
             f"{function.__name__}() lacks {names}. It is called as elasticdl.{call}."
-            f"{hint if lacking == ['data'] else ''}"
+            f"{hints.get((function.__name__, *lacking), '')}"
         )
 
 

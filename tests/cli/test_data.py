@@ -382,6 +382,16 @@ def test_show_has_the_sides_of_images_and_the_names_of_their_classes(folder):
     assert re.search(r"\n  kind +0 \(cat\) +1 \(dog\)", named)
 
 
+def test_show_has_a_note_on_folders_that_are_parts_of_a_data_set(folder):
+    image = pytest.importorskip("PIL.Image")
+    for name in ("test/cat", "test/dog", "train/cat", "train/dog"):
+        (folder / "pics" / name).mkdir(parents=True)
+        image.new("RGB", (4, 4)).save(folder / "pics" / name / "1.png")
+
+    assert "'test', 'train' count as classes here" in " ".join(run("show", "pics").split())
+    assert "count as classes" not in run("show", "pics/train")
+
+
 def test_show_prints_records_that_are_not_examples_as_bytes(folder):
     with Writer("a.recordio") as writer:
         writer.write(b"hello, [bold]")

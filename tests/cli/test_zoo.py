@@ -25,6 +25,7 @@ def test_list_shows_full_model_names_on_a_narrow_terminal(monkeypatch) -> None:
     for name in ("classifier.DNN", "regressor.DNN", "wide_and_deep.Classifier", "mnist", "cifar10"):
         assert f" {name} " in result.output
     assert "learning_rate=0.001" in result.output
+    assert "thousands" in result.output
 
 
 def test_list_loads_no_framework(run_python) -> None:

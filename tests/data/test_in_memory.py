@@ -582,6 +582,21 @@ def test_a_ragged_tensor_is_refused_with_how_to_pad_it():
         arrow_rows((tf.ragged.constant([[1.0], [2.0, 3.0]]), np.zeros(2)))
 
 
+def test_elements_of_a_pipeline_that_are_not_arrays_are_refused_with_what_to_do():
+    import tensorflow as tf
+
+    numbers = tf.data.Dataset.from_tensor_slices([1.0, 2.0, 3.0])
+    for data, advice in [
+        (numbers.window(2), r"a data set, as window\(\) makes it: .*window\.batch\(SIZE\)"),
+        (tf.data.Dataset.from_tensor_slices({"x": [1.0]}).window(1), r"flat_map\("),
+        (numbers.map(lambda x: (x, None)), r"contains None: leave it out"),
+        (numbers.map(tf.experimental.Optional.from_value), r"get_value\(\)"),
+        (numbers.map(lambda x: tf.TensorArray(tf.float32, 1).write(0, x)), r"stack\(\)"),
+    ]:
+        with pytest.raises(UsageError, match=advice):
+            arrow_rows(data)
+
+
 def test_sparse_columns_are_refused_with_what_to_do():
     sparse = pd.DataFrame({"a": pd.arrays.SparseArray([0.0, 1.0]), "y": [1, 2]})
 

@@ -46,6 +46,19 @@ def train(tmp_path, iris, monkeypatch):
     return train
 
 
+def test_a_module_that_the_trained_model_will_lack_has_one_note(train, tmp_path, monkeypatch):
+    (tmp_path / "zoo").mkdir()
+    (tmp_path / "zoo/model.py").write_text(f"import beside_the_script\n{MODEL}")
+    (tmp_path / "beside_the_script.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    _, notes = train(model_zoo="zoo", notes_with="outside the zoo")
+
+    assert [note.split(" is ")[0] for note in notes] == [
+        "beside_the_script.py, which zoo/model.py imports,"
+    ]
+
+
 def test_a_finished_training_reports_edited_code(train, tmp_path):
     assert train()[1] == []
     assert train()[1] == []

@@ -223,6 +223,24 @@ def test_other_outputs_than_classes_are_noted_before_the_first_step(place, tmp_p
     assert f"the model has names for {num} classes, but its output is for 3" in note
 
 
+def test_a_prebuilt_model_with_more_outputs_than_classes_is_noted_with_its_param(place, tmp_path):
+    options = {"model_zoo": None, "validation_data": None, "max_steps": 1, "reporter": Notes()}
+    data = tmp_path / "data"
+    for name in ("bar", "dot"):
+        (data / name).mkdir(parents=True)
+        Image.new("RGB", (32, 32)).save(data / name / "0.png")
+
+    train(place, tmp_path / "out", "cifar10", **options, data=str(data))
+
+    (note,) = [
+        each for each in options["reporter"].texts if "outputs" in each or "output is" in each
+    ]
+    assert note == (
+        "The model has names for 2 classes, but its output is for 10: the other classes are "
+        'predicted as their numbers. Set params={"num_classes": 2}.'
+    )
+
+
 @pytest.mark.parametrize("code", ["keras_model", "torch_model"])
 def test_a_class_without_an_output_is_refused_with_one_record(place, tmp_path, code):
     written = (place / f"zoo/{code}.py").read_text()

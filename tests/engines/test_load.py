@@ -354,6 +354,37 @@ def optimizer():
 FIELDS = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": X[:, 2]})
 
 
+def test_a_keras_model_of_text_takes_arrays_of_text(tmp_path):
+    (tmp_path / "model.py").write_text(
+        """
+import keras, numpy as np
+
+def input_fn(records):
+    return np.array([r["t"].item() for r in records]), np.array([r["y"] for r in records])
+
+def custom_model():
+    words = keras.layers.TextVectorization(vocabulary=["a", "b"], output_sequence_length=2)
+    text = keras.Input((), dtype="string")
+    x = keras.layers.Embedding(4, 2)(words(text))
+    return keras.Model(text, keras.layers.Dense(1)(keras.layers.Flatten()(x)))
+
+def loss(labels, outputs):
+    return keras.losses.mean_squared_error(labels, outputs)
+
+def optimizer():
+    return keras.optimizers.SGD(0.01)
+"""
+    )
+    data = pd.DataFrame({"t": ["a", "b a", "b"], "y": [0.0, 1.0, 0.0]})
+    output = str(tmp_path / "out")
+    elasticdl.train(data=data, model_zoo=str(tmp_path), model_def="model", output=output)
+    model = elasticdl.load(output)
+
+    predicted = model.predict(np.array(data["t"].to_list()))
+
+    np.testing.assert_allclose(predicted, model.predict(data), rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

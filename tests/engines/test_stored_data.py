@@ -556,6 +556,21 @@ def test_words_as_classes_of_a_table_model_are_refused_for_class_numbers(tmp_pat
     assert train_table(numbers, tmp_path, classes=["-1", "0", "1", "2"]).step == 1
 
 
+def test_class_numbers_are_refused_in_an_evaluation_of_a_table_model_trained_on_names(tmp_path):
+    data = labelled_table([0, 1, 2] * 4, names=("cat", "dog", "owl"))
+    # As the error advises.
+    words = [data.features["y"].names[n] for n in data["y"]]
+    train_table(data.remove_columns("y").add_column("y", words), tmp_path)
+    trained = {"trained_model": str(tmp_path / "out")}
+
+    with pytest.raises(
+        DataError, match=r"'y' holds class numbers; .* 'cat', 'dog', 'owl'\. Replace .* words = \["
+    ):
+        elasticdl.evaluate(data=data, **trained)
+    reordered = labelled_table([0, 1, 2] * 4, names=("owl", "dog", "cat"))
+    elasticdl.predict(data=reordered, output=str(tmp_path / "p.csv"), **trained)
+
+
 def test_classes_of_other_numbers_in_the_validation_data_are_refused(train, tmp_path):
     data, validation_data = labelled("cat", "dog", "owl"), labelled("cat", "owl", "dog")
     with pytest.raises(UsageError, match="class 1 of the column 'y' is 'owl', but 'dog' in data"):

@@ -59,6 +59,8 @@ def show(overview: Overview, console: Console) -> None:
         *([overview.layout] if overview.layout else []),
     ]
     console.print(Text(f"{overview.format}: {', '.join(facts)}", "bold"))
+    if overview.note:
+        console.print(Text(printable(overview.note)))
     if overview.raw:
         console.print(_raw(overview.raw))
         return

@@ -42,7 +42,7 @@ from elasticdl.cli.workers_options import workers_options
 )
 @workers_options
 @click.option("--dry_run", is_flag=True, help="Print the job and exit.")
-@click.option("--quiet", is_flag=True, help="Print only the result.")
+@click.option("--quiet", is_flag=True, help="Print only the result: no progress, no notes.")
 def evaluate(*, dry_run: bool, quiet: bool, **options: Any) -> None:
     """Evaluate a trained model on records, print the metrics and save them.
 

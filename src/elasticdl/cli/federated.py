@@ -197,7 +197,7 @@ def keys(folder: str, parties: tuple[str, ...], hosts: tuple[str, ...]) -> None:
 )
 @tracking_options
 @page_option
-@click.option("--quiet", is_flag=True, help="Print the result only.")
+@click.option("--quiet", is_flag=True, help="Print only the result: no progress, no notes.")
 def aggregator(config: str, **options: Any) -> int:
     """Train with parties on separate machines, and write a TrainedModel.
 
@@ -249,7 +249,7 @@ def party(config: str) -> None:
 )
 @tracking_options
 @page_option
-@click.option("--quiet", is_flag=True, help="Print the result only.")
+@click.option("--quiet", is_flag=True, help="Print only the result: no progress, no notes.")
 def simulate(config: str, **options: Any) -> int:
     """Run the federation of CONFIG with all parties on this machine.
 

@@ -46,7 +46,7 @@ from elasticdl.job import PredictionFormat
 )
 @workers_options
 @click.option("--dry_run", is_flag=True, help="Print the job and exit.")
-@click.option("--quiet", is_flag=True, help="Print only the result.")
+@click.option("--quiet", is_flag=True, help="Print only the result: no progress, no notes.")
 @cluster_options
 def predict(*, dry_run: bool, quiet: bool, **options: Any) -> None:
     """Write a trained model's predictions, one row for each record, in the order of the records.

@@ -93,7 +93,7 @@ for _command in (
 @PROJECT_ROOT
 @config_options
 @training_options
-@click.option("--quiet", is_flag=True, help="Print only the result.")
+@click.option("--quiet", is_flag=True, help="Print only the result: no progress, no notes.")
 def run(
     *,
     run_name: str,

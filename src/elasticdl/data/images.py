@@ -214,7 +214,7 @@ class ImageSource:
                 "--data=pictures for pictures/cat and pictures/dog. If the images have one class "
                 f"here and others elsewhere, list all of them in the model file: classes = [...]"
             )
-        if self._are_parts():
+        if self.are_parts():
             raise DataError(
                 f"{first}: the folders {names} would be classes, but are named like parts of a "
                 "data set. Pass them separately, such as --data=pictures/train "
@@ -222,7 +222,7 @@ class ImageSource:
                 "file: classes = [...]"
             )
 
-    def _are_parts(self) -> bool:
+    def are_parts(self) -> bool:
         """Return whether the class folders seem to be parts of a data set (`train`, `val`).
 
         That is so if all of them have such names; or if at least two have, and images are in

@@ -22,6 +22,7 @@ from typing import Any
 
 from elasticdl.data.batch import leaves
 from elasticdl.data.memory_tables import as_numpy, kinds_of, rows_of_hugging_face
+from elasticdl.data.pipeline_steps import not_an_array
 from elasticdl.data.wording import counted
 from elasticdl.errors import (
     DataError,
@@ -321,6 +322,8 @@ def _digest(value: Any) -> bytes:
 
 def _of_tensorflow(dataset: Any) -> tuple[Callable[[], Iterable[Any]], int | None, int | None]:
     specs = leaves(dataset.element_spec)
+    for problem in filter(None, map(not_an_array, specs)):
+        raise UsageError(f"Each element of data, a tf.data.Dataset, is or contains {problem}.")
     size = int(dataset.cardinality().numpy())
     if size == _INFINITE:
         raise UsageError(

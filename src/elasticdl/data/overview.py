@@ -28,7 +28,7 @@ from elasticdl.data.index_file import find_index
 from elasticdl.data.record_source import TableSource
 from elasticdl.data.sources import one_format, open_files, open_named
 from elasticdl.data.stored_file import open_each, open_stored
-from elasticdl.data.wording import counted
+from elasticdl.data.wording import counted, listed
 from elasticdl.errors import SchemaError
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ class Overview:
         raw: The first records as they are stored, if they cannot be decoded; else empty.
         label: Name of the field with the number of a record's class; empty if there is none.
         classes: Names of the classes, in the order of their numbers.
+        note: A remark about probably wrong data; mostly empty.
     """
 
     format: Format
@@ -107,6 +108,7 @@ class Overview:
     raw: tuple[bytes, ...] = ()
     label: str = ""
     classes: tuple[str, ...] = ()
+    note: str = ""
 
 
 def summarize_files(data: str, limit: int, schema: Schema | None = None) -> Overview:
@@ -145,6 +147,7 @@ def summarize_files(data: str, limit: int, schema: Schema | None = None) -> Over
         num_looked_at = min(max(limit, least), source.num_records)
         records, fields, raw = _first_records(source, num_looked_at, schema, limit)
         label, classes = _classes(source, file_format, schema)
+        note = _note(cast("ImageSource", source)) if file_format == IMAGES else ""
     return Overview(
         file_format,
         tuple(uris),
@@ -158,6 +161,7 @@ def summarize_files(data: str, limit: int, schema: Schema | None = None) -> Over
         raw,
         label,
         classes,
+        note,
     )
 
 
@@ -219,6 +223,16 @@ def _layout(source: RecordSource, file_format: Format) -> str:
         shown = ", ".join(words[:_MAX_CLASSES_NAMED]) + (f" and {more:,} more" * (more > 0))
         return f"classes: {shown or 'none'}"
     return ""
+
+
+def _note(source: ImageSource) -> str:
+    """Return a note if the class folders of images seem to be parts of a data set; else ""."""
+    if not source.are_parts():
+        return ""
+    return (
+        f"The folders {listed(source.classes)} count as classes here, but are named like parts of "
+        "a data set. Name each part separately, such as pictures/train."
+    )
 
 
 def _classes(

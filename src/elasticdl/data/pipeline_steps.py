@@ -9,7 +9,7 @@ Only the steps between the records and the examples are checked, not what functi
 record. TensorFlow has no public way to walk a dataset's inputs; a kind of dataset that is not
 listed here is accepted.
 
-Callers: `tensorflow.py`.
+Callers: `tensorflow.py`; `memory_elements.py`, for the kinds of elements.
 """
 
 from __future__ import annotations
@@ -28,6 +28,16 @@ _WRITE = (
 )
 _SINGLE = "Yield single examples: --minibatch_size sets the batch size."
 _ALL_DATA = "Pass all the data in --data."
+
+# Kinds of elements that are not arrays -> what they are, and what to do.
+_NOT_ARRAYS = {
+    "DatasetSpec": "a data set, as window() makes it: join each window to one example with "
+    "data.flat_map(lambda window: window.batch(SIZE)), with the SIZE given to window() (if the "
+    "elements have several parts, batch each part and join them with tf.data.Dataset.zip())",
+    "NoneTensorSpec": "None: leave it out with map(), such as data.map(lambda x, _: x)",
+    "OptionalSpec": "a tf.experimental.Optional: replace it with map() by its value, get_value()",
+    "TensorArraySpec": "a tf.TensorArray: replace it with map() by its stack()",
+}
 
 
 @dataclass(frozen=True)
@@ -216,3 +226,15 @@ def _value(dataset: Any, attribute: str) -> Any:
     """
     tensor: Any = getattr(dataset, attribute, None)
     return tensor.numpy() if hasattr(tensor, "numpy") else None
+
+
+def not_an_array(spec: Any) -> str:
+    """Return what a part of the elements is, and what to do, if it is not a tensor; else "".
+
+    Args:
+        spec: Its spec, from the `element_spec` of the pipeline.
+    """
+    if hasattr(spec, "shape"):
+        return ""
+    kind = type(spec).__name__
+    return _NOT_ARRAYS.get(kind, f"a {kind.removesuffix('Spec')}: turn it into a tensor with map()")

@@ -4,7 +4,8 @@ Errors contain `file:line`, and a zoo's folder is searched for a name before its
 For a file that is not valid Python, no names are found; importing it reports the error.
 
 Callers: `model_code.py`, `near_names.py`, `unread_names.py`, `other_trainers.py`,
-`framework_seeds.py`, `lightning_module.py`, `zoo/folder.py` and `zoo/code_files.py`.
+`framework_seeds.py`, `lightning_module.py`, `zoo/folder.py`, `zoo/code_files.py` and
+`zoo/outside.py`.
 """
 
 from __future__ import annotations
@@ -80,6 +81,26 @@ def names_imported(file: Path) -> frozenset[str]:
     dotted = [getattr(node, "module", None) or "" for node in statements]
     dotted += [alias.name for node in statements for alias in node.names]
     return frozenset(part for name in dotted for part in name.split("."))
+
+
+def modules_imported(file: Path) -> frozenset[str]:
+    """Return the top-level modules that a file imports: `a` of `import a.b`.
+
+    Left out are relative imports, and imports below `if TYPE_CHECKING:`, which do not run.
+    """
+    pending: list[ast.AST] = [tree] if (tree := _parsed(file)) is not None else []
+    found: set[str] = set()
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add((node.module or "").partition(".")[0])
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            pending += node.orelse
+        else:
+            pending += ast.iter_child_nodes(node)
+    return frozenset(found)
 
 
 def file_names_read(file: Path) -> Callable[[str], bool]:

@@ -243,6 +243,30 @@ def check_numbers(
     )
 
 
+def check_not_numbers(
+    classes: Sequence[str], columns: Mapping[str, Sequence[str]], label: str
+) -> None:
+    """Check that the label does not hold class numbers if the model was trained on the names.
+
+    Args:
+        classes: The model's classes, as the label of the training data had them.
+        columns: The `class_columns` of the data.
+        label: Name of the label's column.
+
+    Raises:
+        DataError: The label holds numbers, for which the data name some of these classes.
+    """
+    names = columns.get(label, ())
+    if {*names} & {*classes}:
+        raise DataError(
+            f"In the data, the column {label!r} holds class numbers; the model was trained on the "
+            f"names of the classes, {listed(classes[:_MAX_LISTED])}. Replace the numbers "
+            f"by the names; with the package datasets: words = [data.features[{label!r}].names[n] "
+            f"for n in data[{label!r}]]; data = data.remove_columns({label!r})"
+            f".add_column({label!r}, words)"
+        )
+
+
 def check_same_numbers(
     trained_on: Mapping[str, Sequence[str]], columns: Mapping[str, Sequence[str]], what: str
 ) -> None:

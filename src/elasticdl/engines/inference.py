@@ -333,7 +333,7 @@ def _opened(
         raise _own_batches_error(job, definition)
     source = open_records(definition, job.data, indexes, mode)
     if indexes is None:
-        check_class_numbers(trained, definition, source)
+        check_class_numbers(trained, definition, source, mode)
     if mode is Mode.EVALUATION:
         class_numbers.require_classes(definition, source, "--data")
     if job.validation_split is not None:
@@ -342,19 +342,25 @@ def _opened(
 
 
 def check_class_numbers(
-    trained: TrainedModel, definition: ModelDefinition, source: RecordSource
+    trained: TrainedModel, definition: ModelDefinition, source: RecordSource, mode: Mode
 ) -> None:
     """Check, before evaluation or prediction, that the data number the classes as the model does.
 
     Raises:
-        DataError: The data name their classes, and a class has another number than in the model.
+        DataError: The data name their classes, and a class has another number than in the model, or
+            a prebuilt model to evaluate was trained on the names.
     """
     columns = class_numbers.class_columns(source)
     trained_on = json.loads(trained.description.class_columns_json or "{}")
     class_numbers.check_same_numbers(trained_on, columns, "the data")
     # Its training has compared the model file with the columns that the training data had.
     new = {name: classes for name, classes in columns.items() if name not in trained_on}
-    class_numbers.check_numbers(definition, new, "the data")
+    if trained.description.model_zoo or "classes" not in definition.params:
+        class_numbers.check_numbers(definition, new, "the data")
+    elif mode is Mode.EVALUATION:
+        # A prebuilt table model, which compares labels with the values of its training table.
+        label = str(definition.params.get("label", "label"))
+        class_numbers.check_not_numbers(definition.classes, new, label)
 
 
 def define_trained(

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elasticdl import scratch
-from elasticdl.data.batch import leaves
+from elasticdl.data.batch import leaves, map_arrays
 from elasticdl.data.in_memory import arrow_rows, has_columns, named_in_errors, store
 from elasticdl.data.memory_elements import is_array
 from elasticdl.data.wording import listed
@@ -90,7 +90,7 @@ class ArrayEvaluator:
             UsageError: Keras cannot take x, a table such as a DataFrame, or the name of a file.
         """
         try:
-            return self._own(x, *args, **kwargs)
+            return self._own(map_arrays(_text_as_objects, x), *args, **kwargs)
         except Exception as error:
             if not _is_table(x):
                 raise
@@ -99,6 +99,11 @@ class ArrayEvaluator:
                 "the model on a table or a file: elasticdl.evaluate("
                 f"trained_model={self._trained_model!r}, data=...)."
             ) from error
+
+
+def _text_as_objects(x: Any) -> Any:
+    """Return an array of text with the only dtype in which Keras takes it; else x itself."""
+    return x.astype(object) if isinstance(x, np.ndarray) and x.dtype.kind == "U" else x
 
 
 def _is_table(x: Any) -> bool:
@@ -154,7 +159,7 @@ class TablePredictor:
         if self._other is not None and not self._are_rows(x):
             if isinstance(x, np.ndarray) and len(self._names) > 1:
                 raise _by_name(x)
-            return self._other(x, *args, **kwargs)
+            return self._other(map_arrays(_text_as_objects, x), *args, **kwargs)
         others = kwargs.keys() - _WITHOUT_EFFECT
         if args or others:
             raise UsageError(
@@ -184,7 +189,7 @@ class TablePredictor:
     def _outputs(self, uri: str) -> Any:
         opened = self._opened
         source = open_records(opened.definition, uri, None)
-        check_class_numbers(opened.trained, opened.definition, source)
+        check_class_numbers(opened.trained, opened.definition, source, opened.mode)
         training = replace(opened.job.training, minibatch_size=_MINIBATCH_SIZE)
         job = replace(opened.job, data="data", training=training)
         rows = OpenedModel(job, opened.trained, opened.definition, source, opened.mode)

@@ -138,6 +138,8 @@ def copy_code(job: Job, destination: Path, reporter: Reporter) -> dict[str, str]
             f"Too large to copy into the trained model with the code: {_first_of(left_out)}"
             ". A model that reads these files cannot predict without them."
         )
+    for note in zoo.outside_notes(job.model, opened, destination):
+        reporter.note(note)
     return zoo.code_files(job.model, destination)
 
 

@@ -50,6 +50,7 @@ from elasticdl.training.trainer import (
     ScheduleProbe,
     checking,
 )
+from elasticdl.zoo.catalogue import entries
 
 if TYPE_CHECKING:
     from elasticdl.artifacts.checkpoint_store import Checkpoint
@@ -465,11 +466,19 @@ class TrainingContext:
             outputs = named_outputs(trainer.predict(example.features), example.num_examples)
             reading = class_reading(trainer, outputs, self.classes)
             if reading is not None and reading.mismatch:
+                if not is_file:
+                    return f"The model has {reading.mismatch}{self._num_classes_advice()}"
                 return f"{self.definition.where('classes')}: the model has {reading.mismatch}"
             if reading is not None and not self.classes:
                 where = self.definition.where("model")
                 return class_numbers.names_note(named, reading.num_classes, where)
         return ""
+
+    def _num_classes_advice(self) -> str:
+        """Return advice on a prebuilt model with another number of outputs than classes."""
+        name = None if self.job.model is None else self.job.model.model_def
+        params = [param.name for each in entries() if each.name == name for param in each.params]
+        return f" Set --params='num_classes={len(self.classes)}'." * ("num_classes" in params)
 
     def create_accumulator(self, trainer: Trainer) -> Accumulator | None:
         """Return the accumulator for `--global_batch_size`; None if that option is not set."""

@@ -14,6 +14,7 @@ from elasticdl.dialects import preparation as _preparation
 from elasticdl.zoo.code_files import code_files
 from elasticdl.zoo.folder import PREBUILT, Zoo, open_zoo
 from elasticdl.zoo.load_model_code import OVERRIDES, load, load_symbol, reads_own_data
+from elasticdl.zoo.outside import outside_notes
 from elasticdl.zoo.params import parse_params
 from elasticdl.zoo.snapshot import copy_model
 
@@ -32,6 +33,7 @@ __all__ = [
     "load",
     "load_symbol",
     "open_zoo",
+    "outside_notes",
     "parse_params",
     "preparation",
     "reads_own_data",

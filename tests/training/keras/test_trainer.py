@@ -485,7 +485,8 @@ def test_the_state_of_a_plateau_survives_a_checkpoint(keras):
     for epoch, loss in enumerate(losses[4:], 4):
         resumed.hooks.epoch_end(epoch, {"loss": loss})
 
-    assert resumed.hooks.state() == whole.hooks.state()
+    left, right = ({**t.hooks.state(), "clocks": None} for t in (resumed, whole))
+    assert left == right
     rates = [float(t.optimizer.learning_rate.numpy()) for t in (whole, resumed)]
     assert rates[0] == rates[1] < 0.1
 

@@ -1,7 +1,7 @@
-"""Classify small colour images.
+"""Classify small colour images; needs thousands of them.
 
 Three stages of two convolutions, each normalised: the plain ancestor of today's image models,
-about 0.3 million weights. It needs thousands of images, as in CIFAR-10.
+about 0.3 million weights. With a few hundred images it is hardly better than chance.
 
 Data: `image`, 32 x 32 x 3 colour values 0 .. 255, and `label`, the class, 0 .. 9; or a folder of
 images for each class. Predictions are one probability per class.

@@ -109,7 +109,8 @@ def _column(records: Sequence[Record], name: str) -> np.ndarray[Any, Any]:
         if images_of_two_sizes(records) is not None:
             raise SchemaError(
                 "The data are images of different sizes, and this is a model for tables. For "
-                "images, use --model_def=cifar10, or a model file of your own."
+                "images, use a model file of your own, or --model_def=cifar10, which needs "
+                "thousands."
             ) from None
         sizes = sorted({np.size(record[name]) for record in records})
         raise SchemaError(
