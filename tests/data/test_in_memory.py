@@ -587,7 +587,7 @@ def test_elements_of_a_pipeline_that_are_not_arrays_are_refused_with_what_to_do(
 
     numbers = tf.data.Dataset.from_tensor_slices([1.0, 2.0, 3.0])
     for data, advice in [
-        (numbers.window(2), r"a data set, as window\(\) makes it: .*window\.batch\(SIZE\)"),
+        (numbers.window(2), r"a data set, as window\(\) .*window\.batch\(SIZE, drop_remainder"),
         (tf.data.Dataset.from_tensor_slices({"x": [1.0]}).window(1), r"flat_map\("),
         (numbers.map(lambda x: (x, None)), r"contains None: leave it out"),
         (numbers.map(tf.experimental.Optional.from_value), r"get_value\(\)"),
@@ -595,6 +595,15 @@ def test_elements_of_a_pipeline_that_are_not_arrays_are_refused_with_what_to_do(
     ]:
         with pytest.raises(UsageError, match=advice):
             arrow_rows(data)
+
+
+def test_windows_joined_as_advised_are_examples():
+    import tensorflow as tf
+
+    windows = tf.data.Dataset.range(5).window(3, shift=1, drop_remainder=True)
+    rows = plain(windows.flat_map(lambda window: window.batch(3, drop_remainder=True)))
+
+    assert [*rows.values()] == [[[0, 1, 2], [1, 2, 3], [2, 3, 4]]]
 
 
 def test_sparse_columns_are_refused_with_what_to_do():

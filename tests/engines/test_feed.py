@@ -18,6 +18,7 @@ from elasticdl.data.field import STRING
 from elasticdl.data.schema import Field, Schema
 from elasticdl.data.sources import open_source
 from elasticdl.definition import DatasetInput, Mode, ModelDefinition, Origin, RecordInput
+from elasticdl.engines import missing_fields
 from elasticdl.engines.feed import training_batches
 from elasticdl.engines.input_calls import make_batch
 from elasticdl.engines.prefetch import Prefetch
@@ -220,24 +221,64 @@ def with_plan(nullable):
 
 @pytest.mark.parametrize("nullable", [True, False])
 def test_a_missing_feature_of_unknown_words_is_reported_in_prediction(nullable, caplog, tmp_path):
-    pq.write_table(pa.table({"x": np.float32([1, 2, 3])}), tmp_path / "plain.parquet")
-    renamed = {"x": np.float32([1, 2, 3]), "Plan": ["plus"] * 3, "label": [0, 1, 0]}
-    pq.write_table(pa.table(renamed), tmp_path / "renamed.parquet")
-    plain, renamed = (
-        open_source(str(tmp_path / f"{name}.parquet")) for name in ("plain", "renamed")
-    )
-    definition = with_plan(nullable)
+    missing_fields._reported.clear()
+    table = pa.table({"x": np.float32([1, 2, 3]), "Plan": ["plus"] * 3})
+    pq.write_table(table, tmp_path / "renamed.parquet")
+    source = open_source(str(tmp_path / "renamed.parquet"))
 
     for _ in range(2):
-        assert len(list(batches_in_order(definition, plain, 2, Mode.PREDICTION))) == 2
-    for mode in (Mode.PREDICTION, Mode.EVALUATION):
-        with pytest.raises(DataError, match="have no 'plan'.* Rename 'Plan' to 'plan'"):
-            list(batches_in_order(definition, renamed, 2, mode))
+        batches = list(batches_in_order(with_plan(nullable), source, 2, Mode.PREDICTION))
+        assert len(batches) == 2
 
     (message,) = [record.getMessage() for record in caplog.records]
-    assert "the records have no 'plan'" in message
-    assert "'label'" not in message
-    assert ("counts as missing" in message) is nullable
+    counts = "missing" if nullable else "an unknown value"
+    assert f"the data has no 'plan'. If the model uses it, it counts as {counts} in" in message
+    assert "Rename 'Plan' to 'plan' in the data." in message
+
+
+def test_a_missing_feature_of_unknown_words_is_not_called_the_label(tmp_path):
+    table = pa.table({"x": np.float32([1, 2]), "Plan": ["plus"] * 2, "label": [0, 1]})
+    pq.write_table(table, tmp_path / "renamed.parquet")
+    source = open_source(str(tmp_path / "renamed.parquet"))
+
+    with pytest.raises(DataError, match="'plan'") as raised:
+        list(batches_in_order(with_plan(False), source, 2, Mode.EVALUATION))
+
+    assert "the label" not in str(raised.value)
+
+
+@pytest.mark.parametrize("what", ["binary", "NaN", "draws", "restricted"])
+def test_a_missing_label_is_neither_needed_nor_reported(what, caplog):
+    missing_fields._reported.clear()
+
+    def made(records):
+        features = np.stack([record["x"] for record in records])
+        if what == "draws":
+            features = features + np.random.default_rng().normal()
+        labels = [r["kind"].item() for r in records]
+        if what == "binary":
+            labels = [label == b"yes" for label in labels]
+        if what == "restricted":
+            labels = [[b"0"].index(label) for label in labels]
+        return features, np.array(labels)
+
+    schema = Schema((Field("x", (1,), np.dtype("float32")), Field("kind", (), STRING)))
+    unlabelled = MemorySource([{"x": np.float32([np.nan])} for i in range(3)])
+    definition = definition_of(RecordInput(made, schema))
+
+    assert len(list(batches_in_order(definition, unlabelled, 2, Mode.PREDICTION))) == 2
+    assert not caplog.records
+
+
+def test_missing_features_that_are_multiplied_are_named():
+    def area(records):
+        return np.stack([r["width"] * r["height"] for r in records]), np.zeros(len(records))
+
+    sides = (Field(name, (1,), np.dtype("float32")) for name in ("width", "height"))
+    definition = definition_of(RecordInput(area, Schema((*SCHEMA.fields, *sides))))
+
+    with pytest.raises(DataError, match="no 'width' and 'height', which model.py:7 needs"):
+        list(batches_in_order(definition, source_of(3), 2, Mode.PREDICTION))
 
 
 def test_a_label_that_must_be_known_in_an_evaluation_is_not_reported(caplog):

@@ -32,8 +32,9 @@ _ALL_DATA = "Pass all the data in --data."
 # Kinds of elements that are not arrays -> what they are, and what to do.
 _NOT_ARRAYS = {
     "DatasetSpec": "a data set, as window() makes it: join each window to one example with "
-    "data.flat_map(lambda window: window.batch(SIZE)), with the SIZE given to window() (if the "
-    "elements have several parts, batch each part and join them with tf.data.Dataset.zip())",
+    "data.flat_map(lambda window: window.batch(SIZE, drop_remainder=True)), with the SIZE given to "
+    "window() (if the elements have several parts, batch each part and join them with "
+    "tf.data.Dataset.zip())",
     "NoneTensorSpec": "None: leave it out with map(), such as data.map(lambda x, _: x)",
     "OptionalSpec": "a tf.experimental.Optional: replace it with map() by its value, get_value()",
     "TensorArraySpec": "a tf.TensorArray: replace it with map() by its stack()",

@@ -7,13 +7,14 @@ Callers: `record_data.py`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elasticdl.data.batch import Record, leaves
+from elasticdl.data.batch import Batch, Record, leaves
 from elasticdl.data.file_ranges import numbering_of
 from elasticdl.data.schema import STRING, Field, MissingFieldError, Schema
 from elasticdl.data.wording import all_of, did_you_mean, listed, rename_or_add
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from elasticdl.data.record_source import RecordSource
 
 _log = logging.getLogger("elasticdl")
-# (Record, field) of which a warning was given.
+# (Model, field) of which a warning was given.
 _reported: set[tuple[str, str]] = set()
 
 
@@ -42,13 +43,15 @@ def without_labels(
     place of the missing fields: the features must not differ. If the function raises for such
     values, as `classes.index(label)` does, it must accept a record without the fields.
 
+    A warning names a missing field that may be a feature although the trial did not show it.
+
     Returns:
         The reduced schema, and the missing fields that must be filled with a placeholder in each
         record. The latter is empty if the function accepts records without the fields.
 
     Raises:
-        DataError: The features depend on a missing field, or may do so and the records have one
-            with a similar name; or the records have no field of the schema.
+        DataError: The features depend on a missing field, or the records have no field of the
+            schema.
         UserCodeError: The function accepts neither these values nor records without the fields.
     """
     missing = [field for field in schema.fields if _is_missing(source, field)]
@@ -56,47 +59,116 @@ def without_labels(
         return schema, []
     present = [field for field in schema.fields if field not in missing]
     reduced = Schema(tuple(present))
-    how = definition.input
-    assert isinstance(how, RecordInput)  # noqa: S101 - only these have a schema
-    where = functools.partial(_first_of, source)
-
     record = dict(source.read_records(0, 1, reduced)[0]) if present else {}
-
-    def features_of(some: Record) -> list[Any]:
-        with seeded(0):
-            return leaves(make_batch(definition, how, [some], Mode.PREDICTION, where).features)
-
-    def features_with(value: int | None) -> list[Any]:
-        return features_of(record | {field.name: filled(field, value) for field in missing})
-
+    trial = _Trial(definition, source, record, missing)
     try:
-        first = features_with(0)
+        trial.features_with({})
     except UserCodeError:
         # Raises where the function needs the fields, with the user's own line.
         try:
-            features_of(dict(record))
+            trial.features_of(record)
         except UserCodeError as error:
             if present:
                 raise
-            raise _no_field(definition, schema, where(), _present(source, missing[0])) from error
+            have = _present(source, missing[0])
+            raise _no_field(definition, schema, _first_of(source), have) from error
         return reduced, []
-
-    def moves_features(field: Field) -> bool:
-        others = record | {each.name: filled(each, 0) for each in missing}
-        changed = (features_of(others | {field.name: filled(field, v)}) for v in (1, None))
-        return not all(all(map(np.array_equal, first, each)) for each in changed)
-
-    for value in (1, None):
-        if not all(map(np.array_equal, first, features_with(value))):
-            # Name only the fields that the features depend on, not a missing label.
-            needed = [field for field in missing if moves_features(field)]
-            have = _present(source, needed[0]) or [field.name for field in present]
-            raise _needed(definition, schema, where(), needed, have)
-    unsure = [
-        field for field in missing if not _is_label(definition, source, field, record, missing)
-    ]
-    _report_unsure(unsure, source, schema)
+    if needed := trial.needed():
+        have = _present(source, needed[0]) or [field.name for field in present]
+        raise _needed(definition, schema, _first_of(source), needed, have)
+    labels = [field for field in missing if trial.is_label(field)]
+    for field in missing:
+        # A label may seem to be none: `label == b"yes"` is equal for all values of the trial.
+        if field not in labels and (labels or field.nullable):
+            _report(definition, field, _present(source, field) or [], schema)
     return reduced, missing
+
+
+class _Trial:
+    """Calls of the user's input function on one record with values in place of missing fields.
+
+    Args:
+        definition: The model definition.
+        source: The records, to name one in an error.
+        record: The first record.
+        missing: The fields that the records lack.
+    """
+
+    def __init__(
+        self,
+        definition: ModelDefinition,
+        source: RecordSource,
+        record: Record,
+        missing: Sequence[Field],
+    ) -> None:
+        self._definition, self._source = definition, source
+        self._record, self._missing = record, missing
+
+    def needed(self) -> list[Field]:
+        """Return the missing fields on which the features depend."""
+        first = self.features_with({})
+        if not _are_same(first, self.features_with({})):
+            # The function draws random numbers of its own, so a comparison shows nothing.
+            return []
+
+        def moves_features(fields: Sequence[Field]) -> bool:
+            for value in (1, None):
+                # A label of the classes may be needed: the function may accept 0 only.
+                with contextlib.suppress(UserCodeError):
+                    values = {field.name: filled(field, value) for field in fields}
+                    if not _are_same(first, self.features_with(values)):
+                        return True
+            return False
+
+        if not moves_features(self._missing):
+            return []
+        # Name only the fields that the features depend on, not a missing label.
+        return [each for each in self._missing if moves_features([each])] or [*self._missing]
+
+    def is_label(self, field: Field) -> bool:
+        """Return whether the labels, or the sample weights, depend on a missing field.
+
+        If neither these nor the features do, it may still be a feature, whose values in the trial
+        are all unknown to the input function: words that are not in its vocabulary.
+        """
+
+        def labels_with(value: int) -> list[Any]:
+            batch = self._batch_of(
+                self._filled({field.name: filled(field, value)}), Mode.EVALUATION
+            )
+            return [*leaves(batch.labels), *leaves(batch.weights)]
+
+        try:
+            return not _are_same(labels_with(0), labels_with(1))
+        except ElasticDLError:
+            # A label must be one of the classes.
+            return True
+
+    def features_with(self, values: Record) -> list[Any]:
+        """Return the features of the record, with 0 for each missing field that is not given."""
+        return self.features_of(self._filled(values))
+
+    def features_of(self, record: Record) -> list[Any]:
+        """Return the features of a record."""
+        return leaves(self._batch_of(dict(record), Mode.PREDICTION).features)
+
+    def _filled(self, values: Record) -> Record:
+        zeros = {field.name: filled(field, 0) for field in self._missing}
+        return {**self._record, **zeros, **values}
+
+    def _batch_of(self, record: Record, mode: Mode) -> Batch:
+        how = self._definition.input
+        assert isinstance(how, RecordInput)  # noqa: S101 - only these have a schema
+        where = functools.partial(_first_of, self._source)
+        with seeded(0, recurs=True):
+            return make_batch(self._definition, how, [record], mode, where)
+
+
+def _are_same(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    return len(one) == len(other) and all(
+        np.array_equal(a, b, equal_nan=np.asarray(a).dtype.kind in "fc")
+        for a, b in zip(one, other, strict=True)
+    )
 
 
 def _needed(
@@ -115,67 +187,20 @@ def _needed(
     )
 
 
-def _is_label(
-    definition: ModelDefinition,
-    source: RecordSource,
-    field: Field,
-    record: Record,
-    missing: Sequence[Field],
-) -> bool:
-    """Return whether the labels depend on a field on which the features do not depend.
-
-    If neither does, the field may still be a feature, whose values in the trial are all unknown to
-    the input function: words that are not in its vocabulary.
-
-    Args:
-        definition: The model definition.
-        source: The records, to name one in an error.
-        field: The field, which the records lack.
-        record: One of the records.
-        missing: All fields that the records lack.
-    """
-    how = definition.input
-    assert isinstance(how, RecordInput)  # noqa: S101 - only these have a schema
-    where = functools.partial(_first_of, source)
-    others = {**record, **{each.name: filled(each, 0) for each in missing}}
-
-    def labels_of(value: int) -> list[Any]:
-        some = {**others, field.name: filled(field, value)}
-        with seeded(0):
-            return leaves(make_batch(definition, how, [some], Mode.EVALUATION, where).labels)
-
-    try:
-        return not all(map(np.array_equal, labels_of(0), labels_of(1)))
-    except ElasticDLError:
-        # A label must be one of the classes.
-        return True
-
-
-def _report_unsure(fields: Sequence[Field], source: RecordSource, schema: Schema) -> None:
-    """Report fields that the records lack, and that may be features or labels.
-
-    Raises:
-        DataError: The records have a field with a similar name.
-    """
-    where = _first_of(source)
-    for field in fields:
-        have = _present(source, field) or []
-        advice = rename_or_add([field.name], have, schema.names)
-        if advice.startswith("Rename"):
-            raise DataError(
-                f"{where}: the records have no {field.name!r}, which data_schema() has. They have "
-                f"{listed(have)}. {advice}."
-            )
-        if (where, field.name) in _reported:
-            continue
-        _reported.add((where, field.name))
-        _log.warning(
-            "%s: the records have no %r, which data_schema() has. If the model uses it, it counts "
-            "as %s in every record.",
-            where,
-            field.name,
-            "missing" if field.nullable else "an unknown value",
-        )
+def _report(definition: ModelDefinition, field: Field, have: Sequence[str], schema: Schema) -> None:
+    """Report, once per model, a field that the records lack and that may be a feature."""
+    key = str(definition.origin), field.name
+    if key in _reported:
+        return
+    _reported.add(key)
+    advice = rename_or_add([field.name], have, schema.names)
+    _log.warning(
+        "%s: the data has no %r. If the model uses it, it counts as %s in every record%s.",
+        definition.where("input"),
+        field.name,
+        "missing" if field.nullable else "an unknown value",
+        f". {advice}" if advice.startswith("Rename") else "",
+    )
 
 
 def _no_field(
@@ -226,8 +251,10 @@ def check_label(
         reduced, missing = without_labels(definition, source, schema)
     except UserCodeError:
         return
-    record = dict(source.read_records(0, 1, reduced)[0])
-    if missing and all(_is_label(definition, source, f, record, missing) for f in missing):
+    if not missing:
+        return
+    record = dict(source.read_records(0, 1, reduced)[0]) if reduced.fields else {}
+    if all(map(_Trial(definition, source, record, missing).is_label, missing)):
         names = all_of(repr(field.name) for field in missing)
         raise MissingFieldError(
             f"{_first_of(source)}: the records have no {names}, the label of the "

@@ -227,10 +227,10 @@ def _functional_adapter(
     names = _input_names(model) or []
     # It may be nested: {"a": [first, second], "b": third}.
     struct = getattr(model, "_inputs_struct", names)
-    is_tensor = not keras.tree.is_nested(struct) or (
+    is_flat = not keras.tree.is_nested(struct) or (
         isinstance(struct, (list, tuple)) and not any(map(keras.tree.is_nested, struct))
     )
-    if len(names) == 1 and not is_tensor and len(leaves(features)) == 1:
+    if len(names) == 1 and not is_flat and len(leaves(features)) == 1:
         return lambda features: keras.tree.pack_sequence_as(struct, leaves(features))
     if not isinstance(features, Mapping):
         return _as_they_are
@@ -250,7 +250,7 @@ def _functional_adapter(
         is_number = ranks[name] == 1 and tuple(array.shape[1:]) == (1,)
         return array[:, 0] if is_number else array
 
-    if len(names) == 1 and is_tensor:
+    if len(names) == 1 and is_flat:
         return lambda features: entry(features, names[0])
     return lambda features: keras.tree.pack_sequence_as(
         struct, [entry(features, name) for name in names]
