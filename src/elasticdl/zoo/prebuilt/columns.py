@@ -57,6 +57,7 @@ _WEEK_S = 7 * _DAY_S
 _FIRST_MONDAY_S = 4 * _DAY_S
 # Fewer values than this may all be unknown by chance.
 _LEAST_PRESENT = 20
+# Fewer values than this may be mistakes in single rows.
 _LEAST_ALIKE = 5
 _SHOWN_WORDS = 3
 
@@ -213,18 +214,19 @@ def _compare(
             if unknown and isinstance(word, bytes)
         )
         so_far.num_alike += sum(word in so_far.folded for word in words)
+    are_alike = so_far.num_alike >= _LEAST_ALIKE
+    if not are_alike and not knows_none:
+        return
     # Without counts and examples, so that the driver logs the texts of several workers once.
     known = listed(source.vocabulary[:_SHOWN_WORDS])
     known += ", ..." if len(source.vocabulary) > _SHOWN_WORDS else ""
-    if so_far.num_alike >= _LEAST_ALIKE:
+    if are_alike:
         what = (
             "does not know some of its values, which differ only by case or surrounding space from "
             f"values that it knows ({known})"
         )
-    elif knows_none:
-        what = f"knows none of its first values; it knows {known}"
     else:
-        return
+        what = f"knows none of its first values; it knows {known}"
     so_far.is_warned = True
     _log.warning(
         f"Column {source.column!r}: the model {what}. If these values mean the same as known ones, "
