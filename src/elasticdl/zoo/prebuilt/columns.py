@@ -55,10 +55,8 @@ _DAY_S = 86_400
 _WEEK_S = 7 * _DAY_S
 # 1970-01-01 was a Thursday; weeks begin on Monday.
 _FIRST_MONDAY_S = 4 * _DAY_S
-# Fewer values than this may all be unknown by chance.
-_LEAST_PRESENT = 20
-# Fewer values than this may be mistakes in single rows.
-_LEAST_ALIKE = 5
+# Fewer values may all be unknown by chance, or differ from known ones only by case.
+_LEAST_PRESENT, _LEAST_ALIKE = 20, 5
 _SHOWN_WORDS = 3
 
 
