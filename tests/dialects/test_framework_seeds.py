@@ -37,9 +37,9 @@ def test_a_seed_at_the_top_level_gets_a_note(notes):
     (note,) = notes(FILE + "torch.manual_seed(42)\n")
 
     assert note == (
-        f"m.py:{LINE}: torch.manual_seed(42) determines neither the shuffling and dropout nor the "
-        "initial weights of a model that is created after the import: the job's seed does, which "
-        "is 0 (--seed; `seed` in the config of a federation). Set it to 42 instead."
+        f"m.py:{LINE}: torch.manual_seed(42) does not determine shuffling, dropout, or the initial "
+        "weights of a model created after the import. The job's seed does, which is 0 (--seed; "
+        "`seed` in the config of a federation). Set it to 42 instead."
     )
 
 
@@ -78,7 +78,7 @@ def test_a_seed_may_be_set_by_any_name(notes, line, monkeypatch):
 def test_seeds_of_keras_and_tensorflow_get_the_note_too(notes, lines):
     (note,) = notes(f"{lines}\n{KERAS}")
 
-    assert note.startswith(f"m.py:{lines.count(chr(10)) + 1}: {lines.splitlines()[-1]} determines")
+    assert note.startswith(f"m.py:{lines.count(chr(10)) + 1}: {lines.splitlines()[-1]} does not")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_the_seed_of_the_job_needs_no_note(notes):
 def test_the_last_seed_counts(notes):
     (note,) = notes(FILE + "torch.manual_seed(0)\ntorch.manual_seed(int('7'))\n")
 
-    assert note.startswith(f"m.py:{LINE + 1}: torch.manual_seed(int('7')) determines neither")
+    assert note.startswith(f"m.py:{LINE + 1}: torch.manual_seed(int('7')) does not determine")
     assert note.endswith("of a federation).")
 
 
@@ -128,11 +128,11 @@ def test_a_function_of_the_users_package_is_none_of_the_framework(tmp_path):
 
     assert [name for name, _ in calls_on_import(file)] == [
         ".keras.utils.set_random_seed",
-        "..torch.manual_seed",
+        ".torch.manual_seed",
     ]
 
 
 def test_a_long_call_is_shortened(notes):
     (note,) = notes(f"{FILE}torch.manual_seed(int('{'0' * 80}7'))\n")
 
-    assert "0 ... determines neither" in note
+    assert "0 ... does not determine" in note

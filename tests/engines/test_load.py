@@ -12,6 +12,7 @@ import pytest
 import elasticdl
 from elasticdl.data import recordio
 from elasticdl.data.example import encode
+from elasticdl.engines.loaded_model import ArrayEvaluator
 from elasticdl.errors import DataError, ElasticDLError, UsageError
 
 INPUT = """
@@ -380,9 +381,19 @@ def optimizer():
     elasticdl.train(data=data, model_zoo=str(tmp_path), model_def="model", output=output)
     model = elasticdl.load(output)
 
-    predicted = model.predict(np.array(data["t"].to_list()))
+    text = np.array(data["t"].to_list())
 
-    np.testing.assert_allclose(predicted, model.predict(data), rtol=1e-5)
+    for array in (text, text.astype("S")):
+        np.testing.assert_allclose(model.predict(array), model.predict(data), rtol=1e-5)
+
+
+def test_only_lists_with_arrays_are_rebuilt_for_keras():
+    evaluate = ArrayEvaluator(None, lambda x: x)
+    words, plain = np.array(["a", "b"]), [["a"], (1.0, 2.0)]
+
+    assert evaluate(plain) is plain
+    assert evaluate([words])[0].dtype == object
+    assert evaluate(({"a": [words]},))[0]["a"][0].dtype == object
 
 
 @pytest.mark.parametrize(

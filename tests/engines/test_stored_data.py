@@ -1,5 +1,6 @@
 """A job on data in memory does what it does on files, and leaves no copy of the data."""
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.notes import Notes
 import elasticdl
 from elasticdl import scratch
 from elasticdl.data import in_memory
+from elasticdl.engines.class_numbers import check_not_numbers
 from elasticdl.engines.stored_data import file_names
 from elasticdl.errors import (
     DataError,
@@ -467,7 +469,7 @@ def test_names_of_a_class_label_that_predictions_lack_are_noted(tmp_path):
     data = labelled_table([0, 1, 2], names=("cat", "dog", "owl"))
 
     train_table(data, tmp_path / "numbered", reporter=numbered)
-    words = [data.features["y"].names[number] for number in data["y"]]
+    words = data.features["y"].int2str(data["y"])
     data = data.remove_columns("y").add_column("y", words)
     train_table(data, tmp_path / "named", reporter=named)
 
@@ -559,16 +561,37 @@ def test_words_as_classes_of_a_table_model_are_refused_for_class_numbers(tmp_pat
 def test_class_numbers_are_refused_in_an_evaluation_of_a_table_model_trained_on_names(tmp_path):
     data = labelled_table([0, 1, 2] * 4, names=("cat", "dog", "owl"))
     # As the error advises.
-    words = [data.features["y"].names[n] for n in data["y"]]
+    words = data.features["y"].int2str(data["y"])
     train_table(data.remove_columns("y").add_column("y", words), tmp_path)
     trained = {"trained_model": str(tmp_path / "out")}
 
     with pytest.raises(
-        DataError, match=r"'y' holds class numbers; .* 'cat', 'dog', 'owl'\. Replace .* words = \["
+        DataError,
+        match=r"'y' holds class numbers; .* 'cat', 'dog', 'owl'\. Replace .* words = data\.",
     ):
         elasticdl.evaluate(data=data, **trained)
     reordered = labelled_table([0, 1, 2] * 4, names=("owl", "dog", "cat"))
     elasticdl.predict(data=reordered, output=str(tmp_path / "p.csv"), **trained)
+
+
+@pytest.mark.parametrize(
+    ("classes", "names", "is_refused"),
+    [
+        ("012", "012", False),
+        ("01", "012", False),
+        ("012", "123", False),
+        ("0123", "123", True),
+        ("012", "210", True),
+        ("123", "123", True),
+        (("cat", "dog"), ("cat", "dog"), True),
+        (("cat", "dog"), ("Katze", "Hund"), False),
+    ],
+)
+def test_class_numbers_that_are_the_classes_as_text_are_not_refused(classes, names, is_refused):
+    error = pytest.raises(DataError) if is_refused else contextlib.nullcontext()
+
+    with error:
+        check_not_numbers(list(classes), {"y": list(names)}, "y")
 
 
 def test_classes_of_other_numbers_in_the_validation_data_are_refused(train, tmp_path):

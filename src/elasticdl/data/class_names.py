@@ -10,7 +10,7 @@ metadata of its Arrow columns. Parquet files that were written by Hugging Face's
 number in the data than in the model, the model would learn or be evaluated on wrong labels.
 
 Callers: `in_memory.py` stores the names, `parquet.py` reads them; errors about a label use
-`no_label_advice`.
+`no_label_advice` and `names_advice`.
 """
 
 from __future__ import annotations
@@ -40,6 +40,21 @@ def no_label_advice(label: str | None = None, otherwise: str = "number the class
         'If the label is a ClassLabel of Hugging Face, -1 means "no label": leave these rows out, '
         f"with data = data.filter(lambda row: row[{name}] >= 0){where}. They can be predicted "
         f"afterwards. Otherwise, {otherwise}."
+    )
+
+
+def names_advice(label: str) -> str:
+    """Return Python code, for an error or a note, that replaces class numbers by their names.
+
+    It is for a Hugging Face data set `data`. `int2str` raises an error for the number -1, "no
+    label"; `names[-1]` would be the last class.
+
+    Args:
+        label: Name of the label's column.
+    """
+    return (
+        f"words = data.features[{label!r}].int2str(data[{label!r}]); data = data.remove_columns("
+        f"{label!r}).add_column({label!r}, words)"
     )
 
 

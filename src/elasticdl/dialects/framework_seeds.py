@@ -44,9 +44,8 @@ _SEEDING = frozenset(
 def note_on_seeds(model_code: ModelCode) -> list[str]:
     """Return a note on a call that seeds a framework on import.
 
-    Of the first of a model's files that has such a call, it names the last one. It is returned as a
-    list of one note. The list is empty if there is no such call, or if it sets the seed that the
-    job has.
+    Names the last such call in the first file that has one. The list has at most one note; it is
+    empty if there is no such call, or if it sets the seed that the job has.
     """
     job_seed = seed_of_import()
     for module in model_code.modules:
@@ -60,10 +59,9 @@ def note_on_seeds(model_code: ModelCode) -> list[str]:
             return []
         which = "" if job_seed is None else f", which is {job_seed}"
         note = (
-            f"{shown_path(file)}:{last.lineno}: {shortened(ast.unparse(last))} determines neither "
-            "the shuffling and dropout nor the initial weights of a model that is created after "
-            f"the import: the job's seed does{which} (--seed; `seed` in the config of a "
-            "federation)."
+            f"{shown_path(file)}:{last.lineno}: {shortened(ast.unparse(last))} does not determine "
+            "shuffling, dropout, or the initial weights of a model created after the import. The "
+            f"job's seed does{which} (--seed; `seed` in the config of a federation)."
         )
         return [note if seed is None else f"{note} Set it to {seed} instead."]
     return []

@@ -23,6 +23,7 @@ from elasticdl.syntax import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from typing import TypeGuard
 
 shown_path = tracebacks.shown_path
 
@@ -83,24 +84,63 @@ def names_imported(file: Path) -> frozenset[str]:
     return frozenset(part for name in dotted for part in name.split("."))
 
 
-def modules_imported(file: Path) -> frozenset[str]:
-    """Return the top-level modules that a file imports: `a` of `import a.b`.
+def modules_imported(file: Path, package: str = "") -> frozenset[str]:
+    """Return the modules that a file imports and needs: `a.b` of `import a.b`.
 
-    Left out are relative imports, and imports below `if TYPE_CHECKING:`, which do not run.
+    `from a import b` gives `a.b`, whether `b` is a module or another name. Left out are imports
+    that do not run when the file is imported by others, such as those below `if TYPE_CHECKING:`,
+    and those whose failure the file catches.
+
+    Args:
+        file: A Python file.
+        package: The package that the file is in; "" leaves out relative imports.
     """
     pending: list[ast.AST] = [tree] if (tree := _parsed(file)) is not None else []
     found: set[str] = set()
     while pending:
         node = pending.pop()
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            found.add((node.module or "").partition(".")[0])
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            pending += node.orelse
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            parts = package.split(".")[: 1 - node.level or None] if node.level else []
+            if not node.level or any(parts):
+                parts += [node.module] if node.module else []
+                found |= {".".join([*parts, alias.name]) for alias in node.names}
+        elif isinstance(node, ast.If):
+            for part in _parts_on_import(node):
+                pending += getattr(node, part, [])
         else:
-            pending += ast.iter_child_nodes(node)
+            skipped = [*node.body, *getattr(node, "orelse", [])] if _may_lack_imports(node) else []
+            pending += [child for child in ast.iter_child_nodes(node) if child not in skipped]
     return frozenset(found)
+
+
+_IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
+
+
+def _may_lack_imports(node: ast.AST) -> TypeGuard[ast.Try | ast.With]:
+    """Return whether a file can be imported although an import in this statement's body fails."""
+    caught: list[ast.expr | None] = []
+    if isinstance(node, ast.Try):
+        caught = [
+            handler.type
+            for handler in node.handlers
+            if not any(isinstance(inner, ast.Raise) for inner in handler.body)
+        ]
+    elif isinstance(node, ast.With):
+        calls = [item.context_expr for item in node.items]
+        caught = [
+            name
+            for call in calls
+            if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("suppress")
+            for name in call.args
+        ]
+    names = {
+        "Exception" if error is None else getattr(error, "id", "")
+        for each in caught
+        for error in (each.elts if isinstance(each, ast.Tuple) else [each])
+    }
+    return not names.isdisjoint(_IMPORT_ERRORS)
 
 
 def file_names_read(file: Path) -> Callable[[str], bool]:
@@ -230,7 +270,9 @@ def calls_on_import(file: Path) -> list[tuple[str, ast.Call]]:
 
 def _prefix(node: ast.Import | ast.ImportFrom) -> str:
     """Return what precedes a name in an import, such as `keras.`, or `..keras.` in a package."""
-    return "" if isinstance(node, ast.Import) else f"{'.' * node.level}{node.module or ''}."
+    if isinstance(node, ast.Import):
+        return ""
+    return "." * node.level + (f"{node.module}." if node.module else "")
 
 
 def _calls_in(node: ast.AST) -> Iterator[ast.Call]:
@@ -254,11 +296,16 @@ def _on_import(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _parts_on_import(node: ast.stmt) -> tuple[str, ...]:
-    """Return the names of a statement's blocks, without those that only a script executes."""
+    """Return the names of a statement's blocks, without those that an import does not execute.
+
+    These are the blocks that only a script or a type checker executes.
+    """
     test = ast.unparse(node.test) if isinstance(node, ast.If) else ""
-    if "__main__" not in test:
-        return ("body", "orelse", "finalbody")
-    return ("body",) if "!=" in test else ("orelse",)
+    if "__main__" in test:
+        return ("body",) if "!=" in test else ("orelse",)
+    if "TYPE_CHECKING" in test:
+        return ("body",) if test.startswith("not ") else ("orelse",)
+    return ("body", "orelse", "finalbody")
 
 
 def assigned_line(file: Path, name: str, first: int) -> int:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from elasticdl.data.class_names import names_advice
 from elasticdl.data.record_source import HasClassColumns, HasClassNames, RecordSource
 from elasticdl.data.split_source import whole
 from elasticdl.data.wording import did_you_mean, listed, nearest
@@ -257,13 +258,15 @@ def check_not_numbers(
         DataError: The label holds numbers, for which the data name some of these classes.
     """
     names = columns.get(label, ())
+    numbers = [*map(str, range(len(names)))]
+    # The digits of MNIST have their numbers as names. Other numbers may be the model's classes.
+    if list(names) == numbers or ({*numbers} <= {*classes} and not {*names} <= {*classes}):
+        return
     if {*names} & {*classes}:
         raise DataError(
             f"In the data, the column {label!r} holds class numbers; the model was trained on the "
             f"names of the classes, {listed(classes[:_MAX_LISTED])}. Replace the numbers "
-            f"by the names; with the package datasets: words = [data.features[{label!r}].names[n] "
-            f"for n in data[{label!r}]]; data = data.remove_columns({label!r})"
-            f".add_column({label!r}, words)"
+            f"by the names; with the package datasets: {names_advice(label)}"
         )
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elasticdl import scratch
-from elasticdl.data.batch import leaves, map_arrays
+from elasticdl.data.batch import leaves, rebuilt
 from elasticdl.data.in_memory import arrow_rows, has_columns, named_in_errors, store
 from elasticdl.data.memory_elements import is_array
 from elasticdl.data.wording import listed
@@ -90,7 +90,7 @@ class ArrayEvaluator:
             UsageError: Keras cannot take x, a table such as a DataFrame, or the name of a file.
         """
         try:
-            return self._own(map_arrays(_text_as_objects, x), *args, **kwargs)
+            return self._own(_text_as_objects(x), *args, **kwargs)
         except Exception as error:
             if not _is_table(x):
                 raise
@@ -102,8 +102,19 @@ class ArrayEvaluator:
 
 
 def _text_as_objects(x: Any) -> Any:
-    """Return an array of text with the only dtype in which Keras takes it; else x itself."""
-    return x.astype(object) if isinstance(x, np.ndarray) and x.dtype.kind == "U" else x
+    """Return x with its arrays of text in the only dtype in which Keras takes them.
+
+    A list or tuple without arrays is returned unchanged.
+    """
+    if isinstance(x, np.ndarray):
+        # Keras refuses an array of objects that are byte strings.
+        text = np.char.decode(x, "utf-8") if x.dtype.kind == "S" else x
+        return text.astype(object) if text.dtype.kind in "UT" else text
+    if isinstance(x, Mapping):
+        return {name: _text_as_objects(value) for name, value in x.items()}
+    if isinstance(x, (list, tuple)) and any(isinstance(each, np.ndarray) for each in leaves(x)):
+        return rebuilt(x, [_text_as_objects(each) for each in x])
+    return x
 
 
 def _is_table(x: Any) -> bool:
@@ -159,7 +170,7 @@ class TablePredictor:
         if self._other is not None and not self._are_rows(x):
             if isinstance(x, np.ndarray) and len(self._names) > 1:
                 raise _by_name(x)
-            return self._other(map_arrays(_text_as_objects, x), *args, **kwargs)
+            return self._other(_text_as_objects(x), *args, **kwargs)
         others = kwargs.keys() - _WITHOUT_EFFECT
         if args or others:
             raise UsageError(

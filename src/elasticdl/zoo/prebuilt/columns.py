@@ -55,9 +55,8 @@ _DAY_S = 86_400
 _WEEK_S = 7 * _DAY_S
 # 1970-01-01 was a Thursday; weeks begin on Monday.
 _FIRST_MONDAY_S = 4 * _DAY_S
-# Fewer values than this may all be unknown by chance.
-_LEAST_PRESENT = 20
-_LEAST_ALIKE = 5
+# Fewer values may all be unknown by chance, or differ from known ones only by case.
+_LEAST_PRESENT, _LEAST_ALIKE = 20, 5
 _SHOWN_WORDS = 3
 
 
@@ -213,18 +212,19 @@ def _compare(
             if unknown and isinstance(word, bytes)
         )
         so_far.num_alike += sum(word in so_far.folded for word in words)
+    are_alike = so_far.num_alike >= _LEAST_ALIKE
+    if not are_alike and not knows_none:
+        return
     # Without counts and examples, so that the driver logs the texts of several workers once.
     known = listed(source.vocabulary[:_SHOWN_WORDS])
     known += ", ..." if len(source.vocabulary) > _SHOWN_WORDS else ""
-    if so_far.num_alike >= _LEAST_ALIKE:
+    if are_alike:
         what = (
             "does not know some of its values, which differ only by case or surrounding space from "
             f"values that it knows ({known})"
         )
-    elif knows_none:
-        what = f"knows none of its first values; it knows {known}"
     else:
-        return
+        what = f"knows none of its first values; it knows {known}"
     so_far.is_warned = True
     _log.warning(
         f"Column {source.column!r}: the model {what}. If these values mean the same as known ones, "

@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+from elasticdl.data.class_names import names_advice
 from elasticdl.data.type_words import in_words
 from elasticdl.data.wording import counted, did_you_mean, is_number, listed
 from elasticdl.definition import CompletedParams
@@ -192,11 +193,7 @@ def _check_are_numbers(classes: Any, label: ColumnSummary) -> None:
 
 
 def _for_names(name: str) -> str:
-    return (
-        f"For names, replace the numbers before training: words = [data.features[{name!r}].names[n]"
-        f" for n in data[{name!r}]]; data = data.remove_columns({name!r}).add_column({name!r}, "
-        "words)"
-    )
+    return f"For names, replace the numbers before training: {names_advice(name)}"
 
 
 def _names_notes(label: ColumnSummary) -> list[str]:
