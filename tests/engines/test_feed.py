@@ -220,10 +220,15 @@ def with_plan(nullable):
 
 
 @pytest.mark.parametrize("nullable", [True, False])
-def test_a_missing_feature_of_unknown_words_is_reported_in_prediction(nullable, caplog, tmp_path):
+@pytest.mark.parametrize("has_label", [True, False])
+def test_a_missing_feature_of_unknown_words_is_reported_in_prediction(
+    nullable, has_label, caplog, tmp_path
+):
     missing_fields._reported.clear()
-    table = pa.table({"x": np.float32([1, 2, 3]), "Plan": ["plus"] * 3})
-    pq.write_table(table, tmp_path / "renamed.parquet")
+    columns = {"x": np.float32([1, 2, 3]), "Plan": ["plus"] * 3, "label": [0, 1, 0]}
+    if not has_label:
+        columns.pop("label")
+    pq.write_table(pa.table(columns), tmp_path / "renamed.parquet")
     source = open_source(str(tmp_path / "renamed.parquet"))
 
     for _ in range(2):
@@ -231,8 +236,7 @@ def test_a_missing_feature_of_unknown_words_is_reported_in_prediction(nullable, 
         assert len(batches) == 2
 
     (message,) = [record.getMessage() for record in caplog.records]
-    counts = "missing" if nullable else "an unknown value"
-    assert f"the data has no 'plan'. If the model uses it, it counts as {counts} in" in message
+    assert "the data has no 'plan'. If the model uses it, it is read as the text '0' in" in message
     assert "Rename 'Plan' to 'plan' in the data." in message
 
 
@@ -263,11 +267,32 @@ def test_a_missing_label_is_neither_needed_nor_reported(what, caplog):
         return features, np.array(labels)
 
     schema = Schema((Field("x", (1,), np.dtype("float32")), Field("kind", (), STRING)))
-    unlabelled = MemorySource([{"x": np.float32([np.nan])} for i in range(3)])
+    x = np.nan if what == "NaN" else 1.0
+    unlabelled = MemorySource([{"x": np.float32([x])} for i in range(3)])
     definition = definition_of(RecordInput(made, schema))
 
     assert len(list(batches_in_order(definition, unlabelled, 2, Mode.PREDICTION))) == 2
     assert not caplog.records
+
+
+@pytest.mark.parametrize("what", ["in place", "restricted label", "draws"])
+def test_a_missing_number_is_refused(what):
+    def made(records):
+        features = {name: np.stack([r[name] for r in records]) for name in ("x", "width")}
+        if what == "in place":
+            for record in records:
+                record["x"] /= 2
+        if what == "draws":
+            features["noise"] = np.random.default_rng().normal(size=len(records))
+        allowed = [0] if what == "restricted label" else [0, 1]
+        return features, np.array([allowed.index(r["label"].item()) for r in records])
+
+    width = Field("width", (1,), np.dtype("float32"))
+    definition = definition_of(RecordInput(made, Schema((*SCHEMA.fields, width))))
+    unlabelled = MemorySource([{"x": np.float32([1])} for i in range(3)])
+
+    with pytest.raises(DataError, match="no 'width', which model.py:7 needs"):
+        list(batches_in_order(definition, unlabelled, 2, Mode.PREDICTION))
 
 
 def test_missing_features_that_are_multiplied_are_named():

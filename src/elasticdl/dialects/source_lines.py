@@ -89,7 +89,7 @@ def modules_imported(file: Path, package: str = "") -> frozenset[str]:
 
     `from a import b` gives `a.b`, whether `b` is a module or another name. Left out are imports
     that do not run when the file is imported by others, such as those below `if TYPE_CHECKING:`,
-    and those whose failure the file catches.
+    and those whose failure the file catches. Imports in functions are included.
 
     Args:
         file: A Python file.

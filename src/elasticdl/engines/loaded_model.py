@@ -104,11 +104,14 @@ class ArrayEvaluator:
 def _text_as_objects(x: Any) -> Any:
     """Return x with its arrays of text in the only dtype in which Keras takes them.
 
-    A list or tuple without arrays is returned unchanged.
+    A list or tuple without arrays is returned unchanged, and so are bytes that are not UTF-8.
     """
     if isinstance(x, np.ndarray):
+        text = x
         # Keras refuses an array of objects that are byte strings.
-        text = np.char.decode(x, "utf-8") if x.dtype.kind == "S" else x
+        if x.dtype.kind == "S":
+            with contextlib.suppress(UnicodeDecodeError):
+                text = np.char.decode(x, "utf-8")
         return text.astype(object) if text.dtype.kind in "UT" else text
     if isinstance(x, Mapping):
         return {name: _text_as_objects(value) for name, value in x.items()}

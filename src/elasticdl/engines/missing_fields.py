@@ -19,6 +19,7 @@ from elasticdl.data.file_ranges import numbering_of
 from elasticdl.data.schema import STRING, Field, MissingFieldError, Schema
 from elasticdl.data.wording import all_of, did_you_mean, listed, rename_or_add
 from elasticdl.definition import Mode, ModelDefinition, RecordInput
+from elasticdl.engines import input_checks
 from elasticdl.engines.input_calls import make_batch
 from elasticdl.engines.randomness import seeded
 from elasticdl.errors import DataError, ElasticDLError, SchemaError, UserCodeError
@@ -29,12 +30,14 @@ if TYPE_CHECKING:
     from elasticdl.data.record_source import RecordSource
 
 _log = logging.getLogger("elasticdl")
-# (Model, field) of which a warning was given.
-_reported: set[tuple[str, str]] = set()
+# (Model, field, advice) of which a warning was given.
+_reported: set[tuple[str, str, str]] = set()
+# Of more fields, none is tried for being the label.
+_MAX_TRIED = 100
 
 
 def without_labels(
-    definition: ModelDefinition, source: RecordSource, schema: Schema
+    definition: ModelDefinition, source: RecordSource, schema: Schema, *, reports: bool = True
 ) -> tuple[Schema, list[Any]]:
     """Remove fields that the records lack, such as labels in prediction, from a schema.
 
@@ -43,7 +46,12 @@ def without_labels(
     place of the missing fields: the features must not differ. If the function raises for such
     values, as `classes.index(label)` does, it must accept a record without the fields.
 
-    A warning names a missing field that may be a feature although the trial did not show it.
+    Args:
+        definition: The model definition.
+        source: The records.
+        schema: The schema of the model's records.
+        reports: Whether to warn of a missing field that may be a feature although the trial did not
+            show it.
 
     Returns:
         The reduced schema, and the missing fields that must be filled with a placeholder in each
@@ -76,10 +84,8 @@ def without_labels(
     if needed := trial.needed():
         have = _present(source, needed[0]) or [field.name for field in present]
         raise _needed(definition, schema, _first_of(source), needed, have)
-    labels = [field for field in missing if trial.is_label(field)]
-    for field in missing:
-        # A label may seem to be none: `label == b"yes"` is equal for all values of the trial.
-        if field not in labels and (labels or field.nullable):
+    if reports:
+        for field in trial.possible_features(present):
             _report(definition, field, _present(source, field) or [], schema)
     return reduced, missing
 
@@ -105,44 +111,62 @@ class _Trial:
         self._record, self._missing = record, missing
 
     def needed(self) -> list[Field]:
-        """Return the missing fields on which the features depend."""
+        """Return the missing fields on which the features depend.
+
+        Features that differ in two equal calls, because the function draws random numbers of its
+        own, are not compared.
+        """
         first = self.features_with({})
-        if not _are_same(first, self.features_with({})):
-            # The function draws random numbers of its own, so a comparison shows nothing.
-            return []
+        compared = np.array(_same_each(first, self.features_with({})), bool)
 
         def moves_features(fields: Sequence[Field]) -> bool:
             for value in (1, None):
-                # A label of the classes may be needed: the function may accept 0 only.
-                with contextlib.suppress(UserCodeError):
-                    values = {field.name: filled(field, value) for field in fields}
-                    if not _are_same(first, self.features_with(values)):
+                values = {field.name: filled(field, value) for field in fields}
+                # The function may accept only some values of a label, such as 0.
+                with contextlib.suppress(ElasticDLError):
+                    same = np.array(_same_each(first, self.features_with(values)), bool)
+                    if (compared & ~same).any():
                         return True
             return False
 
-        if not moves_features(self._missing):
-            return []
         # Name only the fields that the features depend on, not a missing label.
-        return [each for each in self._missing if moves_features([each])] or [*self._missing]
+        found = [each for each in self._missing if moves_features([each])]
+        return found or ([*self._missing] if moves_features(self._missing) else [])
 
-    def is_label(self, field: Field) -> bool:
-        """Return whether the labels, or the sample weights, depend on a missing field.
+    def possible_features(self, present: Sequence[Field]) -> list[Field]:
+        """Return the missing fields that may be features although `needed` does not show it.
 
-        If neither these nor the features do, it may still be a feature, whose values in the trial
-        are all unknown to the input function: words that are not in its vocabulary.
+        The values in the trial may all be unknown to the input function: words that are not in its
+        vocabulary. A single missing field may as well be a label of which this is true, such as
+        `label == b"yes"`, unless it is nullable or the records have the label.
+
+        Args:
+            present: The fields that the records have.
         """
+        labels = [field for field in self._missing if self._is_label(field)]
+        others = [field for field in self._missing if field not in labels]
+        if others and not labels and len(present) <= _MAX_TRIED:
+            labels = [field for field in present if self._is_label(field)]
+        return [field for field in others if labels or field.nullable]
+
+    def are_labels(self) -> bool:
+        """Return whether the missing fields are labels."""
+        return all(map(self._is_label, self._missing))
+
+    def _is_label(self, field: Field) -> bool:
+        """Return whether the labels, or the sample weights, depend on a field."""
 
         def labels_with(value: int) -> list[Any]:
-            batch = self._batch_of(
-                self._filled({field.name: filled(field, value)}), Mode.EVALUATION
-            )
+            filled_in = self._filled({field.name: filled(field, value)})
+            batch = self._batch_of(filled_in, Mode.EVALUATION)
             return [*leaves(batch.labels), *leaves(batch.weights)]
 
         try:
-            return not _are_same(labels_with(0), labels_with(1))
+            base, again, other = labels_with(0), labels_with(0), labels_with(1)
         except ElasticDLError:
-            # A label must be one of the classes.
-            return True
+            # Probably a label, which must be one of the classes.
+            return [*self._missing] == [field]
+        return _are_same(base, again) and not _are_same(base, other)
 
     def features_with(self, values: Record) -> list[Any]:
         """Return the features of the record, with 0 for each missing field that is not given."""
@@ -150,7 +174,7 @@ class _Trial:
 
     def features_of(self, record: Record) -> list[Any]:
         """Return the features of a record."""
-        return leaves(self._batch_of(dict(record), Mode.PREDICTION).features)
+        return leaves(self._batch_of(record, Mode.PREDICTION).features)
 
     def _filled(self, values: Record) -> Record:
         zeros = {field.name: filled(field, 0) for field in self._missing}
@@ -161,14 +185,22 @@ class _Trial:
         assert isinstance(how, RecordInput)  # noqa: S101 - only these have a schema
         where = functools.partial(_first_of, self._source)
         with seeded(0, recurs=True):
-            return make_batch(self._definition, how, [record], mode, where)
+            # Copies, because the function may change the record in place.
+            return make_batch(self._definition, how, input_checks.copies([record]), mode, where)
 
 
 def _are_same(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    return len(one) == len(other) and all(
+    return len(one) == len(other) and all(_same_each(one, other))
+
+
+def _same_each(one: Sequence[Any], other: Sequence[Any]) -> list[bool]:
+    """Return whether each of some arrays equals the other; False for all if the numbers differ."""
+    if len(one) != len(other):
+        return [False] * len(one)
+    return [
         np.array_equal(a, b, equal_nan=np.asarray(a).dtype.kind in "fc")
         for a, b in zip(one, other, strict=True)
-    )
+    ]
 
 
 def _needed(
@@ -189,16 +221,16 @@ def _needed(
 
 def _report(definition: ModelDefinition, field: Field, have: Sequence[str], schema: Schema) -> None:
     """Report, once per model, a field that the records lack and that may be a feature."""
-    key = str(definition.origin), field.name
+    advice = rename_or_add([field.name], have, schema.names)
+    key = str(definition.origin), field.name, advice
     if key in _reported:
         return
     _reported.add(key)
-    advice = rename_or_add([field.name], have, schema.names)
     _log.warning(
-        "%s: the data has no %r. If the model uses it, it counts as %s in every record%s.",
+        "%s: the data has no %r. If the model uses it, it is read as %s in every record%s.",
         definition.where("input"),
         field.name,
-        "missing" if field.nullable else "an unknown value",
+        "the text '0'" if field.dtype == STRING else "0",
         f". {advice}" if advice.startswith("Rename") else "",
     )
 
@@ -248,13 +280,13 @@ def check_label(
         DataError: The model's inputs depend on the missing field.
     """
     try:
-        reduced, missing = without_labels(definition, source, schema)
+        reduced, missing = without_labels(definition, source, schema, reports=False)
     except UserCodeError:
         return
     if not missing:
         return
     record = dict(source.read_records(0, 1, reduced)[0]) if reduced.fields else {}
-    if all(map(_Trial(definition, source, record, missing).is_label, missing)):
+    if _Trial(definition, source, record, missing).are_labels():
         names = all_of(repr(field.name) for field in missing)
         raise MissingFieldError(
             f"{_first_of(source)}: the records have no {names}, the label of the "

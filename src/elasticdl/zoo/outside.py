@@ -58,7 +58,7 @@ def outside_notes(model: ModelReference, zoo: Zoo, copy: Path) -> list[str]:
             if (place := place_of(top)) is None:
                 continue
             if note := _zoo_note(name, place, folder):
-                if place == folder or folder.is_relative_to(place) or not _changes_path(own):
+                if folder.is_relative_to(place) or not _changes_path(own):
                     of_zoo.setdefault(top, f"{shown_path(importer)} imports {note}")
                 continue
             found = list(_files(place, top, parts))

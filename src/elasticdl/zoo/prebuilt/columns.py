@@ -169,7 +169,7 @@ class Columns:
     def _compare_with_vocabularies(
         self, found: Mapping[str, Array], records: Sequence[Record], mode: Mode
     ) -> None:
-        if mode == Mode.TRAINING:
+        if mode == Mode.TRAINING or len(records) == 1:  # one: the trial of a prediction, perhaps
             return
         columns = iter(found[IDS].T[..., None] if IDS in found else ())
         for index, source in enumerate(self.sources):
