@@ -259,8 +259,8 @@ def check_not_numbers(
     """
     names = columns.get(label, ())
     numbers = [*map(str, range(len(names)))]
-    # The digits of MNIST have their numbers as names. If the numbers, and not all names, are classes
-    # of the model, it was trained on numbers.
+    # The digits of MNIST have their numbers as names. If the numbers, and not all names, are
+    # classes of the model, it was trained on numbers.
     if list(names) == numbers or ({*numbers} <= {*classes} and not {*names} <= {*classes}):
         return
     if {*names} & {*classes}:
