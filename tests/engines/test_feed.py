@@ -275,21 +275,26 @@ def test_a_missing_label_is_neither_needed_nor_reported(what, caplog):
     assert not caplog.records
 
 
-@pytest.mark.parametrize("what", ["in place", "restricted label", "draws"])
+@pytest.mark.parametrize("what", ["in place", "restricted label", "draws", "NaN beside it"])
 def test_a_missing_number_is_refused(what):
     def made(records):
-        features = {name: np.stack([r[name] for r in records]) for name in ("x", "width")}
         if what == "in place":
             for record in records:
-                record["x"] /= 2
+                record["x"] *= record["width"]
+        features = {name: np.stack([r[name] for r in records]) for name in ("x", "width")}
+        if what == "in place":
+            del features["width"]
         if what == "draws":
             features["noise"] = np.random.default_rng().normal(size=len(records))
+        if what == "NaN beside it":
+            features = np.concatenate([features["x"], features["width"]], axis=1)
         allowed = [0] if what == "restricted label" else [0, 1]
         return features, np.array([allowed.index(r["label"].item()) for r in records])
 
     width = Field("width", (1,), np.dtype("float32"))
     definition = definition_of(RecordInput(made, Schema((*SCHEMA.fields, width))))
-    unlabelled = MemorySource([{"x": np.float32([1])} for i in range(3)])
+    x = np.nan if what == "NaN beside it" else 1.0
+    unlabelled = MemorySource([{"x": np.float32([x])} for i in range(3)])
 
     with pytest.raises(DataError, match="no 'width', which model.py:7 needs"):
         list(batches_in_order(definition, unlabelled, 2, Mode.PREDICTION))
