@@ -606,6 +606,17 @@ def test_windows_joined_as_advised_are_examples():
     assert [*rows.values()] == [[[0, 1, 2], [1, 2, 3], [2, 3, 4]]]
 
 
+def test_windows_of_an_unknown_size_are_reported_as_batches(caplog):
+    import tensorflow as tf
+
+    windows = tf.data.Dataset.range(5).window(3, shift=1, drop_remainder=True)
+
+    rows = plain(windows.flat_map(lambda window: window.batch(3)))
+
+    assert len(next(iter(rows.values()))) == 9
+    assert "If each is one example, such as a window, give it a fixed size:" in caplog.text
+
+
 def test_sparse_columns_are_refused_with_what_to_do():
     sparse = pd.DataFrame({"a": pd.arrays.SparseArray([0.0, 1.0]), "y": [1, 2]})
 

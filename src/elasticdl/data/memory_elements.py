@@ -345,6 +345,13 @@ def _of_tensorflow(dataset: Any) -> tuple[Callable[[], Iterable[Any]], int | Non
     )
     batch_size = None
     if is_batched:
+        kinds = " ".join(type(step).__name__ for step in steps)
+        if "FlatMap" in kinds and "Batch" not in kinds:
+            _log.warning(
+                "data: its elements have a first axis of unknown size, so each is taken for a "
+                "batch of examples. If each is one example, such as a window, give it a fixed "
+                "size: window.batch(SIZE, drop_remainder=True) in flat_map()."
+            )
         batch_size = _batch_size(steps)
         _note_dropped(steps)
         dataset, size = dataset.unbatch(), -1
