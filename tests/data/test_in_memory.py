@@ -606,15 +606,16 @@ def test_windows_joined_as_advised_are_examples():
     assert [*rows.values()] == [[[0, 1, 2], [1, 2, 3], [2, 3, 4]]]
 
 
-def test_windows_of_an_unknown_size_are_reported_as_batches(caplog):
+def test_elements_that_may_be_windows_or_batches_are_refused():
     import tensorflow as tf
 
-    windows = tf.data.Dataset.range(5).window(3, shift=1, drop_remainder=True)
+    windows = tf.data.Dataset.range(6).window(3, shift=3, drop_remainder=True)
+    joined = windows.flat_map(lambda window: window.batch(3))
 
-    rows = plain(windows.flat_map(lambda window: window.batch(3)))
-
-    assert len(next(iter(rows.values()))) == 9
-    assert "If each is one example, such as a window, give it a fixed size:" in caplog.text
+    for unclear in (joined, joined.map(lambda x: x)):
+        with pytest.raises(UsageError, match=r"drop_remainder=True\) in flat_map.*\.unbatch\(\)"):
+            arrow_rows(unclear)
+    assert [*plain(joined.unbatch()).values()] == [[0, 1, 2, 3, 4, 5]]
 
 
 def test_sparse_columns_are_refused_with_what_to_do():

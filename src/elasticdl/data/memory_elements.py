@@ -22,7 +22,7 @@ from typing import Any
 
 from elasticdl.data.batch import leaves
 from elasticdl.data.memory_tables import as_numpy, kinds_of, rows_of_hugging_face
-from elasticdl.data.pipeline_steps import not_an_array
+from elasticdl.data.pipeline_steps import MAYBE_WINDOWS, may_be_windows, not_an_array
 from elasticdl.data.wording import counted
 from elasticdl.errors import (
     DataError,
@@ -345,13 +345,8 @@ def _of_tensorflow(dataset: Any) -> tuple[Callable[[], Iterable[Any]], int | Non
     )
     batch_size = None
     if is_batched:
-        kinds = " ".join(type(step).__name__ for step in steps)
-        if "FlatMap" in kinds and "Batch" not in kinds:
-            _log.warning(
-                "data: its elements have a first axis of unknown size, so each is taken for a "
-                "batch of examples. If each is one example, such as a window, give it a fixed "
-                "size: window.batch(SIZE, drop_remainder=True) in flat_map()."
-            )
+        if may_be_windows(steps):
+            raise UsageError(f"data, a tf.data.Dataset, {MAYBE_WINDOWS}")
         batch_size = _batch_size(steps)
         _note_dropped(steps)
         dataset, size = dataset.unbatch(), -1

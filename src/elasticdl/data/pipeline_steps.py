@@ -14,7 +14,7 @@ Callers: `tensorflow.py`; `memory_elements.py`, for the kinds of elements.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,14 @@ _WRITE = (
 )
 _SINGLE = "Yield single examples: --minibatch_size sets the batch size."
 _ALL_DATA = "Pass all the data in --data."
+
+MAYBE_WINDOWS = (
+    "yields elements whose first axis has an unknown size: each may be one example, such as a "
+    "window, or a batch of examples. If it is an example, give it a fixed size: "
+    "window.batch(SIZE, drop_remainder=True) in flat_map(). If it is a batch, add .unbatch() at "
+    "the end."
+)
+"""What is wrong with a pipeline for which `may_be_windows` is true, and what to do."""
 
 # Kinds of elements that are not arrays -> what they are, and what to do.
 _NOT_ARRAYS = {
@@ -239,3 +247,13 @@ def not_an_array(spec: Any) -> str:
         return ""
     kind = type(spec).__name__
     return _NOT_ARRAYS.get(kind, f"a {kind.removesuffix('Spec')}: turn it into a tensor with map()")
+
+
+def may_be_windows(steps: Sequence[Any]) -> bool:
+    """Return whether elements of an unknown size may be windows, which a `batch` in flat_map joins.
+
+    Args:
+        steps: The steps of a pipeline whose elements have a first axis of unknown size.
+    """
+    kinds = " ".join(type(step).__name__ for step in steps)
+    return "FlatMap" in kinds and "Batch" not in kinds

@@ -5,9 +5,8 @@
         self.deadline = time.time() + 3600
 
 On a resume, such an attribute is moved by the time since the checkpoint was written, unless the
-callback has changed it since. A time limit
-therefore does not count the time in which the job did not run, and does not compare the clocks of
-two machines: `perf_counter` has another zero on each.
+callback has changed it since. A time limit therefore does not count the time in which the job did
+not run, and does not compare the clocks of two machines: `perf_counter` has another zero on each.
 
 Nothing marks a number as a clock reading. But `on_train_begin` is called again when a job resumes,
 and sets the attribute again. The attribute depends on a clock if its two values differ by exactly
