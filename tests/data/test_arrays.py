@@ -58,3 +58,13 @@ def test_arrays_of_different_lengths_are_refused(arrays, said):
 def test_a_range_beyond_the_end_is_refused():
     with pytest.raises(IndexError):
         ArraySource({"y": LABELS}, "ward").read_bytes(0, 5)
+
+
+def test_booleans_remain_booleans_without_a_schema():
+    source = ArraySource({"ok": np.array([True, False]), "n": np.array([1, 2])}, "the data")
+
+    (first, _) = source.read_records(0, 2, None)
+
+    assert first["ok"].dtype == bool
+    assert first["ok"].tolist() == [True]
+    assert first["n"].dtype == np.int64

@@ -83,6 +83,18 @@ VALUES = {
     "object": (COUNTER.format(first=""), "counter.count += 1", "counter"),
     "class": (COUNTER.format(first="of_all = 0"), "Counter.of_all += 1", "Counter"),
     "module": (MODULE, "centers.move(outputs)", "centers"),
+    "shared by processes": (
+        "import multiprocessing\nvalue = multiprocessing.Value('i', 0)", "value.value += 1",
+        "value",
+    ),
+    "array shared without a lock": (
+        "import multiprocessing\nvalue = multiprocessing.Array('d', 2, lock=False)",
+        "value[1] += 1", "value",
+    ),
+    "bytes": ("value = bytearray(8)", "value[3] += 1", "value"),
+    "array of Python": ("import array\nvalue = array.array('q', [0])", "value[0] += 1", "value"),
+    "namespace": ("import types\nvalue = types.SimpleNamespace(n=0)", "value.n += 1", "value"),
+    "options": ("import argparse\nvalue = argparse.Namespace(n=0)", "value.n += 1", "value"),
 }  # fmt: skip
 
 

@@ -115,6 +115,29 @@ def test_a_generator_of_code_outside_the_zoo_is_refused(tmp_path, data, monkeypa
         train(tmp_path, data, f"from {name} import Noisy", model="Noisy(2, 1)")
 
 
+COUNTERS = {
+    "shared by processes": ("import multiprocessing\nn = multiprocessing.Value('i', 0)", "n.value"),
+    "shared, without a lock": (
+        "import multiprocessing\nn = multiprocessing.Value('d', 0, lock=False)",
+        "n.value",
+    ),
+    "shared array": ("import multiprocessing\nn = multiprocessing.Array('l', [0, 0])", "n[1]"),
+    "bytes": ("n = bytearray(8)", "n[3]"),
+    "array": ("import array\nn = array.array('q', [0])", "n[0]"),
+    "namespace": ("import types\nn = types.SimpleNamespace(seen=0)", "n.seen"),
+    "options": ("import argparse\nn = argparse.Namespace(seen=0)", "n.seen"),
+}
+
+
+@pytest.mark.parametrize("kind", COUNTERS)
+def test_a_counter_of_the_model_that_is_no_plain_number_is_refused(tmp_path, data, kind):
+    variable, counter = COUNTERS[kind]
+    count = f"\n\ndef count():\n    {counter} = int({counter}) + 1\n    return float({counter})\n"
+
+    with pytest.raises(DefinitionError, match=r"drawing\.py:\d+: the variable count, which"):
+        train(tmp_path, data, variable + count, in_model="count()")
+
+
 def test_a_file_generator_used_before_training_is_accepted(tmp_path, data):
     train(tmp_path, data, "rng = np.random.default_rng(0)\nSHIFT = float(rng.random())", "SHIFT")
 

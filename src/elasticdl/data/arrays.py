@@ -78,7 +78,11 @@ class ArraySource:
 
         raw = self.read_bytes(start, stop)
         if schema is None:
-            return list(decode_batch_schemaless(raw, where))
+            booleans = {name for name, array in self._arrays.items() if array.dtype == bool}
+            return [
+                {k: v.astype(bool) if k in booleans else v for k, v in record.items()}
+                for record in decode_batch_schemaless(raw, where)
+            ]
         return list(schema.decode_batch(raw, where))
 
     def _check(self, start: int, stop: int) -> None:

@@ -2,8 +2,8 @@
 
 A column of numbers or strings is a field of one value; a column of lists, or the columns `name_0`
 to `name_{n-1}`, are a field of several values. Without a schema every column is a separate field:
-floating numbers and decimals become float32, integers and booleans int64, strings bytes; dates and
-times become float64, seconds since 1970-01-01 UTC (times of day: since midnight). Columns that
+floating numbers and decimals become float32, integers int64, booleans bool, strings bytes; dates
+and times become float64, seconds since 1970-01-01 UTC (times of day: since midnight). Columns that
 cannot be a field (structs, maps, columns of Arrow's type null) are then left out, with a warning.
 
 An empty cell is an error, unless the field is nullable in the schema.
@@ -84,12 +84,21 @@ def _shaped(records: list[Record], table: pa.Table) -> list[Record]:
     """
     stored_shapes = {field.name: shape_of(field) for field in table.schema if field.metadata}
     shapes = {name: shape for name, shape in stored_shapes.items() if shape is not None}
-    if not shapes:
+    booleans = {
+        name
+        for name in table.column_names
+        if pa.types.is_boolean(_value_type(table.schema.field(name).type))
+    }
+    if not shapes and not booleans:
         return records
-    return [
-        {name: a.reshape(shapes[name]) if name in shapes else a for name, a in record.items()}
-        for record in records
-    ]
+
+    def typed(name: str, values: Array) -> Array:
+        # Booleans with missing values were read as floating numbers.
+        if name in booleans and values.dtype == np.int64:
+            values = values.astype(bool)
+        return values.reshape(shapes[name]) if name in shapes else values
+
+    return [{name: typed(name, a) for name, a in record.items()} for record in records]
 
 
 def encode_table(table: pa.Table, where: Callable[[int], str]) -> list[bytes]:
@@ -102,16 +111,18 @@ def encode_table(table: pa.Table, where: Callable[[int], str]) -> list[bytes]:
 
 
 def _encoded(record: Record) -> bytes:
-    """Return a record as a serialized `tf.Example`; float64 values become raw bytes.
+    """Return a record as a serialized `tf.Example`.
 
-    A schema stores float64 in the same way (`stored_field.py`).
+    Booleans become 0 and 1. float64 values become raw bytes, as a schema stores them
+    (`stored_field.py`).
     """
-    return example.encode(
-        {
-            name: [values.astype("<f8").tobytes()] if values.dtype == np.float64 else values
-            for name, values in record.items()
-        }
-    )
+
+    def storable(values: Array) -> Any:
+        if values.dtype == np.float64:
+            return [values.astype("<f8").tobytes()]
+        return values.astype(np.int64) if values.dtype == bool else values
+
+    return example.encode({name: storable(values) for name, values in record.items()})
 
 
 def why_no_field(arrow_type: pa.DataType) -> str:

@@ -89,6 +89,9 @@ class _DefaultInput:
         if mode == Mode.PREDICTION:
             return only, None
         label = self._stacked(records, labels[0])
+        if label.dtype == bool:
+            # A loss of PyTorch takes no booleans; those of Keras convert them to numbers.
+            label = label.astype(np.int64)
         is_class = label.dtype.kind in "iub" and label.shape[1:] == (1,)
         return only, label[:, 0] if is_class else label
 

@@ -19,6 +19,7 @@ Callers: `training_context.py` sets the folder, `loop.py` checks.
 
 from __future__ import annotations
 
+import argparse
 import collections
 import contextlib
 import inspect
@@ -39,6 +40,7 @@ import numpy as np
 from elasticdl.errors import DefinitionError
 from elasticdl.tracebacks import is_of_the_user
 from elasticdl.training.generators import is_of_process
+from elasticdl.training.raw_memory import raw_memory
 
 _log = logging.getLogger("elasticdl")
 
@@ -331,6 +333,8 @@ def _summary(value: Any, module: str, depth: int) -> Any:
         if str(held.layout) != "torch.strided":
             held = (held.coalesce() if held.is_sparse else held).values()
         return tuple(value.shape), _checksum(held.cpu().float().numpy())
+    if (memory := raw_memory(value)) is not None:
+        return len(memory), zlib.crc32(memory[:_MAX_BYTES])
     inner = _within(value, module) if depth else None
     if inner is None:
         # `items()` creates its pairs each time, so their ids are no sign of a change.
@@ -363,6 +367,8 @@ def _within(value: Any, module: str) -> Iterable[Any] | None:
         return [value.__dict__, value.__defaults__, value.__kwdefaults__, *cells]
     if isinstance(value, type):
         return _of_class(value) if value.__module__ == module else None
+    if isinstance(value, (types.SimpleNamespace, argparse.Namespace)):
+        return vars(value).items()
     if type(value).__module__ == module and not _is_kept(value):
         return getattr(value, "__dict__", {}).items()
     return None

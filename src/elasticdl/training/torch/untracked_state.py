@@ -45,6 +45,7 @@ from torch.nn.parameter import is_lazy
 from elasticdl.data.batch import leaves
 from elasticdl.errors import DefinitionError
 from elasticdl.training.iterators import CountingIterator, is_readable, position_of
+from elasticdl.training.raw_memory import raw_memory
 from elasticdl.training.torch.buffers import Buffers, is_kept
 from elasticdl.training.torch.outputs import as_plain_containers
 from elasticdl.training.torch.tensors import parts_of, to_array
@@ -481,6 +482,8 @@ def _feed(hasher: Any, value: Any, depth: int, seen: dict[int, tuple[int, Any]])
                 hasher.update(to_array(part).tobytes())
     elif isinstance(value, (np.ndarray, torch.Generator, *_DRAW)):
         hasher.update(_bytes_of(value))
+    elif (memory := raw_memory(value)) is not None:
+        hasher.update(memory)
     # What an optimizer keeps is several levels within it.
     elif (depth := max(depth, _DEPTH if _has_own_state(value) else 0)) > (
         seen.get(id(value), (0, None))[0]
