@@ -1,6 +1,6 @@
 """ElasticDL module dialect: reads a model file that consists of functions with fixed names.
 
-The names and arguments are those of model files for ElasticDL of 2019, or for its later versions:
+The names and arguments are those of model files for the ElasticDL of 2019, or for later versions:
 
     2019                                    later
     model = keras.Model(...)                def custom_model(): ... / class CustomModel
