@@ -176,8 +176,8 @@ def _check_are_numbers(classes: Any, label: ColumnSummary) -> None:
     """Check that the param `classes` has no words, if the label holds numbers of named classes.
 
     Raises:
-        UsageError: It has.
-        DataError: It has, and a number of the label has no name.
+        UsageError: `classes` has words.
+        DataError: `classes` has words, and a number of the label has no name.
     """
     values = classes if isinstance(classes, (list, tuple)) else [classes]
     words = [value for value in values if isinstance(value, str) and not is_number(value)]
