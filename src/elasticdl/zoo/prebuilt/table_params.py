@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl.data.class_names import names_advice
 from elasticdl.data.type_words import in_words
-from elasticdl.data.wording import counted, did_you_mean, is_number, listed
+from elasticdl.data.wording import counted, listed
 from elasticdl.definition import CompletedParams
+from elasticdl.did_you_mean import did_you_mean, is_number
 from elasticdl.errors import DataError, UsageError
 from elasticdl.zoo.prebuilt.derived import derive
 from elasticdl.zoo.prebuilt.label_params import Advice, check_label, classes_of, scale_of
