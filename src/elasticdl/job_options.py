@@ -533,7 +533,7 @@ def _unknown_option(name: str, known: Iterable[str]) -> UsageError:
     # Only for an error.
     import textwrap  # noqa: PLC0415
 
-    from elasticdl.data.wording import did_you_mean  # noqa: PLC0415
+    from elasticdl.did_you_mean import did_you_mean  # noqa: PLC0415
 
     meant = did_you_mean(name, known)
     if meant != ".":

@@ -181,7 +181,7 @@ def _text(error: BaseException | str) -> str:
     """Return an exception's message, cut off if it is too long to read."""
     try:
         text = _lines_in_a_key(error) or str(error)
-    except (Exception, SystemExit):  # noqa: BLE001 - a class of the user's may raise anything here, too
+    except (Exception, SystemExit):  # noqa: BLE001 - the user's class may raise anything here, too
         return "(its __str__ raises, so its message is unknown)"
     if len(text) <= _MAX_TEXT:
         return text

@@ -55,7 +55,8 @@ def split(
 
     DATA is what you pass to `elasticdl train --data`: files, folders or patterns, of RecordIO,
     TFRecord, CSV or Parquet. Each file becomes a file of the same format in each part; rows of CSV
-    files are copied as they are. Nothing is overwritten; the output appears when it is complete.
+    files are copied as they are. Nothing is overwritten; the output appears only once it is
+    complete.
 
     The same command divides in the same way. To hold out records without writing files, use
     `elasticdl train --validation_split`.

@@ -20,7 +20,7 @@ import click
 
 from elasticdl import __version__
 from elasticdl.cli.printable import printable
-from elasticdl.data.wording import nearest
+from elasticdl.did_you_mean import nearest
 from elasticdl.errors import (
     DEBUG,
     ElasticDLError,

@@ -25,7 +25,7 @@ from kubernetes.client import ApiException
 from kubernetes.config import ConfigException
 
 from elasticdl.cluster.rayjob import GROUP, VERSION
-from elasticdl.data.wording import did_you_mean
+from elasticdl.did_you_mean import did_you_mean
 from elasticdl.errors import UnavailableError, UsageError
 
 Object: TypeAlias = Mapping[str, Any]

@@ -5,7 +5,7 @@
          +------discard----> deleted; an existing target is unchanged
 
 On a disk: a hidden file beside the target is synced and renamed over it, and the folder is synced.
-In an object store: an upload is completed at the end, because an object appears when it is
+In an object store: an upload is completed at the end, because an object appears only once it is
 complete. On other remote file systems: a hidden file beside the target is moved. A process that is
 killed leaves at most the hidden file (`.NAME.*.tmp`), which is never read as data.
 The content of the file is not interpreted here.

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from elasticdl.data.wording import did_you_mean, listed, shown
+from elasticdl.data.wording import listed, shown
+from elasticdl.did_you_mean import did_you_mean
 from elasticdl.errors import DefinitionError, SchemaError
 
 if TYPE_CHECKING:

@@ -211,7 +211,7 @@ def check_kinds(data: Mapping[str, Any]) -> None:
         data: The user's name for the data, for the error -> what the user passed.
 
     Raises:
-        UsageError: One is.
+        UsageError: Some data is a single value or a class.
     """
     for option, value in data.items():
         if isinstance(value, type):

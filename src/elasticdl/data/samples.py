@@ -25,7 +25,7 @@ from elasticdl.data.atomic_file import AtomicFile
 from elasticdl.data.field import Field
 from elasticdl.data.index_file import INDEX_FILE
 from elasticdl.data.schema import Schema
-from elasticdl.data.wording import did_you_mean
+from elasticdl.did_you_mean import did_you_mean
 from elasticdl.errors import MissingExtraError, OutputError, OutputTakenError, UsageError
 
 if TYPE_CHECKING:

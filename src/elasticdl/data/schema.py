@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from elasticdl.data import example
 from elasticdl.data.field import STRING, Field
 from elasticdl.data.stored_field import decoded_rows, stored_values
-from elasticdl.data.wording import counted, did_you_mean, listed, rename_or_add, shown
+from elasticdl.data.wording import counted, listed, rename_or_add, shown
+from elasticdl.did_you_mean import did_you_mean
 from elasticdl.errors import DefinitionError, SchemaError
 
 if TYPE_CHECKING:

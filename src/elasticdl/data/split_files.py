@@ -37,7 +37,7 @@ from elasticdl.data.split import RecordHashes
 from elasticdl.data.split_parts import ClassCodes, assigned_parts
 from elasticdl.data.stored_file import local_path
 from elasticdl.data.units import HasDecodedSize
-from elasticdl.data.wording import did_you_mean
+from elasticdl.did_you_mean import did_you_mean
 from elasticdl.errors import OutputError, OutputTakenError, UsageError
 
 if TYPE_CHECKING:

@@ -406,7 +406,7 @@ class _TableGroup:
         """Check that no column of a text field has dates or times.
 
         Raises:
-            SchemaError: One has.
+            SchemaError: A column has dates or times.
         """
         for part in self._parts[field.name]:
             column = self._table[part]

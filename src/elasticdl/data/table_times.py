@@ -153,7 +153,7 @@ def _parsed(text: str) -> float:
     """Convert the text of a date, a time or a number to seconds; NaN for a missing value.
 
     Raises:
-        ValueError: It is none of these.
+        ValueError: The text is none of these.
     """
     if text in MISSING_WORDS:
         return np.nan
@@ -170,7 +170,7 @@ def _moment(text: str) -> dt.datetime:
     """Parse one date or time; a time of day gets the date 1970-01-01.
 
     Raises:
-        ValueError: It is neither.
+        ValueError: The text is neither a date nor a time.
     """
     try:
         return dt.datetime.fromisoformat(text)

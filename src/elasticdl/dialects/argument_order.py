@@ -1,10 +1,10 @@
 """Argument order of losses and metrics: decided by the arguments' names, never by guessing.
 
-Model files for ElasticDL of 2019 define `loss(output, labels)`, later ones `loss(labels,
+Model files for the ElasticDL of 2019 define `loss(output, labels)`, later ones `loss(labels,
 predictions)`; Keras uses `(y_true, y_pred)`. A wrong order would silently compute a different loss,
 so names that do not show the order are rejected. One clear name is enough: in `loss(outputs,
-masks)`, the masks are the labels, and in `loss(labels, out)`, `out` are the outputs. But the second
-name must not be one of something else, such as `features`. `loss(input, target)`, the names of
+masks)`, `masks` is the labels, and in `loss(labels, out)`, `out` is the outputs. But the second
+name must not be a name for something else, such as `features`. `loss(input, target)`, the names of
 PyTorch's own losses, means the outputs and the labels in a file for PyTorch.
 """
 

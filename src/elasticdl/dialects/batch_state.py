@@ -305,7 +305,7 @@ def _token(value: Any) -> Any:
 
 
 def _content(value: Any) -> Any:
-    """Return a copy of a list, an array or the like, to undo later changes in place.
+    """Return a copy of a list, an array or the like, to undo later in-place changes.
 
     Returns None for large values and for those of other types.
     """

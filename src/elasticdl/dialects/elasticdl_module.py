@@ -1,6 +1,6 @@
 """ElasticDL module dialect: reads a model file that consists of functions with fixed names.
 
-The names and arguments are those of model files for ElasticDL of 2019, or for its later versions:
+The names and arguments are those of model files for the ElasticDL of 2019, or for later versions:
 
     2019                                    later
     model = keras.Model(...)                def custom_model(): ... / class CustomModel
@@ -27,6 +27,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.definition import Input, ModelDefinition, RecordInput
+from elasticdl.dialects.alternative_names import alternative_name_notes
 from elasticdl.dialects.callbacks import as_callbacks
 from elasticdl.dialects.class_weight import as_class_weight
 from elasticdl.dialects.default_input import default_input
@@ -46,7 +47,6 @@ from elasticdl.dialects.model_code import (
     function_of,
 )
 from elasticdl.dialects.models import as_model_factory
-from elasticdl.dialects.near_names import near_names
 from elasticdl.dialects.optimizers import as_optimizer_factory, as_torch_optimizer_factory
 from elasticdl.dialects.params import Params, described
 from elasticdl.dialects.readers import ReaderOpener
@@ -278,7 +278,7 @@ class _LatestImport:
 
 def _notes(reading: DialectReader, *, has_input: bool) -> list[str]:
     own = [] if has_input else [input_note(reading.model_code.symbol.file)]
-    return [*own, *near_names(reading)]
+    return [*own, *alternative_name_notes(reading)]
 
 
 def _found(model_code: ModelCode) -> list[str]:

@@ -1,4 +1,4 @@
-"""Replaces the worker processes of a PyTorch `DataLoader` over a dataset with items.
+"""Emulates the worker processes of a PyTorch `DataLoader` over a map-style dataset.
 
 These processes are not started: each batch is made in the process that trains. User code in the
 dataset sees the worker that would make its batch in a plain loop:
@@ -26,10 +26,14 @@ _lock = threading.RLock()
 
 
 class LoaderWorkers:
-    """Shows user code the workers of a loader over a dataset with items.
+    """Emulates the worker processes of a `DataLoader` over a map-style dataset; it starts none.
+
+    The user's `worker_init_fn` and `get_worker_info()` see the worker that would have made each
+    batch.
 
     Args:
-        loader: The DataLoader. If it has `num_workers=0`, user code sees none, as in a plain loop.
+        loader: The DataLoader. If it has `num_workers=0`, user code sees no worker, as in a plain
+            loop.
         name: The user's name for the loader, for errors.
     """
 
@@ -43,7 +47,7 @@ class LoaderWorkers:
         because the function sets them for a process of its own.
 
         Raises:
-            UserCodeError: It raised.
+            UserCodeError: `worker_init_fn` raised.
         """
         if not self._loader.num_workers or self._loader.worker_init_fn is None:
             return
@@ -123,5 +127,5 @@ def _shown(info: Any) -> Iterator[None]:
 
 
 def _of_torch() -> Any:
-    """Return PyTorch's module with the information about the present worker."""
+    """Return the module of PyTorch that holds the information about the current worker."""
     return sys.modules["torch.utils.data._utils.worker"]

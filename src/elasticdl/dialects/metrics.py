@@ -34,7 +34,8 @@ def as_metrics_factory(symbol: Symbol, reading: DialectReader) -> Callable[[], M
         reading: Reader of the user's code, which provides the params and builds error messages.
 
     Raises:
-        DefinitionError: They are not metrics, or a function's arguments do not show their order.
+        DefinitionError: The symbol does not yield metrics, or a function's arguments do not show
+            their order.
         UsageError: The function needs a param that has no value.
     """
     value = symbol.value

@@ -20,7 +20,7 @@ import typing
 from dataclasses import dataclass
 from typing import Any
 
-from elasticdl.data.wording import nearest
+from elasticdl.did_you_mean import nearest
 from elasticdl.errors import DefinitionError, UsageError
 
 if typing.TYPE_CHECKING:

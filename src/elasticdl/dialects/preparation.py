@@ -1,8 +1,8 @@
 """Reads the data preparation function of a model file; it has one form in all dialects.
 
 `prepare_data_for_a_single_file(filename)` turns one user file into records that fit
-`data_schema()`. In model files for ElasticDL of 2019 it also takes the open file, `(file_object,
-filename)`; the number of arguments shows which form it is.
+`data_schema()`. In model files for the ElasticDL of 2019, it also takes the open file,
+`(file_object, filename)`; the number of arguments shows which form it is.
 
 Callers: `elasticdl data prepare`, by way of `zoo.preparation`.
 """

@@ -241,9 +241,9 @@ class ReaderOpener:
         return source
 
     def metadata(self) -> Any:
-        """Return the column metadata of the newest opened reader that has any.
+        """Return the column metadata of the most recently opened reader that has any.
 
-        Returns an empty `Metadata` if none was opened yet, or none has any.
+        Returns an empty `Metadata` if no reader has been opened yet, or if none has any.
         """
         return self._metadata
 

@@ -58,7 +58,7 @@ class SamplerOrders:
         self._has_state = bool(self.generators)
 
     def find_state(self) -> bool:
-        """Find out whether samplers have state, and whether their orders can be repeated.
+        """Determine whether samplers have state, and whether their orders can be repeated.
 
         Draws the first epoch several times. Call this once, before `of`: if the samplers have
         state, `of` also draws all earlier epochs.

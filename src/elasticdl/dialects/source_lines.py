@@ -3,7 +3,7 @@
 Errors contain `file:line`, and a zoo's folder is searched for a name before its files are imported.
 For a file that is not valid Python, no names are found; importing it reports the error.
 
-Callers: `model_code.py`, `near_names.py`, `unread_names.py`, `other_trainers.py`,
+Callers: `model_code.py`, `alternative_names.py`, `unread_names.py`, `other_trainers.py`,
 `framework_seeds.py`, `lightning_module.py`, `zoo/folder.py`, `zoo/code_files.py` and
 `zoo/outside.py`.
 """

@@ -1,12 +1,12 @@
 """Batches of a PyTorch `DataLoader`, each determined by seed, epoch and batch number.
 
-    dataset with items and a length       can start at any batch: its sampler's order is drawn when
+    map-style dataset with a length       can start at any batch: its sampler's order is drawn when
                                           an epoch begins
     IterableDataset with a length         read from the start of the epoch, in one process only
 
-The `num_workers` processes of a loader over a dataset with items are not started: random numbers
+The `num_workers` processes of a loader over a map-style dataset are not started: random numbers
 would depend on which process prepares a batch. Instead, each batch is seeded by its number and
-prepared in the training process, where `loader_workers.py` replaces them. The processes of a loader
+prepared in the training process, where `loader_workers.py` emulates them. The processes of a loader
 over an IterableDataset are started.
 
 Before the first batch, `batch_state.py` checks that batches do not depend on earlier ones.
@@ -210,7 +210,7 @@ def _check_repeatable(orders: SamplerOrders, symbol: Symbol, reading: DialectRea
     """Check that a loader's order can be drawn again.
 
     Raises:
-        DefinitionError: It cannot.
+        DefinitionError: A second draw of the order differs from the first.
     """
     if not orders.find_state():
         raise reading.error(
@@ -364,7 +364,7 @@ def _checked(batches: Iterator[Any], state: BatchState) -> Iterator[Any]:
 def _made(
     loader: Any, workers: LoaderWorkers, order: Sequence[Any], first: int = 0
 ) -> Iterator[Any]:
-    """Yield the batches of an epoch of a loader over a dataset with items.
+    """Yield the batches of an epoch of a loader over a map-style dataset.
 
     Args:
         loader: The loader.

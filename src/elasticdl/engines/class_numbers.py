@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from elasticdl.data.class_names import names_advice
 from elasticdl.data.record_source import HasClassColumns, HasClassNames, RecordSource
 from elasticdl.data.split_source import whole
-from elasticdl.data.wording import did_you_mean, listed, nearest
+from elasticdl.data.wording import listed
 from elasticdl.definition import Mode, ModelDefinition, RecordInput
+from elasticdl.did_you_mean import did_you_mean, nearest
 from elasticdl.errors import DataError, DefinitionError
 
 if TYPE_CHECKING:

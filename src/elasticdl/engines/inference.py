@@ -21,8 +21,9 @@ from elasticdl.data.batch import Batch, arrays_bytes, describe
 from elasticdl.data.record_source import RecordFile, TableSource
 from elasticdl.data.schema import NoValueError, Schema
 from elasticdl.data.split_source import split_records, whole
-from elasticdl.data.wording import did_you_mean, listed
+from elasticdl.data.wording import listed
 from elasticdl.definition import BatchesInput, Mode, ModelDefinition, RecordInput
+from elasticdl.did_you_mean import did_you_mean
 from elasticdl.engines import class_numbers
 from elasticdl.engines.data_changes import compared
 from elasticdl.engines.engine import Outcome, Reporter, context_of

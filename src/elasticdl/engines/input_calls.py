@@ -16,8 +16,9 @@ import numpy as np
 
 from elasticdl.data.batch import Batch, Record, RecordNames, Remake, batch_of, leaves
 from elasticdl.data.class_weights import with_class_weights
-from elasticdl.data.wording import counted, did_you_mean, listed
+from elasticdl.data.wording import counted, listed
 from elasticdl.definition import Mode, ModelDefinition, RecordInput
+from elasticdl.did_you_mean import did_you_mean
 from elasticdl.engines import input_checks
 from elasticdl.engines.randomness import seeded
 from elasticdl.engines.user_calls import calling

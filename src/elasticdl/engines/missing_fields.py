@@ -17,8 +17,9 @@ import numpy as np
 from elasticdl.data.batch import Batch, Record, leaves
 from elasticdl.data.file_ranges import numbering_of
 from elasticdl.data.schema import STRING, Field, MissingFieldError, Schema
-from elasticdl.data.wording import all_of, did_you_mean, listed, rename_or_add
+from elasticdl.data.wording import all_of, listed, rename_or_add
 from elasticdl.definition import Mode, ModelDefinition, RecordInput
+from elasticdl.did_you_mean import did_you_mean
 from elasticdl.engines import input_checks
 from elasticdl.engines.input_calls import make_batch
 from elasticdl.engines.randomness import seeded

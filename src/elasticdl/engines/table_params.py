@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl import zoo
 from elasticdl.data.record_source import TableSource
-from elasticdl.data.wording import did_you_mean, listed
+from elasticdl.data.wording import listed
 from elasticdl.definition import CompletedParams
+from elasticdl.did_you_mean import did_you_mean
 from elasticdl.errors import UsageError
 from elasticdl.training.import_seed import seeded_import
 

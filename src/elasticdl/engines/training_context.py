@@ -17,9 +17,10 @@ from elasticdl.data.field import STRING
 from elasticdl.data.record_source import HasClassNames
 from elasticdl.data.schema import MissingFieldError, Schema
 from elasticdl.data.split_source import split_records, whole
-from elasticdl.data.wording import counted, did_you_mean, listed, near_classes
+from elasticdl.data.wording import counted, listed, near_classes
 from elasticdl.definition import BatchesInput, Mode, ModelDefinition, RecordInput
 from elasticdl.dialects.model_code import LOADER
+from elasticdl.did_you_mean import did_you_mean
 from elasticdl.engines import class_numbers
 from elasticdl.engines.best_metric import best_mode_of
 from elasticdl.engines.data_changes import (

@@ -4,7 +4,7 @@
 
 All other forms are derived from this file: CSV files, tables and the page (`report_views.py`,
 `report_tables.py`, `report_page.py`). There is one row per example, in the given order; if two
-examples have the same id, a note says so. The file appears when it is complete.
+examples have the same id, a note says so. The file appears only once it is complete.
 
 Callers: sessions and `elasticdl evaluate --report`.
 """

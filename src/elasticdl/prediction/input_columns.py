@@ -24,7 +24,8 @@ from elasticdl.data.record_source import HasClassNames
 from elasticdl.data.split_source import whole
 from elasticdl.data.type_words import in_words
 from elasticdl.data.units import UnitSource
-from elasticdl.data.wording import did_you_mean, listed
+from elasticdl.data.wording import listed
+from elasticdl.did_you_mean import did_you_mean
 from elasticdl.errors import DataError, UsageError
 
 if TYPE_CHECKING:

@@ -85,7 +85,7 @@ def report(trained: TrainedSession, reporter: Reporter) -> dict[str, Any]:
         The summary of the reports: the mean of each function on each split.
 
     Raises:
-        DataError: A split has fewer examples than declared, or its ids do not fit.
+        DataError: A split has fewer examples than declared, or its ids do not match its examples.
         UserCodeError: A component or a function raised.
         OutputError: A report cannot be written.
     """

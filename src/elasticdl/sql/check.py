@@ -14,7 +14,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from elasticdl.data.wording import did_you_mean, listed
+from elasticdl.data.wording import listed
+from elasticdl.did_you_mean import did_you_mean
 from elasticdl.errors import UsageError
 from elasticdl.sql.columns import features_of
 from elasticdl.sql.error_locations import location_of

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from sqlglot.errors import TokenError
 from sqlglot.tokens import Token, Tokenizer, TokenType
 
-from elasticdl.data.wording import did_you_mean
+from elasticdl.did_you_mean import did_you_mean
 from elasticdl.sql.statements import (
     Argument,
     Attributes,

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from elasticdl.data.wording import did_you_mean
+from elasticdl.did_you_mean import did_you_mean
 from elasticdl.sql.names import matching
 from elasticdl.sql.statements import Argument, Call, Span, StatementError, Value, Word
 

@@ -16,7 +16,7 @@ import contextlib
 import re
 from typing import TYPE_CHECKING
 
-from elasticdl.data.wording import did_you_mean
+from elasticdl.did_you_mean import did_you_mean
 from elasticdl.errors import DataError, UsageError
 from elasticdl.sql.database_interface import DatabaseError
 from elasticdl.sql.statements import Span, pointed

@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from elasticdl import api
 from elasticdl.data.snapshot import write_snapshot
-from elasticdl.data.wording import did_you_mean, listed
+from elasticdl.data.wording import listed
+from elasticdl.did_you_mean import did_you_mean
 from elasticdl.engines import progress_bar
 from elasticdl.errors import UsageError
 from elasticdl.scratch import TemporaryFolder

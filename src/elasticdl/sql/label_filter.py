@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elasticdl.data.wording import counted, did_you_mean, listed
+from elasticdl.data.wording import counted, listed
+from elasticdl.did_you_mean import did_you_mean
 from elasticdl.errors import DataError, UsageError
 
 if TYPE_CHECKING:

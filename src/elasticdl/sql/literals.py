@@ -22,7 +22,7 @@ from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import TokenError
 from sqlglot.tokens import TokenType
 
-from elasticdl.data.wording import did_you_mean
+from elasticdl.did_you_mean import did_you_mean
 from elasticdl.errors import UsageError
 from elasticdl.sql.parse import parse
 from elasticdl.sql.statements import Query, Span, StatementError

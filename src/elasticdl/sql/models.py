@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.lock import hold
 from elasticdl.artifacts.output_lease import ignore_note
-from elasticdl.data.wording import did_you_mean
+from elasticdl.did_you_mean import did_you_mean
 from elasticdl.errors import OutputBusyError, UsageError
 from elasticdl.sql.retry import retry_while_busy
 

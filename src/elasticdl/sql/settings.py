@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from elasticdl import job_options
-from elasticdl.data.wording import did_you_mean
+from elasticdl.did_you_mean import did_you_mean
 from elasticdl.errors import UsageError
 from elasticdl.job import TrainingOptions
 from elasticdl.sql.statements import Span, StatementError

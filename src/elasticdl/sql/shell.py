@@ -27,7 +27,7 @@ from sqlglot.errors import TokenError
 from sqlglot.tokens import TokenType
 
 from elasticdl import __version__
-from elasticdl.data.wording import did_you_mean
+from elasticdl.did_you_mean import did_you_mean
 from elasticdl.errors import ElasticDLError, UsageError
 from elasticdl.sql.completion import CompletionNames, word_before, words_for
 from elasticdl.sql.database_interface import RowSource

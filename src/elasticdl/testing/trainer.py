@@ -164,7 +164,7 @@ def _joined(parts: Sequence[Batch]) -> Batch:
 def check_nothing_to_add_is_no_update(create: Callable[[int], Trainer], batch: Batch) -> None:
     """Check that applying a gradient sum over zero examples leaves weights and state unchanged.
 
-    This happens if all records of a step were left out.
+    Such a sum occurs when all records of a step are left out.
     """
     trainer = create(0)
     contribution, _ = trainer.gradients(batch)

@@ -101,7 +101,7 @@ class Generators:
         return self._python
 
     def take(self, address: int) -> None:
-        """Save the state of the process' NumPy generator into this object.
+        """Save the state of the process's NumPy generator into this object.
 
         `_Lock` calls it after user code of this trainer has drawn, so that the next draw of the
         trainer continues from there. The caller must hold the generator's lock.
@@ -112,10 +112,10 @@ class Generators:
         self._numpy.take(address)
 
     def put(self, address: int) -> None:
-        """Set the process' NumPy generator to the state that `take` saved in this object.
+        """Set the process's NumPy generator to the state that `take` saved in this object.
 
         `_Lock` calls it before user code of this trainer draws. The first call after `seed` seeds
-        the process' generator with that seed instead. The caller must hold the generator's lock.
+        the process's generator with that seed instead. The caller must hold the generator's lock.
 
         Args:
             address: Address of the generator's state in memory.
@@ -139,7 +139,7 @@ class _KeptState:
         self._normal: dict[str, Any] = {}
 
     def take(self, address: int) -> None:
-        """Save the state of the process' NumPy generator; the caller must hold its lock.
+        """Save the state of the process's NumPy generator; the caller must hold its lock.
 
         Args:
             address: Address of the generator's state in memory.
@@ -148,7 +148,7 @@ class _KeptState:
         self._normal = np.random.get_state(legacy=False)  # noqa: NPY002 - as `put`
 
     def put(self, address: int) -> None:
-        """Set the process' NumPy generator to the saved state; the caller must hold its lock.
+        """Set the process's NumPy generator to the saved state; the caller must hold its lock.
 
         Args:
             address: Address of the generator's state in memory.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elasticdl.data.batch import leaves, map_arrays
-from elasticdl.data.wording import did_you_mean
+from elasticdl.did_you_mean import did_you_mean
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays

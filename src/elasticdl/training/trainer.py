@@ -226,7 +226,7 @@ class Hooks(Protocol):
 
         Args:
             number: Batch number, from 0 in each evaluation of a process.
-            logs: The metrics of this process' batches so far.
+            logs: The metrics of this process's batches so far.
         """
         ...
 
@@ -563,10 +563,10 @@ class ScoresProbe(Protocol):
 
 @runtime_checkable
 class LossProbe(Protocol):
-    """A trainer that can notice a model and a loss that both apply a softmax or a sigmoid."""
+    """A trainer that can detect when the model and the loss both apply a softmax or a sigmoid."""
 
     def repeated_activation(self) -> str:
-        """Return a warning if the loss applies an activation to outputs of one; else ""."""
+        """Return a warning if the loss applies an activation after the model's own; else ""."""
         ...
 
 

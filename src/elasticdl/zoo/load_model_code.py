@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from elasticdl.data.wording import did_you_mean
 from elasticdl.definition import Mode
 from elasticdl.dialects.component_classes import COMPONENTS, lines_in
 from elasticdl.dialects.model_code import (
@@ -23,6 +22,7 @@ from elasticdl.dialects.model_code import (
     symbol_of,
 )
 from elasticdl.dialects.source_lines import names_imported, top_level_names
+from elasticdl.did_you_mean import did_you_mean
 from elasticdl.errors import UsageError
 from elasticdl.training.create import quiet_frameworks
 from elasticdl.zoo import imports, specs

@@ -303,7 +303,7 @@ def _check_left() -> None:
     """Check that this process is not still leaving a cluster; Ray would wait for that forever.
 
     Raises:
-        UnavailableError: It is.
+        UnavailableError: The process is still leaving a cluster.
     """
     if _leaving is not None and _leaving.is_alive():
         _leaving.join(_LONGEST_SHUTDOWN_S)

@@ -16,17 +16,16 @@ class Timeouts:
     """Timeouts and intervals of a run, in seconds.
 
     Attributes:
-        heartbeat_s: Interval of a worker's heartbeats.
-        heartbeat_timeout_s: The other workers stop waiting for a worker that has sent no heartbeat
-            for this long.
+        heartbeat_s: How long a worker waits between two heartbeats.
+        heartbeat_timeout_s: How long the other workers wait for a worker that sends no heartbeat.
         join_timeout_s: How long the workers that are ready for a step wait for one that is alive
             but late. It should exceed the duration of a step.
-        batch_timeout_s: A worker that spends this long on one batch is considered hung. Like
+        batch_timeout_s: How long a worker may spend on one batch before it is considered hung. Like
             `sum_timeout_s`, it is a minimum: a batch or a sum may take ten times as long as the
             slowest one so far.
         sum_timeout_s: How long a sum over the workers (all-reduce) may wait for living workers.
-        transfer_timeout_s: The transfer of a state to a joining worker is abandoned if nothing has
-            arrived for this long.
+        transfer_timeout_s: How long the transfer of a state to a joining worker may pause before it
+            is abandoned.
         quorum_timeout_s: How long a worker waits for a Lighthouse before it considers the driver
             gone.
         quorum_interval_s: How long the workers keep the same quorum (the set of workers that take

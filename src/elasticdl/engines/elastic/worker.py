@@ -310,10 +310,10 @@ class Worker:
     def take_snapshot(self, confirmed: CommitId) -> StateSnapshot | None:
         """Return the next checkpoint for the controller to save.
 
-        A waiting checkpoint whose model was the best when it was saved, by the job's `best_metric`,
-        comes first, so that it is not skipped; of several, the oldest. If there is none, it is the
-        newest checkpoint, because only the latest state is needed. The checkpoint and all older
-        ones are removed from this worker's buffer.
+        Checkpoints whose model was the best so far, by the job's `best_metric`, come first, in the
+        order in which they were made, so that none of them is skipped. If none of them is waiting,
+        the newest checkpoint is returned, because only the latest state is needed. The returned
+        checkpoint and all older ones are removed from this worker's buffer.
 
         Args:
             confirmed: The last commit that is known to be final. Checkpoints of later commits are

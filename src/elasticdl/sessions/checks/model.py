@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elasticdl.data.batch import describe, leaves
-from elasticdl.data.wording import nearest
+from elasticdl.did_you_mean import nearest
 from elasticdl.sessions.checks.finding import CheckFinding, error, warning
 
 if TYPE_CHECKING:

@@ -135,7 +135,7 @@ class Attributes:
     metrics, and of the objects stored in them. Functions and objects are compared by identity.
 
     Args:
-        origin: Prefix of error messages.
+        origin: Prefix for error messages.
     """
 
     def __init__(self, origin: Origin) -> None:

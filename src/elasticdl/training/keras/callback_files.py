@@ -95,10 +95,11 @@ class CallbackFiles:
             each.csv_file.flush()
 
     def redirected(self) -> dict[str, Callable[..., Any]]:
-        """Return replacements for the model's save methods, which write to a temporary folder.
+        """Return functions that replace the model's save methods and write to a temporary folder.
 
         Returns:
-            Name of the method -> replacement; empty if this process writes final files (`leads`).
+            Name of the method -> replacement; empty if this process writes to the final paths
+            (`leads`).
         """
         if self.leads:
             return {}

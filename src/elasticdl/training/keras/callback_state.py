@@ -88,7 +88,7 @@ class KerasValues(CallbackValues):
     def encode_other(  # noqa: PLR0911 - one line a type
         self, value: Any, path: str, arrays: Arrays
     ) -> Any:
-        """Convert an object of Keras or TensorFlow to JSON; see `CallbackValues.encode`."""
+        """Convert a Keras or TensorFlow object to JSON; see `CallbackValues.encode`."""
         match value:
             case keras.metrics.Metric():
                 return {"$metric": self.encode([v.value for v in value.variables], path, arrays)}

@@ -56,7 +56,7 @@ def check_unchanged(model: keras.Model, changed: Sequence[Any], origin: Origin) 
     Args:
         model: The model that owns the variables.
         changed: The variables that a call with training=False changes.
-        origin: Prefix of errors if the line of the layer is unknown.
+        origin: Prefix for error messages if the line of the layer is unknown.
 
     Raises:
         DefinitionError: It changes something other than statistics of BatchNormalization.

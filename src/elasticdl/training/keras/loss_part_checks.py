@@ -97,7 +97,7 @@ def find_divisor(
     Args:
         loss_of: Function (examples) -> their loss.
         batch: The first batch for which gradients are computed.
-        origin: Prefix of errors.
+        origin: Prefix for error messages.
         weights_in_labels: Whether the labels are pairs (labels, sample weights).
 
     Returns:
@@ -264,7 +264,7 @@ def check_added(
             layers.
         batch: The first batch for which gradients are computed.
         kind: Kind of the number by which the batch's loss is divided.
-        origin: Prefix of errors.
+        origin: Prefix for error messages.
         in_training: Whether `added` runs the model as in training.
         differs_in_parts: Whether the model has BatchNormalization. In training its outputs depend
             on the other examples, so losses of parts may differ for that reason alone.

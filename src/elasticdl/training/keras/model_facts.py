@@ -138,7 +138,7 @@ def _losses(loss: Any, tensors: list[Any], outputs: int) -> list[Any]:
 
 
 def name_and_logits(loss: Any) -> tuple[str | None, bool | None]:
-    """Return a loss' name and whether it takes logits; None for each if unknown."""
+    """Return a loss's name and whether it takes logits; None for each if unknown."""
     if isinstance(loss, str):
         try:
             loss = keras.losses.get(loss)

@@ -86,7 +86,7 @@ def check_alike(
         batch: Examples; two parts of it are compared.
         trained: The trained weights.
         others: The other variables that a call may change.
-        origin: Prefix of errors.
+        origin: Prefix for error messages.
         is_early: Whether to make both calls in any case. False: if the first one sets no weight,
             the second is not made.
 

@@ -100,8 +100,8 @@ def check(
         runner: How the model is run.
         batch: One of the first batches for which gradients are computed.
         model: The model.
-        origin: Prefix of error messages.
-        of_loss: Prefix of error messages about the loss.
+        origin: Prefix for error messages.
+        of_loss: Prefix for error messages about the loss.
         is_early: Whether to find out by one more call whether the outputs are random, even if they
             agree. All parts get the same random numbers, which may hide a difference.
 
@@ -140,7 +140,7 @@ def check_crowded(
         batch: A worker's batch; examples are taken from it.
         num_examples: Number of examples of an update.
         model: The model.
-        origin: Prefix of error messages.
+        origin: Prefix for error messages.
 
     Raises:
         DefinitionError: They differ, and randomness does not explain it.
@@ -211,8 +211,8 @@ def _compare(
         runner: How the model is run.
         batch: The batch.
         model: The model.
-        origin: Prefix of error messages.
-        of_loss: Prefix of error messages about the loss.
+        origin: Prefix for error messages.
+        of_loss: Prefix for error messages about the loss.
         training: Whether the model runs as in training.
         seeks_randomness: Whether random outputs that agree cannot be compared either.
 

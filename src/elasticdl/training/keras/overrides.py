@@ -86,7 +86,7 @@ class TrainedWeights:
 
     Args:
         model: A built model. It may override `trainable_weights`, to train a part of its weights.
-        origin: Prefix of errors.
+        origin: Prefix for error messages.
 
     Attributes:
         trained: The weights that `trainable_weights` of the model returns.

@@ -112,7 +112,7 @@ class RandomOpReplacer:
     """Makes one seedable generator the source of all random numbers drawn outside layers.
 
     Args:
-        origin: Prefix of error messages.
+        origin: Prefix for error messages.
         is_strict: Whether to reject draws that cannot be replaced. False for a model loaded by
             tf_keras, in which they are looked for when it is loaded (`saved_models/tf_keras.py`).
     """

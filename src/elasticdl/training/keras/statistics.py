@@ -545,7 +545,15 @@ def _has_room(dtype: np.dtype[Any], shift: int) -> bool:
 
 
 def _rounding(old: np.ndarray[Any, Any], shift: int) -> float:
-    """Return a bound on the rounding error of a change that starts from `old` + `shift`."""
+    """Return an upper bound on the rounding error when a change is measured from `old + shift`.
+
+    `_are_counters` adds `shift` to a variable and measures again how a batch changes it. A rounding
+    error is proportional to the value, so it grows with the shift. Integers are not rounded.
+
+    Args:
+        old: The variable's original value.
+        shift: The number that was added to it for the test.
+    """
     if np.issubdtype(old.dtype, np.integer):
         return 0.0
     largest = float(np.abs(old.astype(np.float64)).max(initial=0.0)) + shift

@@ -41,7 +41,7 @@ class UntrackedVariables:
         model: The model. Its layers are searched to name a variable in an error.
         optimizer: Its optimizer, whose attributes are searched for the same purpose.
         known: Function () -> all variables that are in checkpoints, or set for each step.
-        origin: Prefix of errors.
+        origin: Prefix for error messages.
     """
 
     def __init__(

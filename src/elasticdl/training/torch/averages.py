@@ -164,10 +164,10 @@ def _tensors(model: nn.Module) -> list[torch.Tensor]:
 
 
 def _named_tensors(averaged: AveragedModel) -> dict[str, torch.Tensor]:
-    """Return the parameters and all buffers of an average by name.
+    """Return the parameters and all buffers of an averaged model by name.
 
-    Updates change also buffers that are not persistent. `state_dict()` is not called, because code
-    of the user's may leave something out there.
+    Updates also change non-persistent buffers. `state_dict()` is not called, because user code may
+    override it and omit entries.
     """
     parameters = averaged.named_parameters(remove_duplicate=False)
     return dict(itertools.chain(parameters, averaged.named_buffers(remove_duplicate=False)))

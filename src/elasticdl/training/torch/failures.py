@@ -106,7 +106,7 @@ def out_of_range(
     batch: Batch,
     definition: ModelDefinition,
 ) -> DataError | None:
-    """Find out whether a label or an id that is out of range has caused an error of PyTorch.
+    """Return the error to raise if an out-of-range label or id caused an error in PyTorch.
 
     Args:
         error: PyTorch's exception.
@@ -118,7 +118,7 @@ def out_of_range(
         definition: The model's definition.
 
     Returns:
-        The error to raise, which names the label or id and the records; None for any other mistake.
+        The error, which names the label or id and the records; None for any other cause.
     """
     text = str(error)
     if _LABEL.search(text):

@@ -64,7 +64,7 @@ class HookMemory:
         parameters: The model's parameters, by name.
         model: The model. Hooks that callbacks register on it later are left to
             `callback_hooks.py`.
-        origin: Prefix of errors.
+        origin: Prefix for error messages.
         may_be_scheduled: Whether the function that creates the optimizer may also create its
             learning rate schedulers, as `configure_optimizers` does; the trainer steps them. If
             False, a scheduler that no hook refers to is rejected.

@@ -57,7 +57,7 @@ def computed_from_data(
 def tensor_names(model: nn.Module, *, all_buffers: bool = False) -> set[str]:
     """Return the names of a module's parameters and persistent buffers, or of all its buffers.
 
-    `state_dict()` is not called, because hooks of the user's may change the module there.
+    `state_dict()` is not called, because the user's hooks may change the module there.
     """
     return {
         f"{prefix}.{leaf}"

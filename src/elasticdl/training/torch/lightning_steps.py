@@ -70,7 +70,7 @@ class TrainerProgress:
     """The object that a LightningModule gets as `self.trainer`: only progress can be read.
 
     Args:
-        origin: Prefix of errors.
+        origin: Prefix for error messages.
         step: Function () -> number of updates so far.
         epoch: Function () -> current epoch, from 0.
 
@@ -345,7 +345,7 @@ class _Logged:
     """Records the values and metrics that a LightningModule's step logs during one batch.
 
     Args:
-        where: Prefix of errors.
+        where: Prefix for error messages.
         step: Name of the step.
 
     Attributes:

@@ -467,7 +467,7 @@ def rows_of(
 
 
 def _versions(*trees: Any) -> list[int]:
-    """Return PyTorch's version counter of each nested tensor, to detect changes in place."""
+    """Return PyTorch's version counter of each nested tensor, to detect in-place changes."""
     return [
         tensor._version  # noqa: SLF001 - autograd's own way to notice a change
         for tree in trees

@@ -253,7 +253,7 @@ class StatefulMetric:
         return {name: self._in_numbers(each) for name, each in named.items()}
 
     def check_update(self, outputs: Any, labels: Any, *, sums: bool) -> None:
-        """Test the metric before training: update it with a batch, compute its value, reset it.
+        """Test the metric before training: update it with a batch, compute its value and reset it.
 
         Args:
             outputs: Outputs of the model.

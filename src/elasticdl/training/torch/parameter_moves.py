@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ParameterMoves:
-    """Takes a snapshot of a model's parameters, to find those that have changed later.
+    """Takes a snapshot of a model's parameters, to find which of them change later.
 
     Args:
         parameters: The parameters, by name.

@@ -88,7 +88,7 @@ class PartCheck:
     """Checks that a model computes the same results for examples in a batch as in parts of it.
 
     Args:
-        origin: Prefix of errors.
+        origin: Prefix for error messages.
         model: The module.
         steps: Steps of the model, which compute its outputs and loss.
         loss: Compares the loss of a batch with the losses of its parts.

@@ -97,10 +97,10 @@ def check_has_modes(model: nn.Module, origin: Origin) -> None:
 
     Args:
         model: The module.
-        origin: Prefix of errors.
+        origin: Prefix for error messages.
 
     Raises:
-        DefinitionError: It cannot: it is the module of a `torch.export` program, for example.
+        DefinitionError: The model has no such mode, like the module of a `torch.export` program.
     """
     if not isinstance(model, torch.fx.GraphModule):
         return
@@ -120,10 +120,10 @@ def check_has_values(model: nn.Module, origin: Origin) -> None:
 
     Args:
         model: The module.
-        origin: Prefix of errors.
+        origin: Prefix for error messages.
 
     Raises:
-        DefinitionError: One is.
+        DefinitionError: A parameter or buffer is on the device `meta`.
     """
     for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
         if tensor.is_meta:
@@ -139,7 +139,7 @@ def check_class(model: nn.Module, origin: Origin, *, own_steps: bool = False) ->
 
     Args:
         model: The module.
-        origin: Prefix of errors.
+        origin: Prefix for error messages.
         own_steps: Whether the module's own training steps and hooks are used, as those of a
             LightningModule are.
 
@@ -256,7 +256,7 @@ class Refusals:
     Args:
         model: The model, as created.
         parameters: All parameters of the model, by name.
-        origin: Prefix of errors.
+        origin: Prefix for error messages.
         kept: The parameters and buffers that checkpoints contain, by name.
     """
 

@@ -164,7 +164,7 @@ class TorchStatistics:
 
     Args:
         buffers: The buffers of the model.
-        origin: Prefix of errors.
+        origin: Prefix for error messages.
         device: Device on which the changes are computed.
     """
 

@@ -75,7 +75,7 @@ def check_no_untracked_state(
         run: Function (module) -> its outputs for the same examples in training mode, with the same
             seed and with gradients.
         run_others: Function (module): the same as `run`, with other examples of the same shapes.
-        origin: Prefix of errors.
+        origin: Prefix for error messages.
 
     Raises:
         DefinitionError: The model has other state, or `eval()` changes its weights.
@@ -318,7 +318,7 @@ def _check_modes(tried: nn.Module, origin: Origin) -> None:
 
     Args:
         tried: A copy of the model; its weights are overwritten.
-        origin: Prefix of errors.
+        origin: Prefix for error messages.
     """
     # With initial values, adding a product with zeros to weights would not be noticed.
     generator = torch.Generator().manual_seed(0)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Weights:
-    """Wrapper of the class weights: Keras would track a plain dict as a part of the model."""
+    """Wraps the class weights, because Keras would track a plain dict as part of the model."""
 
     weights: Mapping[int, float]
 

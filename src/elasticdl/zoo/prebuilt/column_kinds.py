@@ -177,11 +177,11 @@ class Sparse:
 
 @dataclass(frozen=True)
 class Bucket:
-    """The interval that contains a number, as an id.
+    """Feature that replaces a number by the id of the interval it falls in.
 
     Attributes:
-        of: The feature of the number.
-        boundaries: Boundaries between the intervals, ascending.
+        of: The numeric feature whose value is replaced.
+        boundaries: Boundaries between the intervals, ascending; n of them make n + 1 intervals.
     """
 
     kind: ClassVar[str] = "bucket"

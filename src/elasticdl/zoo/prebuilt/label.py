@@ -16,7 +16,7 @@ import numpy as np
 
 from elasticdl.data.class_names import no_label_advice
 from elasticdl.data.field import MAX_EXACT
-from elasticdl.data.wording import is_number, nearest
+from elasticdl.did_you_mean import is_number, nearest
 from elasticdl.errors import SchemaError, UsageError
 
 if TYPE_CHECKING:

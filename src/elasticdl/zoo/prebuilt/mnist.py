@@ -49,13 +49,13 @@ def data_schema() -> list[dict[str, Any]]:
 
 
 def input_fn(records: Sequence[Record]) -> tuple[dict[str, Any], Any]:
-    """Return images scaled to 0 .. 1, and digits."""
+    """Return the images, scaled to 0 .. 1, and the digits they show."""
     images = np.stack([record["image"] for record in records]) / np.float32(255)
     return {"image": images}, np.array([record["label"] for record in records if "label" in record])
 
 
 def loss(output: Any, labels: Any) -> Any:
-    """Return the mean cross-entropy of the true digit."""
+    """Return the mean cross-entropy between the predicted probabilities and the true digits."""
     return keras.ops.mean(
         keras.losses.sparse_categorical_crossentropy(keras.ops.ravel(labels), output)
     )

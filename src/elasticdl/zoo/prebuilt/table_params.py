@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl.data.class_names import names_advice
 from elasticdl.data.type_words import in_words
-from elasticdl.data.wording import counted, did_you_mean, is_number, listed
+from elasticdl.data.wording import counted, listed
 from elasticdl.definition import CompletedParams
+from elasticdl.did_you_mean import did_you_mean, is_number
 from elasticdl.errors import DataError, UsageError
 from elasticdl.zoo.prebuilt.derived import derive
 from elasticdl.zoo.prebuilt.label_params import Advice, check_label, classes_of, scale_of
@@ -176,8 +177,8 @@ def _check_are_numbers(classes: Any, label: ColumnSummary) -> None:
     """Check that the param `classes` has no words, if the label holds numbers of named classes.
 
     Raises:
-        UsageError: It has.
-        DataError: It has, and a number of the label has no name.
+        UsageError: `classes` has words.
+        DataError: `classes` has words, and a number of the label has no name.
     """
     values = classes if isinstance(classes, (list, tuple)) else [classes]
     words = [value for value in values if isinstance(value, str) and not is_number(value)]

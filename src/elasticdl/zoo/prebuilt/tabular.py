@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from elasticdl.data.wording import nearest
 from elasticdl.definition import Mode
+from elasticdl.did_you_mean import nearest
 from elasticdl.errors import SchemaError
 from elasticdl.training.input_words import images_of_two_sizes
 from elasticdl.zoo.prebuilt.standardise import Standardise

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from elasticdl.config_file import ConfigStruct
-from elasticdl.data.wording import nearest, shown
+from elasticdl.data.wording import shown
+from elasticdl.did_you_mean import nearest
 from elasticdl.errors import DefinitionError
 
 # A larger count is a typing error, and does not fit the integers of many libraries.

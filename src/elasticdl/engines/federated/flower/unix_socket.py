@@ -2,10 +2,10 @@
 
     python -P -m elasticdl.engines.federated.flower.unix_socket COMMAND ARGUMENTS ...
 
-A superlink serves control (starts a run of any code) and runtime (fetch a task and answer it); a
-supernode serves runtime. Flower 1.41 can serve them only on TCP, where a caller from the same
+A superlink serves control (to start runs of any code) and runtime (to fetch tasks and answer them);
+a supernode serves runtime. Flower 1.41 can serve them only on TCP, where a caller from the same
 machine needs no credentials: any user of the machine could start a run, or take a party's task.
-Therefore, in each Flower process (in parentheses: the name in its code that is replaced):
+Therefore this module changes Flower's processes (in parentheses: the attribute that it replaces):
 
 1.  A server listens on the socket that `SOCKET` names, in a folder that only this user can enter,
     instead of the host and port of its command line (`uvicorn.Config`).
@@ -13,9 +13,9 @@ Therefore, in each Flower process (in parentheses: the name in its code that is 
     process connects to the aggregator, so it is not changed.
 3.  A task's token is passed in the environment, because every user can read a command line
     (`SubprocessExecutor.launch`).
-4.  An error that ends a thread of a supernode ends the supernode, which is then restarted. Its
-    heartbeats come from such a thread, which any unexpected answer ends: the aggregator would
-    consider the party gone, while the party considered itself connected.
+4.  An error that ends a thread of a supernode ends the supernode, which is then restarted
+    (`threading.excepthook`). Its heartbeats come from such a thread, which any unexpected answer
+    ends: the aggregator would consider the party gone, while the party considered itself connected.
 
 Flower still requires a host and a port. It gets port 1 (`NOWHERE_PORT`), where other users cannot
 listen: if another version of Flower bypassed 1 or 2, nothing would answer there, and the federation

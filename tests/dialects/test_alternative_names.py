@@ -31,7 +31,7 @@ def notes_of(define):
         ("def validation_dataloader(data): pass", "validation_dataloader", "val_dataloader"),
     ],
 )
-def test_a_name_similar_to_one_of_the_contract_is_noted(notes_of, text, name, meant):
+def test_an_alternative_to_a_name_of_the_contract_is_noted(notes_of, text, name, meant):
     (note,) = notes_of(text)
 
     assert note.endswith(
@@ -41,7 +41,7 @@ def test_a_name_similar_to_one_of_the_contract_is_noted(notes_of, text, name, me
     assert "m.py:8" in note
 
 
-def test_a_name_similar_to_the_loader_is_noted_in_a_file_without_an_input_function(define):
+def test_an_alternative_name_of_the_loader_is_noted_in_a_file_without_an_input_function(define):
     text = "def train_loader(data): pass\n"
     notes = define(FILE.replace("def input_fn(records): return records\n", text)).notes()
 
@@ -85,7 +85,7 @@ def optimizer(): return keras.optimizers.SGD(0.1)
         ("metrics = ['accuracy']", "metrics", "eval_metrics_fn"),
     ],
 )
-def test_similar_names_in_a_keras_file_are_noted(define, text, name, meant):
+def test_alternative_names_in_a_keras_file_are_noted(define, text, name, meant):
     (note,) = define(KERAS_FILE + text).notes()
 
     assert f": {name} is not used" in note

@@ -1,10 +1,11 @@
-"""Finds probable misspellings in a model file: unused names similar to those ElasticDL looks for.
+"""Notes unused names in a model file that probably stand for a name that ElasticDL looks for.
 
     def scheduler(optimizer): ...     probably lr_scheduler
     grad_clip = 1.0                   probably gradient_clipping
 
-A helper may have such a name, so this is a note and not an error. There is no note if other code of
-the file uses the name, if the right name also exists, or if the value is of the wrong kind.
+A fixed table lists such alternative names; spelling is not compared. A helper may have such a name,
+so this is a note and not an error. There is no note if other code of the file uses the name, if the
+right name also exists, or if the value is of the wrong kind.
 
 Callers: `elasticdl_module.py`.
 """
@@ -23,10 +24,11 @@ from elasticdl.dialects.source_lines import names_used
 if TYPE_CHECKING:
     from elasticdl.dialects.dialect_reader import DialectReader
 
-# The names that are checked in a Keras model file.
+# The names whose alternatives are noted in a Keras model file.
 _OF_KERAS = ("callbacks", "eval_metrics_fn")
 _FUNCTION_OF_ONE = ("lr_scheduler", "averaged_model", "train_dataloader", "val_dataloader")
-_MEANT: Mapping[str, Sequence[str]] = {
+# A name that ElasticDL looks for -> alternative names, which it does not read.
+_ALTERNATIVES: Mapping[str, Sequence[str]] = {
     "lr_scheduler": (
         "lr_schedulers",
         "lr_schedule",
@@ -78,14 +80,14 @@ _MEANT: Mapping[str, Sequence[str]] = {
 }
 
 
-def near_names(reading: DialectReader) -> list[str]:
-    """Return a note for each name in a model file that is probably misspelt."""
+def alternative_name_notes(reading: DialectReader) -> list[str]:
+    """Return a note for each unused name in a model file that probably means another one."""
     is_torch = reading.framework == "torch"
-    names_meant = _MEANT if is_torch else {name: _MEANT[name] for name in _OF_KERAS}
+    alternatives = _ALTERNATIVES if is_torch else {name: _ALTERNATIVES[name] for name in _OF_KERAS}
     notes = []
     for module in reading.model_code.modules:
         used = names_used(Path(module.__file__ or ""))
-        for meant, names in names_meant.items():
+        for meant, names in alternatives.items():
             if reading.model_code.find(meant) is not None:
                 continue
             if meant == LOADER and any(map(reading.model_code.find, INPUT_FUNCTIONS)):
@@ -107,7 +109,7 @@ def _may_mean(meant: str, value: Any, module: ModuleType) -> bool:
 
     Args:
         meant: A name that ElasticDL looks for, such as `lr_scheduler`.
-        value: The value of a similar name in the file.
+        value: The value of an alternative name in the file.
         module: The file.
     """
     if isinstance(value, type) or value is None:
