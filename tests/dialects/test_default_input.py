@@ -37,6 +37,15 @@ def test_class_labels_are_scalars_and_other_labels_have_an_axis(y, shape) -> Non
     assert INPUT(rows(x=np.ones((2, 3)), y=y), Mode.TRAINING)[1].shape == shape
 
 
+@pytest.mark.parametrize(("of_torch", "dtype"), [(True, "int64"), (False, "bool")])
+def test_a_boolean_label_is_a_number_for_pytorch_only(of_torch, dtype) -> None:
+    input_fn = default_input("model.py", object, of_torch=of_torch).input_fn
+
+    x, y = input_fn(rows(x=np.array([True, False]), y=np.array([True, False])), Mode.TRAINING)
+
+    assert (x.dtype, y.dtype, y.shape) == (bool, dtype, (2,))
+
+
 @pytest.mark.parametrize("more", [{}, {"y": np.zeros(2)}])
 def test_records_to_predict_need_no_label(more) -> None:
     x, y = INPUT(rows(x=np.ones((2, 3)), **more), Mode.PREDICTION)

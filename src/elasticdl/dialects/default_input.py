@@ -37,14 +37,19 @@ if TYPE_CHECKING:
 _NAMES = f"{', '.join(LABELS[:-1])} or {LABELS[-1]}"
 
 
-def default_input(file: str, create_model: Callable[[], Any]) -> RecordInput:
+def default_input(
+    file: str, create_model: Callable[[], Any], *, of_torch: bool = False
+) -> RecordInput:
     """Return the input for a model file without an input function.
 
     Args:
         file: The model file, for errors.
         create_model: Function () -> the model, whose input may be the advice of an error.
+        of_torch: Whether the model is one of PyTorch. Its losses take no booleans as labels, so
+            they become int64; those of Keras convert them themselves.
     """
-    return RecordInput(_DefaultInput(file, create_model), takes_mode=True, is_default=True)
+    input_function = _DefaultInput(file, create_model, of_torch=of_torch)
+    return RecordInput(input_function, takes_mode=True, is_default=True)
 
 
 def note(file: str) -> str:
@@ -58,8 +63,9 @@ def note(file: str) -> str:
 class _DefaultInput:
     """Input function `(records, mode)` that finds the label by its name, and returns a batch."""
 
-    def __init__(self, file: str, create_model: Callable[[], Any]) -> None:
+    def __init__(self, file: str, create_model: Callable[[], Any], *, of_torch: bool) -> None:
         self._file = file
+        self._of_torch = of_torch
         self._create_model = create_model
 
     def __call__(self, records: Sequence[Record], mode: Mode) -> tuple[Any, Any]:
@@ -89,8 +95,7 @@ class _DefaultInput:
         if mode == Mode.PREDICTION:
             return only, None
         label = self._stacked(records, labels[0])
-        if label.dtype == bool:
-            # A loss of PyTorch takes no booleans; those of Keras convert them to numbers.
+        if self._of_torch and label.dtype == bool:
             label = label.astype(np.int64)
         is_class = label.dtype.kind in "iub" and label.shape[1:] == (1,)
         return only, label[:, 0] if is_class else label

@@ -147,7 +147,11 @@ def define(model_code: ModelCode) -> ModelDefinition:
     model_input: Input
     if input_function is None:
         # `create_model` is defined below.
-        model_input = default_input(model_code.symbol.file, lambda: create_model())  # noqa: PLW0108
+        model_input = default_input(
+            model_code.symbol.file,
+            lambda: create_model(),  # noqa: PLW0108
+            of_torch=reading.framework == "torch",
+        )
     elif input_function.short_name == LOADER:
         model_input = LoaderFunctions(
             input_function,

@@ -205,3 +205,33 @@ def test_a_wrong_name_of_a_feature_stands_first_beside_the_names_there_are() -> 
         "numbers float32[2, 4], kind int64[2, 1].\n  Make the input function return"
     ) in str(caught.value)
     assert not any(sign in str(caught.value) for sign in ("\\n", "\\x1b", "\x1b"))
+
+
+@pytest.mark.filterwarnings("ignore:When providing `inputs` as a dict")
+def test_keys_of_a_dict_of_inputs_count_where_they_differ_from_the_names() -> None:
+    import keras
+
+    from elasticdl.training.keras import inputs
+
+    left, right = keras.Input((1,), name="left"), keras.Input((1,), name="right")
+    model = keras.Model({"right": left, "left": right}, left - right)
+    features = {"left": np.float32([[1.0]]), "right": np.float32([[5.0]])}
+
+    adapt = inputs.build(model, features, ORIGIN)
+
+    assert np.array(model(adapt(features))) == np.array(model(features)) == 4.0
+
+
+@pytest.mark.filterwarnings("ignore:When providing `inputs` as a dict")
+def test_the_names_of_a_dict_of_inputs_count_where_features_lack_its_keys() -> None:
+    import keras
+
+    from elasticdl.training.keras import inputs
+
+    left = keras.Input((1,), name="left")
+    model = keras.Model({"a": left}, left * 2.0)
+    features = {"left": np.float32([[1.0]]), "b": np.float32([[5.0]])}
+
+    adapt = inputs.build(model, features, ORIGIN)
+
+    assert np.array(model(adapt({"left": np.float32([[3.0]])}))) == 6.0

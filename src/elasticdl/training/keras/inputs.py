@@ -221,12 +221,36 @@ def _input_names(model: keras.Model) -> list[str] | None:
     return [tensor.name for tensor in inputs] if inputs else None
 
 
+def _keys_of_inputs(
+    struct: Mapping[str, Any], names: list[str], features: Mapping[str, Any]
+) -> list[str]:
+    """Return the keys of features for a functional model whose inputs were given as a dict.
+
+    Keras matches features by the keys of this dict, which may differ from the inputs' names.
+
+    Args:
+        struct: The dict: key -> input.
+        names: Names of the inputs, in the order in which the model lists them.
+        features: Features of an example batch.
+
+    Returns:
+        The keys, in the order of `names`; `names` if the features lack a key, or a value of the
+        dict is nested.
+    """
+    keys = {getattr(tensor, "name", ""): key for key, tensor in struct.items()}
+    if keys.keys() != set(names) or not features.keys() >= struct.keys():
+        return names
+    return [keys[name] for name in names]
+
+
 def _functional_adapter(
     model: keras.Model, features: Arrays, origin: Origin, *, is_default: bool
 ) -> Adapter:
     names = _input_names(model) or []
     # It may be nested: {"a": [first, second], "b": third}.
     struct = getattr(model, "_inputs_struct", names)
+    if isinstance(struct, Mapping) and isinstance(features, Mapping):
+        names = _keys_of_inputs(struct, names, features)
     is_flat = not keras.tree.is_nested(struct) or (
         isinstance(struct, (list, tuple)) and not any(map(keras.tree.is_nested, struct))
     )
@@ -242,7 +266,7 @@ def _functional_adapter(
             f"{missing_features(names, features, is_default=is_default)}\n"
             "  Name the entries of the features as the model's `Input(name=...)`."
         )
-    ranks = {tensor.name: len(tensor.shape) for tensor in model.inputs}
+    ranks = {name: len(tensor.shape) for name, tensor in zip(names, model.inputs, strict=True)}
 
     def entry(features: Any, name: str) -> Any:
         """Return a feature; a last axis of size 1 is dropped for an `Input(())`, as Keras does."""
