@@ -204,13 +204,29 @@ def test_the_format_is_detected_by_name_or_first_bytes(folder, name, make, reade
     assert source.files[0].uri == name
 
 
-@pytest.mark.parametrize("content", [b"", b"hello", b"\x1f\x8bnot gzip", bytes(40)])
+@pytest.mark.parametrize("content", [b"hello", b"\x1f\x8bnot gzip", bytes(40)])
 def test_an_unknown_format_is_refused(folder, content):
     (folder / "a.dat").write_bytes(content)
 
     assert format_of("a.dat") is None
     with pytest.raises(DataError, match=r"a\.dat has an unknown format: .* \.recordio"):
         open_source("a.dat")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("a.dat", r"a\.dat is empty: it has no bytes"),
+        ("a.csv", r"a\.csv is empty; .* separated by commas"),
+        ("a.tsv", r"a\.tsv is empty; .* separated by tabs"),
+        ("a.parquet", r"a\.parquet: .*found an empty file"),
+    ],
+)
+def test_an_empty_file_is_called_empty(folder, name, words):
+    (folder / name).write_bytes(b"")
+
+    with pytest.raises(DataError, match=words):
+        open_source(name)
 
 
 def test_a_json_file_is_refused_with_how_to_pass_its_table(folder):

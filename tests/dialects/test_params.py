@@ -125,6 +125,8 @@ def test_an_annotation_for_type_checkers_only_is_understood() -> None:
         (list[int] | None, 64, r"a list of whole numbers, such as u=\[64\]"),
         (list[float], 0.5, r"a list of numbers, such as u=\[0.5\]"),
         (list[int], 0.5, r"a float; expected a list of whole numbers\."),
+        (list[str], [0, 1], r'a list of strings, such as u=\["0", "1"\]'),
+        (str, 2, r'an int; expected a string, such as u="2"\.'),
         (list[str], 1, r"an int; expected a list of strings\."),
         (tuple[int, int], 1, r"an int; expected tuple\[int, int\]\."),
         (list, 1, r"an int; expected list\."),

@@ -311,6 +311,32 @@ def test_a_misspelled_model_is_reported_before_data_is_stored(train, capsys):
     assert "Storing" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({}, r"label, the name of the column to predict, is not given, .* It has 'x', 'y'\. Name"),
+        ({"label": "Y_"}, r"no column 'Y_', the label; .*did you mean 'y'\? .*\"y\""),
+        ({"label": "y", "ignore": ["w"]}, "ignore has 'w', which is not a column"),
+        (
+            {"label": "y", "columns": [{"kind": "number", "column": "w"}]},
+            "columns has 'w', which is not a column",
+        ),
+    ],
+)
+def test_params_of_a_prebuilt_model_are_checked_before_data_is_stored(
+    tmp_path, capsys, params, words
+):
+    with pytest.raises(UsageError, match=words):
+        elasticdl.train(
+            model_def="classifier.DNN",
+            params=params,
+            data={"x": [0.5, 1.5], "y": [0, 1]},
+            output=str(tmp_path / "out"),
+        )
+
+    assert "Storing" not in capsys.readouterr().err
+
+
 def test_data_in_memory_is_refused_by_a_model_with_its_own_loader(train, tmp_path, capsys):
     (tmp_path / "own.py").write_text(LOADER)
     for data in (DATA, Draws()):

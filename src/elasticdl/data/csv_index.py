@@ -160,9 +160,10 @@ def index_rows(
             firsts.append(num_rows + at)
         num_rows += len(rows)
     if header_at < 0:
+        by = "tabs" if ".tsv" in file.uri.lower() else "commas"
         raise SchemaError(
             f"{file.uri} is empty; its first line should be the names of the columns, separated "
-            "by commas."
+            f"by {by}."
         )
     offsets.append(file.size_bytes)
     firsts.append(num_rows)

@@ -127,6 +127,8 @@ def unknown_format_message(uri: str) -> str:
         )
     if advice := json_advice(uri):
         return f"{uri} is a JSON file, which cannot be read directly. {advice}"
+    if not open_stored(uri).read(0, 1):
+        return f"{uri} is empty: it has no bytes. Write it again, or name only the data files."
     # Never its content: errors are logged, and this may be any of the user's files.
     known = ", ".join((*EXTENSIONS, *_extensions_of_plugins()))
     return (

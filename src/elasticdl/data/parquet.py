@@ -289,7 +289,7 @@ def _open(uri: str) -> _File:
             uri,
             end,
             f"the end of a Parquet file, {_MAGIC!r}",
-            "a different end: it may be truncated",
+            "a different end: it may be truncated" if stored.size_bytes else "an empty file",
         )
     with _opened(uri, end, "the footer of a Parquet file") as file:
         metadata = file.metadata

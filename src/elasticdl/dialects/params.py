@@ -273,6 +273,9 @@ def _misfit(value: Any, parameter: inspect.Parameter, function: Symbol) -> str:
             names = [part.strip() for part in value.split(",")]
             example = json.dumps(names, ensure_ascii=False)
             return f"it is a str; expected a list of strings, such as {parameter.name}={example}"
+        if type(value) is int and fits(str(value), hint):
+            # The name of a column may be a number, as in a DataFrame without names.
+            return f'it is an int; expected a string, such as {parameter.name}="{value}"'
         if wanted := _list_in_words(value, parameter, hint):
             return f"it is {described(value)}; expected {wanted}"
         return f"it is {described(value)}; expected {text}"
@@ -299,6 +302,8 @@ def _list_in_words(value: Any, parameter: inspect.Parameter, hint: Any) -> str:
     # A default may hold anything.
     with contextlib.suppress(TypeError, ValueError):
         items = [value] if fits([value], hint) else [*default]
+        if isinstance(value, (list, tuple)) and fits(texts := [*map(str, value)], hint):
+            items = texts
         example = json.dumps(items, ensure_ascii=False) if items else ""
     such_as = f", such as {parameter.name}={example}" if 0 < len(example) < _MAX_SHOWN else ""
     return f"a list of {named[0]}{such_as}"

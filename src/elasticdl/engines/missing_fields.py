@@ -214,9 +214,16 @@ def _needed(
     names, declared = [field.name for field in needed], needed[0].is_declared
     # The files of prebuilt models are right, and not the user's to change.
     who = f"{definition.origin} needs for the model's" if declared else "the model needs for its"
+    advice = _advice(names, have, schema, declared=declared)
+    # Not if one has another name in the data: an empty column would hide its values.
+    is_lacking = advice == "." if declared else advice.startswith(". Add")
+    if is_lacking and any(field.nullable for field in needed):
+        are_all = all(field.nullable for field in needed)
+        may_be = "" if are_all else f" for {all_of(repr(f.name) for f in needed if f.nullable)}"
+        advice += f" An empty column is enough{may_be} if the values are unknown."
     return DataError(
         f"{where}: the records have no {all_of(map(repr, names))}, which {who} inputs. They have "
-        f"{listed(have) or 'none of its fields'}{_advice(names, have, schema, declared=declared)}"
+        f"{listed(have) or 'none of its fields'}{advice}"
     )
 
 

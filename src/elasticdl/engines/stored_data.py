@@ -26,6 +26,7 @@ from elasticdl.artifacts.local_storage import output_errors
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.data.stored_file import filesystem, local_path
 from elasticdl.data.wording import listed, shown
+from elasticdl.engines.table_params import check_before_storing
 from elasticdl.errors import (
     DataError,
     ElasticDLError,
@@ -227,6 +228,7 @@ def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Jo
         for option, value in data.items():
             try:
                 rows = arrow_rows(value)
+                check_before_storing(job, option, rows.schema.names)
                 reporter.started(f"Storing {option}", rows.num_rows or 0, "rows")
                 names[option], is_new, num_rows = store(
                     rows, folder, Path(aside), lambda count: reporter.advanced(count, {})

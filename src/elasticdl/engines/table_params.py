@@ -5,7 +5,7 @@
 The completed params are part of every checkpoint and of the trained model. Workers and later runs
 of the job receive them, so that all use the same ones.
 
-Callers: `training_context.py`.
+Callers: `training_context.py`; `stored_data.py` checks the names of columns.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from elasticdl.definition import CompletedParams
 from elasticdl.did_you_mean import did_you_mean
 from elasticdl.errors import UsageError
 from elasticdl.training.import_seed import seeded_import
+from elasticdl.zoo.catalogue import entries
+from elasticdl.zoo.prebuilt.table_params import check_column_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -76,6 +78,32 @@ def completed(
     with seeded_import(job.training.seed):
         definition = zoo.define(model, *opened)
     return replace(job, model=model), replace(definition, notes=notes)
+
+
+def check_before_storing(job: Job, option: str, names: Sequence[str]) -> None:
+    """Check, without importing a prebuilt table model, that its params name columns of the data.
+
+    Args:
+        job: Any job; only the training of a prebuilt table model is checked.
+        option: Field of the job that the data is for; only `data` is checked.
+        names: Names of the columns of the data.
+
+    Raises:
+        UsageError: A column is missing.
+    """
+    model = job.model if job.command == "train" and option == "data" else None
+    if model is None or model.zoo is not None:
+        return
+    label, ignore = model.params.get("label", ""), model.params.get("ignore", ())
+    # Values of other types are refused where the model is created.
+    if isinstance(label, str) and isinstance(ignore, (list, tuple)) and _is_table(model.model_def):
+        check_column_names(model.params, names)
+
+
+def _is_table(model_def: str) -> bool:
+    """Return whether a prebuilt model is one for tables, which has the param `columns`."""
+    params = next((entry.params for entry in entries() if entry.name == model_def), ())
+    return any(param.name == "columns" for param in params)
 
 
 def misnamed(params: Mapping[str, Any], present: Sequence[str]) -> UsageError | None:

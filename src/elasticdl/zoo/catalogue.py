@@ -5,7 +5,7 @@ the files are parsed: a model is a class that descends from `keras.Model`, possi
 class of the zoo, or a file that defines `model` or `custom_model`. A model's description is the
 first line of its docstring and the paragraph of the file's docstring that begins with "Data:".
 
-Callers: `cli/zoo.py`.
+Callers: `cli/zoo.py`, `engines/table_params.py`.
 """
 
 from __future__ import annotations

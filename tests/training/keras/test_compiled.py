@@ -1,10 +1,12 @@
 """A compiled model is trained and measured as Keras does it, on the same batches."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from elasticdl.data.batch import Batch
-from elasticdl.definition import BatchesInput, ModelDefinition, Origin
+from elasticdl.definition import BatchesInput, ModelDefinition, Origin, RecordInput
 from elasticdl.errors import DefinitionError, UserCodeError
 from elasticdl.evaluation.metrics import add_states
 from elasticdl.training.trainer import Contribution
@@ -434,3 +436,27 @@ def test_summing_outputs_with_and_without_a_mask_is_refused():
     assert np.isfinite(trainer.train_steps([batch]).losses).all()
     with pytest.raises(DefinitionError, match="It can be trained in one process"):
         trainer.gradients(batch)
+
+
+@pytest.mark.parametrize(("loss", "width", "num_notes"), [("mse", 3, 1), ("mse", 1, 0)])
+def test_one_label_compared_with_several_outputs_causes_a_note(caplog, loss, width, num_notes):
+    import keras
+
+    from elasticdl.training.keras import KerasTrainer
+
+    def create():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(width)])
+        return compiled(model, loss=loss)
+
+    def trained(*, is_default):
+        batch = batch_of(8, labels=lambda y: y[:, None].astype("float32"))
+        how = BatchesInput(lambda data, mode: None)
+        if is_default:
+            how = RecordInput(lambda records: records, is_default=True)
+        definition = replace(definition_of(create), input=how)
+        KerasTrainer(definition, batch, minibatch_size=8).train_steps([batch, batch])
+
+    trained(is_default=False)
+    assert "all 3 outputs" not in caplog.text
+    trained(is_default=True)
+    assert caplog.text.count("the loss compares each label with all 3 outputs") == num_notes

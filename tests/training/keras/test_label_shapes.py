@@ -228,3 +228,36 @@ def test_a_keras_loss_object_that_broadcasts_labels_is_reported(
     )
 
     assert ("Give the labels the shape [n]." in caplog.text) == (is_reported and is_column)
+
+
+def of_quantiles(outputs, labels):
+    import tensorflow as tf
+
+    errors = labels - outputs
+    return tf.reduce_mean(tf.maximum(0.1 * errors, -0.9 * errors))
+
+
+@pytest.mark.parametrize("loss", [squares, of_keras, of_quantiles])
+def test_a_loss_that_compares_one_label_with_several_outputs_causes_one_warning(loss, caplog):
+    labels = np.linspace(0, 1, NUM_EXAMPLES, dtype=np.float32)[:, None]
+
+    train(loss, labels, width=3, is_default=True)
+
+    (note,) = [each for each in caplog.messages if "all 3 outputs" in each]
+    assert note.startswith("model.py:1: the loss compares each label with all 3 outputs")
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_default"),
+    [
+        (lambda outputs, labels: squares(outputs[:, :1], labels), True),
+        (lambda outputs, labels: squares(outputs, labels + 0 * outputs), True),
+        (squares, False),
+    ],
+)
+def test_labels_that_are_meant_for_several_outputs_cause_no_warning(loss, is_default, caplog):
+    labels = np.linspace(0, 1, NUM_EXAMPLES, dtype=np.float32)[:, None]
+
+    train(loss, labels, width=3, is_default=is_default)
+
+    assert "all 3 outputs" not in caplog.text

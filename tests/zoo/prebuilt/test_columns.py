@@ -14,6 +14,7 @@ from elasticdl.data.schema import Schema
 from elasticdl.definition import Mode
 from elasticdl.errors import SchemaError, UsageError
 from elasticdl.zoo.prebuilt import columns as module
+from elasticdl.zoo.prebuilt import lost_differences
 from elasticdl.zoo.prebuilt.columns import Columns
 from elasticdl.zoo.prebuilt.derived import derive
 
@@ -77,7 +78,7 @@ def test_an_offset_keeps_the_differences_of_large_numbers() -> None:
 def test_values_that_float32_cannot_tell_apart_have_a_warning(
     monkeypatch, caplog, kind, values, offset
 ) -> None:
-    monkeypatch.setattr(module, "_warned", set())
+    monkeypatch.setattr(lost_differences, "_warned", set())
     entry = {"kind": kind, "column": "x"}
 
     arrays(entry, values)
@@ -85,8 +86,9 @@ def test_values_that_float32_cannot_tell_apart_have_a_warning(
 
     assert len(caplog.messages) == (0 if offset is None else 1)
     assert offset is None or f'Add "offset": {offset} to its entry' in caplog.text
+    assert offset is None or "add 'x' to the param ignore" in caplog.text
     if offset is not None:
-        monkeypatch.setattr(module, "_warned", set())
+        monkeypatch.setattr(lost_differences, "_warned", set())
         arrays({**entry, "offset": float(offset)}, values)
         assert len(caplog.messages) == 1
 
@@ -101,7 +103,7 @@ def test_values_that_float32_cannot_tell_apart_have_a_warning(
 def test_lists_that_float32_cannot_tell_apart_have_a_warning(
     monkeypatch, caplog, values, advice
 ) -> None:
-    monkeypatch.setattr(module, "_warned", set())
+    monkeypatch.setattr(lost_differences, "_warned", set())
 
     arrays({"kind": "number", "column": "x", "size": 2}, values)
 
@@ -148,6 +150,9 @@ def test_values_written_differently_than_the_vocabulary_have_a_warning(
 
     assert len(caplog.messages) == bool(warning)
     assert warning in caplog.text
+    assert ("add 'sex' to the param ignore" in caplog.text) == (
+        "none of " in warning or "knows none" in warning
+    )
 
 
 @pytest.mark.parametrize("first", [b"male", b"0"])

@@ -193,7 +193,8 @@ def test_integers_that_float64_rounds_to_few_different_ones_have_a_note(differin
     assert note == (
         "Column 'x' is rounded: its values, near 1.15e+18, differ little, and the network reads "
         "them as float64, which holds only multiples of 256 in this range. Subtract the same "
-        "number from them in all data, in pandas with df['x'] -= 1152921504606846976."
+        "number from them in all data, in pandas with df['x'] -= 1152921504606846976. If they "
+        'are identifiers, leave the column out, as the param ignore=["x"] does.'
     )
 
 

@@ -60,6 +60,14 @@ def test_the_values_of_the_label_become_the_classes(label, classes) -> None:
             "60 different values, and each becomes a class.",
         ),
         ([i % 60 for i in range(600)], "To predict a number, use a regressor."),
+        (
+            [f"street {i if i < 100 else i % 30}" for i in range(600)],
+            "70 of them occur in one row only, so it looks like an identifier or free text",
+        ),
+        (
+            [i if i < 100 else i % 30 for i in range(600)],
+            "number or an identifier; a class cannot be learned from one row. Use a regressor",
+        ),
     ],
 )
 def test_many_classes_have_a_note_that_fits_their_kind(values, note) -> None:
@@ -70,6 +78,23 @@ def test_many_classes_have_a_note_that_fits_their_kind(values, note) -> None:
 
     assert [each for each in notes if each.endswith(note) or note in each]
     assert ("regressor" in " ".join(notes)) == ("regressor" in note)
+
+
+def test_text_only_data_are_advised_to_read_words() -> None:
+    complete = classifier_completion({"label": "y"}, "classifier.DNN")
+    assert complete is not None
+    texts = [f"word {i} of many" for i in range(60)]
+
+    with pytest.raises(DataError) as raised:
+        complete(table(review=texts, y=["a", "A"] * 30))
+
+    # Without the note on the classes 'a' and 'A'.
+    assert str(raised.value) == (
+        "No column is left to predict 'y' from. Column 'review' is left out: no value occurs "
+        "twice. To learn from the words in 'review', read it as a sequence of words: "
+        '--params=\'columns=[{"kind": "sequence", "column": "review", "delimiter": " ", '
+        '"buckets": 5000}]\''
+    )
 
 
 def test_the_other_columns_become_features() -> None:
@@ -151,7 +176,7 @@ def test_the_first_row_without_a_label_is_named(label, words) -> None:
 @pytest.mark.parametrize(
     ("params", "problem"),
     [
-        ({"label": "Y"}, r"no column 'Y', the label; it has 'x', 'y'.*NAME"),
+        ({"label": "Y"}, r"no column 'Y', the label; it has 'x', 'y'.*label=\"y\""),
         ({"ignore": ["X"]}, "ignore has 'X', which is not a column"),
         ({"columns": [{"kind": "number", "column": "X"}]}, "columns has 'X', which is not a col"),
         (

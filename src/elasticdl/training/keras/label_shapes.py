@@ -6,11 +6,15 @@ outputs itself. For other outputs, and for metrics, `fit` does not reshape. Labe
 here only if ElasticDL chose their shape, because the model file has no input function; otherwise a
 warning is logged.
 
+Labels [n, 1] that ElasticDL chose broadcast with outputs [n, 3], too: each label is compared with
+all three. A quantile loss does so on purpose, so there is only a warning.
+
 Callers: `loss.py`, `metrics.py`.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -25,6 +29,9 @@ if TYPE_CHECKING:
 # the values.
 _ROWS = 8191
 _PAIR = 2
+# Operations that compare outputs with labels.
+_DIFFERENCES = {"Sub", "SquaredDifference"}
+_log = logging.getLogger("elasticdl")
 
 
 class KerasLabelShape:
@@ -53,6 +60,7 @@ class KerasLabelShape:
         self._is_default, self._as_in_fit = is_default, as_in_fit
         # None until the first labels whose shape differs from that of the outputs.
         self._reshapes: bool | None = None
+        self._is_checked_for_spread = False
 
     def fitted(self, function: Callable[[Any, Any], Any], outputs: Any, labels: Any) -> Any:
         """Return labels in the shape that a function needs for these outputs.
@@ -77,7 +85,42 @@ class KerasLabelShape:
                 what=self._what,
                 may_reshape=self._is_default or (self._as_in_fit and is_like_labels),
             )
-        return _with_other_rank(labels) if self._reshapes else labels
+        fitted = _with_other_rank(labels) if self._reshapes else labels
+        self.warn_if_spread(function, outputs, fitted)
+        return fitted
+
+    def warn_if_spread(
+        self, function: Callable[[Any, Any], Any], outputs: Any, labels: Any
+    ) -> None:
+        """Warn once if a function compares each label, whose shape is ours, with several outputs.
+
+        Args:
+            function: Function (outputs, labels) -> loss or metric.
+            outputs: The model's outputs, as nested tensors.
+            labels: Labels of the batch, as tensors.
+        """
+        if self._is_checked_for_spread or not self._is_default:
+            return
+        self._is_checked_for_spread = True
+        if not (tf.is_tensor(outputs) and outputs.shape.rank == _PAIR) or outputs.shape[1] == 1:
+            return
+        if not _is_number_per_example(labels) or labels.shape.rank != _PAIR:
+            return
+        try:
+            graph, given = self._traced(function, outputs, labels)
+        except Exception:  # noqa: BLE001 - the step raises it again
+            return
+        if _spreads(graph, given, outputs.shape[1]):
+            _log.warning(
+                "%s: %s compares each label with all %d outputs of its example: the labels have "
+                "the shape [batch, 1], the outputs [batch, %d]. If that is not meant, let the "
+                "model return one output per label; or, if an example has several labels, write "
+                "input_fn(records) that returns all of them.",
+                self._where,
+                self._what,
+                outputs.shape[1],
+                outputs.shape[1],
+            )
 
     def _is_per_example(
         self, function: Callable[[Any, Any], Any], outputs: Any, labels: Any, reshaped: bool
@@ -95,9 +138,21 @@ class KerasLabelShape:
             reshaped: Whether to call the function with the labels in the other of these shapes.
         """
 
+        def of_shape(outputs: Any, labels: Any) -> Any:
+            return function(outputs, _with_other_rank(labels) if reshaped else labels)
+
+        try:
+            return not _pairs_by_broadcasting(*self._traced(of_shape, outputs, labels))
+        except Exception:  # noqa: BLE001 - the step raises it again
+            return None
+
+    def _traced(
+        self, function: Callable[[Any, Any], Any], outputs: Any, labels: Any
+    ) -> tuple[Any, Any]:
+        """Trace a function for `_ROWS` examples; return its graph and its input for the labels."""
+
         def traced(outputs: Any, labels: Any) -> Any:
-            given = _with_other_rank(labels) if reshaped else labels
-            return unwrap(function(outputs, as_numpy(given) if self._labels_as_numpy else given))
+            return unwrap(function(outputs, as_numpy(labels) if self._labels_as_numpy else labels))
 
         def of_rows(tensor: Any) -> Any:
             rank = tensor.shape.rank
@@ -105,14 +160,10 @@ class KerasLabelShape:
             shape = [_ROWS, *tensor.shape[1:]] if has_rows else tensor.shape
             return tf.TensorSpec(shape, tensor.dtype)
 
-        try:
-            specs = tf.nest.map_structure(of_rows, (outputs, labels))
-            with tf.init_scope():
-                graph = tf.function(traced).get_concrete_function(*specs).graph
-            given = graph.inputs[len(tf.nest.flatten(specs)) - 1]
-            return not _pairs_by_broadcasting(graph, given)
-        except Exception:  # noqa: BLE001 - the step raises it again
-            return None
+        specs = tf.nest.map_structure(of_rows, (outputs, labels))
+        with tf.init_scope():
+            graph = tf.function(traced).get_concrete_function(*specs).graph
+        return graph, graph.inputs[len(tf.nest.flatten(specs)) - 1]
 
 
 def _pairs_by_broadcasting(graph: Any, labels: Any) -> bool:
@@ -136,6 +187,28 @@ def _pairs_by_broadcasting(graph: Any, labels: Any) -> bool:
                 if is_of_labels and sum(map(bool, map(_num_row_axes, given))) >= _PAIR:
                     return False
     return has_pairs
+
+
+def _spreads(graph: Any, labels: Any, width: int) -> bool:
+    """Return whether a traced function subtracts labels [n, 1] from several outputs, or reverse.
+
+    Args:
+        graph: Graph of the function.
+        labels: Its input for the labels.
+        width: Number of outputs of an example.
+    """
+    of_labels = {labels.ref()}
+    for operation in graph.get_operations():
+        given = [each for each in operation.inputs if each.op.type != "Const"]
+        are_of_labels = [each.ref() in of_labels for each in given]
+        if given and all(are_of_labels):
+            # A mask, such as `labels > 0`, is for all outputs.
+            of_labels |= {made.ref() for made in operation.outputs if made.dtype.is_floating}
+        elif operation.type in _DIFFERENCES and any(are_of_labels):
+            shapes = [each.shape.as_list() for each in given if each.shape.rank == _PAIR]
+            if [_ROWS, 1] in shapes and [_ROWS, width] in shapes:
+                return True
+    return False
 
 
 def _num_row_axes(tensor: Any) -> int:

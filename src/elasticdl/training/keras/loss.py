@@ -103,6 +103,7 @@ class TrainingLoss:
         """
         loss_part_checks.check_averages(self._members(), self._definition.where("loss"))
         if self._definition.compiled:
+            self._warn_if_spread(outputs, labels)
             found = compiled.loss(self._model, features, outputs, labels, training=training)
             return tf.cast(found, tf.float32)
         if self.of_the_model:
@@ -332,6 +333,16 @@ class TrainingLoss:
             return [each for each in keras.tree.flatten(self._model.loss) if each is not None]
         loss = None if self._definition.loss is None else resolved(self._definition.loss)
         return [loss.loss] if isinstance(loss, WeighableLoss) else []
+
+    def _warn_if_spread(self, outputs: Any, labels: Any) -> None:
+        """Warn if the only loss of `compile` compares each label with several outputs."""
+        members, tensors = self._members(), keras.tree.flatten(labels[0])
+        if len(members) == len(tensors) == 1:
+            self._label_shape.warn_if_spread(
+                lambda outputs, labels: keras.losses.get(members[0])(labels, outputs),
+                outputs,
+                tensors[0],
+            )
 
     def _values(self, loss: Callable[[Any, Any], Any], outputs: Any, labels: Any) -> Any:
         """Call the user's loss function with labels and outputs in the dtype and shape it needs."""

@@ -37,6 +37,11 @@ from elasticdl.zoo.prebuilt.column_kinds import (
     Time,
     sources_of,
 )
+from elasticdl.zoo.prebuilt.lost_differences import (
+    DAY_S,
+    how_to_leave_out,
+    warn_of_lost_differences,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,14 +52,9 @@ if TYPE_CHECKING:
 
 NUMBERS, MISSING, PLAIN, IDS = "numbers", "missing", "plain", "ids"
 _log = logging.getLogger("elasticdl")
-# Columns that were warned of.
-_warned: set[str] = set()
-# Values that are this many standard deviations away from 0 have two digits that differ.
-_NARROW = 1e5
-_DAY_S = 86_400
-_WEEK_S = 7 * _DAY_S
+_WEEK_S = 7 * DAY_S
 # 1970-01-01 was a Thursday; weeks begin on Monday.
-_FIRST_MONDAY_S = 4 * _DAY_S
+_FIRST_MONDAY_S = 4 * DAY_S
 # Fewer values may all be unknown by chance, or differ from known ones only by case.
 _LEAST_PRESENT, _LEAST_ALIKE = 20, 5
 _SHOWN_WORDS = 3
@@ -218,6 +218,7 @@ def _compare(
     # Without counts and examples, so that the driver logs the texts of several workers once.
     known = listed(source.vocabulary[:_SHOWN_WORDS])
     known += ", ..." if len(source.vocabulary) > _SHOWN_WORDS else ""
+    advice = ""
     if are_alike:
         what = (
             "does not know some of its values, which differ only by case or surrounding space from "
@@ -225,10 +226,14 @@ def _compare(
         )
     else:
         what = f"knows none of its first values; it knows {known}"
+        advice = (
+            " If the column should not count, such as names or numbers of rows, train without it: "
+            f"{how_to_leave_out(source.column)}."
+        )
     so_far.is_warned = True
     _log.warning(
         f"Column {source.column!r}: the model {what}. If these values mean the same as known ones, "
-        "write them as the known ones are."
+        f"write them as the known ones are.{advice}"
     )
 
 
@@ -269,36 +274,8 @@ def _numbers(source: Number, records: Sequence[Record]) -> Array:
             "network can process (the largest is 3.4e38). Leave such rows out, or scale the "
             "column."
         )
-    _warn_of_lost_differences(source, values)
+    warn_of_lost_differences(source, values)
     return values
-
-
-def _warn_of_lost_differences(source: Number | Time, values: Array) -> None:
-    """Warn if float32 would lose the differences between a column's values; once per process.
-
-    Args:
-        source: The column.
-        values: Its values in a batch, float64 [batch, size].
-    """
-    # Not nanmean and nanstd, which warn about a batch without a value.
-    known = ~np.isnan(values)
-    count = np.maximum(known.sum(axis=0), 1)
-    mean = np.where(known, values, 0).sum(axis=0) / count
-    deviation = np.sqrt((np.where(known, values - mean, 0) ** 2).sum(axis=0) / count)
-    lost = (deviation > 0) & (np.abs(mean) > _NARROW * deviation)
-    if lost.any() and source.column not in _warned:
-        _warned.add(source.column)
-        by = float(mean[lost][0]) * (_DAY_S if isinstance(source, Time) else 1) + source.offset
-        advice = f'Add "offset": {by:.10g} to its entry in columns'
-        # One offset would take away the digits of values that are elsewhere.
-        if (np.abs(mean - mean[lost][0]) > _NARROW * deviation).any():
-            advice = "Split its lists into columns, which have offsets of their own"
-        _log.warning(
-            "Column %r has large values that differ little, and the network computes in float32, "
-            "which has 7 digits. %s, so that they keep their differences.",
-            source.column,
-            advice,
-        )
 
 
 def _floats(source: Number, digits: Array) -> list[float]:
@@ -338,8 +315,8 @@ def _time(source: Time, records: Sequence[Record]) -> tuple[Array, Array]:
         turns[known, at] = _TURNS[cycle](seconds[known])
     angles = 2 * np.pi * turns
     cycles = np.concatenate([np.sin(angles), np.cos(angles)], axis=1) * known[:, None]
-    days = ((seconds - source.offset) / _DAY_S)[:, None]
-    _warn_of_lost_differences(source, days)
+    days = ((seconds - source.offset) / DAY_S)[:, None]
+    warn_of_lost_differences(source, days)
     return days, cycles
 
 
@@ -357,7 +334,7 @@ def _turn_of_year(seconds: Array) -> Array:
 _TURNS: dict[str, Callable[[Array], Array]] = {
     "year": _turn_of_year,
     "week": lambda seconds: (seconds - _FIRST_MONDAY_S) % _WEEK_S / _WEEK_S,
-    "day": lambda seconds: seconds % _DAY_S / _DAY_S,
+    "day": lambda seconds: seconds % DAY_S / DAY_S,
 }
 
 

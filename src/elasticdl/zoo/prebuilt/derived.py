@@ -25,6 +25,7 @@ it imports no framework.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import dataclass
@@ -177,7 +178,8 @@ def _why_rounded(column: ColumnSummary) -> str:
     return (
         f"its values, near {highest:.3g}, differ little, and the network reads them as float64, "
         f"which holds only multiples of {spacing:.0f} in this range. Subtract the same number from "
-        f"them in all data, in pandas with df[{name!r}] -= {int(lowest)}"
+        f"them in all data, in pandas with df[{name!r}] -= {int(lowest)}. If they are identifiers, "
+        f"leave the column out, as the param ignore=[{json.dumps(name)}] does"
     )
 
 

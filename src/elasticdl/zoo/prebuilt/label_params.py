@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     from elasticdl.data.column_summary import ColumnSummary
 
 MANY_CLASSES = 50
+"""With more classes than this, the user probably wants to predict a number."""
+
 # Different texts per row from which a label is taken for an identifier.
 _IDENTIFIER_SHARE = 0.8
-"""With more classes than this, the user probably wants to predict a number."""
+# Share of the classes that occur once from which a label is doubtful.
+_SINGLE_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -133,20 +136,32 @@ def classes_of(label: ColumnSummary, model: str, advice: Advice) -> tuple[list[A
         )
     notes = [near] if (near := near_classes(values)) else []
     if len(values) > MANY_CLASSES:
-        notes.append(_many_classes_note(label, len(values)))
+        notes.append(_many_classes_note(label, len(values), advice))
     # Whole numbers with gaps are floating-point numbers in many files.
     return [int(v) if isinstance(v, float) else v for v in values], " ".join(notes)
 
 
-def _many_classes_note(label: ColumnSummary, num_classes: int) -> str:
+def _many_classes_note(label: ColumnSummary, num_classes: int, advice: Advice) -> str:
     note = f"{label.name} has {num_classes:,} different values, and each becomes a class."
-    if label.kind != "text":
+    num_single = sum(count == 1 for _, count in label.values or ())
+    is_text, are_single = label.kind == "text", num_single > _SINGLE_SHARE * num_classes
+    if not is_text and not are_single:
         return f"{note} To predict a number, use a regressor."
-    if num_classes < _IDENTIFIER_SHARE * label.num_present:
+    if num_classes >= _IDENTIFIER_SHARE * label.num_present and is_text:
+        why = "Almost every row has a text of its own, so it looks like an identifier, which"
+    elif are_single:
+        looks = "an identifier or free text, which" if is_text else "a number or an identifier;"
+        why = f"{num_single:,} of them occur in one row only, so it looks like {looks}"
+    else:
         return note
+    if not is_text:
+        return (
+            f"WARNING: {note} {why} a class cannot be learned from one row. Use a regressor, such "
+            f"as regressor.DNN, to predict a number, or use {advice.another}."
+        )
     return (
-        f"WARNING: {note} Almost every row has a text of its own, so it looks like an identifier, "
-        "which cannot be predicted. Is it the label?"
+        f"WARNING: {note} {why} cannot be predicted. Is it the label? If not, use "
+        f"{advice.another}; if it is, join the rare values into one class, such as 'other'."
     )
 
 

@@ -7,22 +7,23 @@
 They are stored in the trained model like params that the user gave, so predictions use the same
 features and classes.
 
-Not a model: `elasticdl zoo list` skips this file. Used by `classifier.py` and
-`regressor.py`; it imports no framework.
+Not a model: `elasticdl zoo list` skips this file. Used by `classifier.py`,
+`regressor.py` and `engines/table_params.py`; it imports no framework.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.data.class_names import names_advice
 from elasticdl.data.type_words import in_words
 from elasticdl.data.wording import counted, listed
 from elasticdl.definition import CompletedParams
-from elasticdl.did_you_mean import did_you_mean, is_number
+from elasticdl.did_you_mean import did_you_mean, is_number, nearest
 from elasticdl.errors import DataError, UsageError
-from elasticdl.zoo.prebuilt.derived import derive
+from elasticdl.zoo.prebuilt.derived import Derived, derive
 from elasticdl.zoo.prebuilt.label_params import Advice, check_label, classes_of, scale_of
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ _ADVICE = Advice(
 )
 # Maximum numbers of values and of names of classes in a message.
 _MAX_UNNAMED, _MAX_NAMES = 5, 3
+# Ids into which the words of a text are hashed.
+_WORD_BUCKETS = 5000
 _SCALE = {"label_mean", "label_scale"}
 
 
@@ -91,7 +94,9 @@ def _completed(
         DataError: The label cannot be learned, or no feature is left.
     """
     notes: list[str] = []
-    label = _label_of(table, str(params.get("label", "label")))
+    check_column_names(params, [column.name for column in table])
+    label_name = str(params.get("label", "label"))
+    label = next(column for column in table if column.name == label_name)
     check_label(label, _ADVICE)
     if is_classifier and params.get("classes") is not None:
         _check_are_numbers(params["classes"], label)
@@ -115,29 +120,59 @@ def _completed(
         )
     if params.get("columns") is None:
         ignore = params.pop("ignore", ())
-        _check_ignored(ignore, table)
         derived = derive(table, label.name, ignore)
         notes += derived.notes()
         if not derived.columns:
             raise DataError(
-                f"No column is left to predict {label.name!r} from. {' '.join(notes)} Add columns "
-                "of numbers, text or dates, or describe the features in the param `columns`."
+                f"No column is left to predict {label.name!r} from. {' '.join(derived.notes())} "
+                f"{_way_out(derived, table)}"
             )
         params["columns"] = list(derived.columns)
-    else:
-        _check_columns(params["columns"], table)
     return CompletedParams(params, notes)
 
 
-def _label_of(table: Sequence[ColumnSummary], name: str) -> ColumnSummary:
-    label = next((column for column in table if column.name == name), None)
-    if label is None:
-        names = [column.name for column in table]
+def check_column_names(params: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Check that a table has the columns that the params `label`, `ignore` and `columns` name.
+
+    Args:
+        params: The params that the user gave.
+        names: Names of the table's columns.
+
+    Raises:
+        UsageError: A column is missing.
+    """
+    label = str(params.get("label", "label"))
+    if label not in names:
+        near = nearest(label, names)
+        specify = f"--params='label=\"{near or 'NAME'}\"'"
+        if "label" not in params:
+            raise UsageError(
+                "--params: label, the name of the column to predict, is not given, and the table "
+                f"has no column 'label'. It has {listed(names)}. Name one of them: {specify}"
+            )
         raise UsageError(
-            f"--params: the table has no column {name!r}, the label; it has {listed(names)}"
-            f"{did_you_mean(name, names)} Specify the right one: --params='label=\"NAME\"'"
+            f"--params: the table has no column {label!r}, the label; it has {listed(names)}"
+            f"{did_you_mean(label, names)} Specify the right one: {specify}"
         )
-    return label
+    if params.get("columns") is None:
+        _check_ignored(params.get("ignore", ()), names)
+    else:
+        _check_columns(params["columns"], names)
+
+
+def _way_out(derived: Derived, table: Sequence[ColumnSummary]) -> str:
+    """Return advice for a table in which no column is a feature."""
+    texts = [each.name for each in table if each.kind == "text" and each.name in derived.left_out]
+    if not texts:
+        return (
+            "Add columns of numbers, text or dates, or describe the features in the param "
+            "`columns`."
+        )
+    entry = {"kind": "sequence", "column": texts[0], "delimiter": " ", "buckets": _WORD_BUCKETS}
+    return (
+        f"To learn from the words in {texts[0]!r}, read it as a sequence of words: "
+        f"--params='columns=[{json.dumps(entry, ensure_ascii=False)}]'"
+    )
 
 
 def _are_numbered(params: Mapping[str, Any], label: ColumnSummary) -> bool:
@@ -211,8 +246,7 @@ def _names_notes(label: ColumnSummary) -> list[str]:
     return [note]
 
 
-def _check_ignored(ignore: Sequence[str], table: Sequence[ColumnSummary]) -> None:
-    names = [column.name for column in table]
+def _check_ignored(ignore: Sequence[str], names: Sequence[str]) -> None:
     for name in ignore:
         if name not in names:
             raise UsageError(
@@ -221,13 +255,12 @@ def _check_ignored(ignore: Sequence[str], table: Sequence[ColumnSummary]) -> Non
             )
 
 
-def _check_columns(entries: Any, table: Sequence[ColumnSummary]) -> None:
-    """Check that the table has every column that an entry of `columns`, or its `of`, names.
+def _check_columns(entries: Any, names: Sequence[str]) -> None:
+    """Check that a table has every column that an entry of `columns`, or its `of`, names.
 
     Raises:
         UsageError: A column is missing.
     """
-    names = [column.name for column in table]
     for entry in entries if isinstance(entries, (list, tuple)) else [entries]:
         if not isinstance(entry, dict):
             # The column of another entry, or a mistake that is reported elsewhere.
@@ -238,4 +271,4 @@ def _check_columns(entries: Any, table: Sequence[ColumnSummary]) -> None:
                 f"--params: columns has {name!r}, which is not a column of the table"
                 f"{did_you_mean(name, names)} It has {listed(names)}."
             )
-        _check_columns(entry.get("of"), table)
+        _check_columns(entry.get("of"), names)

@@ -1,0 +1,62 @@
+"""Warns of columns whose values float32 cannot tell apart, and says how to leave a column out.
+
+Not a model: `elasticdl zoo list` skips this file. Used by `columns.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from elasticdl.zoo.prebuilt.column_kinds import Number, Time
+
+if TYPE_CHECKING:
+    Array: TypeAlias = np.ndarray[Any, Any]
+
+DAY_S = 86_400
+_log = logging.getLogger("elasticdl")
+# Columns that were warned of.
+_warned: set[str] = set()
+# Values that are this many standard deviations away from 0 have two digits that differ.
+_NARROW = 1e5
+
+
+def warn_of_lost_differences(source: Number | Time, values: Array) -> None:
+    """Warn if float32 would lose the differences between a column's values; once per process.
+
+    Args:
+        source: The column.
+        values: Its values in a batch, float64 [batch, size].
+    """
+    # Not nanmean and nanstd, which warn about a batch without a value.
+    known = ~np.isnan(values)
+    count = np.maximum(known.sum(axis=0), 1)
+    mean = np.where(known, values, 0).sum(axis=0) / count
+    deviation = np.sqrt((np.where(known, values - mean, 0) ** 2).sum(axis=0) / count)
+    lost = (deviation > 0) & (np.abs(mean) > _NARROW * deviation)
+    if lost.any() and source.column not in _warned:
+        _warned.add(source.column)
+        by = float(mean[lost][0]) * (DAY_S if isinstance(source, Time) else 1) + source.offset
+        advice = f'Add "offset": {by:.10g} to its entry in columns'
+        # One offset would take away the digits of values that are elsewhere.
+        if (np.abs(mean - mean[lost][0]) > _NARROW * deviation).any():
+            advice = "Split its lists into columns, which have offsets of their own"
+        _log.warning(
+            "Column %r has large values that differ little, and the network computes in float32, "
+            "which has 7 digits. %s, so that they keep their differences. If it is an identifier, "
+            "such as the number of a row, train without it: %s.",
+            source.column,
+            advice,
+            how_to_leave_out(source.column),
+        )
+
+
+def how_to_leave_out(column: str) -> str:
+    """Return how to train without a column, as a phrase that follows a colon."""
+    # The features of a model that chose them by itself are in `columns`, too.
+    return (
+        f"remove its entry from columns or, if you give no columns, add {column!r} to the param "
+        "ignore"
+    )
