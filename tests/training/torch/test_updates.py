@@ -378,7 +378,7 @@ def test_a_schedule_that_a_callback_may_cut_short_fails_with_the_required_length
     trainer.hooks.train_begin(num_epochs=1, num_steps=9, resumes=False, num_updates=9)
 
     with pytest.raises(
-        UserCodeError, match="which take 4 of its steps. Set total_steps=4"
+        DefinitionError, match="which take 4 of its steps. Set total_steps=4"
     ) as error:
         for _ in range(9):
             trainer.train_steps([batch_of(8)])
