@@ -191,8 +191,8 @@ def load(trained_model: str | Path, data: Any = None) -> Any:
 
     This runs the user's code that is stored in the trained model. A PyTorch model is returned in
     evaluation mode. The model's `predict` takes a DataFrame with the columns of the training data.
-    The model's attribute `classes` has the names of the classes, if they are known; see "From
-    Python" in docs/guides/predicting.md. The layers of a Keras model are trainable as in the
+    The model's attribute `classes` has the names of the classes, or None if they are unknown; see
+    "From Python" in docs/guides/predicting.md. The layers of a Keras model are trainable as in the
     model file, even if a callback froze some in training.
 
     Args:

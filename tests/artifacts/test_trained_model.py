@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from elasticdl.artifacts import trained_model_pb2
+from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.trained_model import (
     MODEL_FILE,
     PARAMS_FILE,
@@ -219,6 +220,17 @@ def test_an_export_cannot_overwrite_our_files(folder, name) -> None:
 def test_a_missing_output_is_reported(folder) -> None:
     with pytest.raises(OutputError, match="no such folder"):
         load_trained_model(folder.uri)
+
+
+def test_the_error_on_a_misspelled_output_names_a_model_beside_it(tmp_path) -> None:
+    model, empty = tmp_path / "my_model", tmp_path / "my_mode2"
+    save_trained_model(OutputFolder(str(model)), FULL, PARAMS)
+    empty.mkdir()
+
+    with pytest.raises(OutputError, match=r"no such folder; did you mean '.*my_model'\? Pass"):
+        load_trained_model(tmp_path / "my_mode")
+    with pytest.raises(OutputError, match="is a file. Pass its folder"):
+        load_trained_model(model / MODEL_FILE)
 
 
 def test_an_output_of_an_unfinished_training_is_reported(folder) -> None:

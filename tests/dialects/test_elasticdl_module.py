@@ -233,6 +233,14 @@ def test_all_missing_functions_are_named_at_once(refused) -> None:
     assert "--loss=FILE.FUNCTION --optimizer=FILE.FUNCTION" in message
 
 
+def test_a_file_with_a_loader_is_told_what_it_lacks(refused) -> None:
+    text = "import torch\nmodel = torch.nn.Linear(2, 1)\ndef train_dataloader(data): ..."
+    message = refused(text, DefinitionError)
+
+    assert message.startswith("m.py: loss, optimizer are missing.")
+    assert "it has model, train_dataloader" in message
+
+
 def test_a_file_without_a_model_is_refused(refused) -> None:
     message = refused(FIRST.replace("model = Model()", ""), DefinitionError)
 

@@ -101,6 +101,7 @@ def test_a_loaded_model_matches_predict(tmp_path, code):
     x = np.concatenate([X, np.zeros((40, 1), np.float32)], axis=1)
     found = np.concatenate([np.ravel(each) for each in predicted(folder, tmp_path)])
     np.testing.assert_allclose(called(model, x), found, rtol=1e-5, atol=1e-6)
+    assert model.classes is None
 
 
 def test_code_that_rejects_zeros_needs_records(tmp_path):

@@ -212,6 +212,31 @@ def test_a_checkpoint_of_each_epoch_needs_no_validation_data(zoo, tmp_path):
     context.create_trainer()
 
 
+def test_a_file_name_with_a_validation_metric_needs_validation_data(zoo, tmp_path):
+    data = write_records(tmp_path / "d.recordio", 8)
+    more = EARLY_STOPPING.replace(
+        'EarlyStopping(monitor={monitor!r}, mode="max")', 'ModelCheckpoint("{val_loss:.2f}.keras")'
+    )
+    context, _ = open_context(job_of(lambda: zoo(more), data))
+
+    with pytest.raises(
+        DefinitionError,
+        match=r"file name '.*' of the callback ModelCheckpoint monitors 'val_loss', and there is",
+    ):
+        context.create_trainer()
+
+
+def test_a_note_names_a_callback_that_may_lack_its_validation_metric(zoo, tmp_path):
+    data = write_records(tmp_path / "d.recordio", 8)
+
+    def notes(*validation):
+        context, _ = open_context(job_of(lambda: zoo(OWN_CALLBACK), data, *validation))
+        return " ".join(context.model_notes(context.create_trainer()))
+
+    assert "the callback EarlyStopping monitors 'val_acc', and there is no validation" in notes()
+    assert "monitors" not in notes(data)
+
+
 @pytest.mark.parametrize(
     "more", [EARLY_STOPPING.format(monitor="val_accuracy"), OWN_CALLBACK], ids=["its own", "added"]
 )

@@ -262,7 +262,8 @@ def _with_hint(error: click.ClickException) -> click.ClickException:
         near = [each for each in error.possibilities or () if each != "--help"]
         if not near:
             return click.UsageError(f"There is no option {error.option_name}.", error.ctx)
-        found = f"Did you mean {' or '.join(near)}?"
+        best = nearest(error.option_name, near)
+        found = f"Did you mean {best or ' or '.join(near)}?"
     return click.UsageError(f"There is no option {error.option_name}. {found}", error.ctx)
 
 

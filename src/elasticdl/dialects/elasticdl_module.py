@@ -103,7 +103,7 @@ def matches(model_code: ModelCode) -> bool:
             return not _missing(alone) and _has_input(alone)
     elif any(_trains_itself(model_code, symbol.value) for symbol in model_code.classes()):
         return False
-    return any(model_code.find(name) for name in CONTRACT_FUNCTIONS)
+    return any(model_code.find(name) for name in (*CONTRACT_FUNCTIONS, LOADER))
 
 
 def _trains_itself(model_code: ModelCode, value: Any) -> bool:
@@ -286,7 +286,7 @@ def _notes(reading: DialectReader, *, has_input: bool) -> list[str]:
 
 
 def _found(model_code: ModelCode) -> list[str]:
-    names = (*MODELS, *INPUT_FUNCTIONS, *_REQUIRED, *_OPTIONAL)
+    names = (*MODELS, *INPUT_FUNCTIONS, LOADER, *_REQUIRED, *_OPTIONAL)
     return [name for name in names if model_code.find(name) is not None]
 
 

@@ -31,7 +31,7 @@ from elasticdl.engines.inference import (
     own_batches,
     restored_trainer,
 )
-from elasticdl.engines.loaded_model import with_additions
+from elasticdl.engines.loaded_model import add_classes, with_additions
 from elasticdl.engines.record_data import open_records
 from elasticdl.engines.stored_data import ASIDE, file_names
 from elasticdl.errors import ElasticDLError, UsageError, ends_at_caller
@@ -129,9 +129,7 @@ def _of_own_batches(job: Job, trained: TrainedModel, definition: ModelDefinition
             f"it, but {job.data} cannot be read: {error}\n  Pass data that its code reads: "
             f"elasticdl.load({job.trained_model!r}, data=...)."
         ) from error
-    classes = tuple(trained.description.classes)
-    if classes and not hasattr(trainer.model, "classes"):
-        trainer.model.classes = classes
+    add_classes(trainer.model, trained)
     if definition.framework == "torch":
         trainer.model.eval()
         if not hasattr(trainer.model, "predict"):

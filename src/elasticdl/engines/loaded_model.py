@@ -1,7 +1,7 @@
 """Attributes that `elasticdl.load` adds to a model: `predict` for tables, and its class names.
 
     model.predict(frame)     the outputs for the rows, read through the model's input function
-    model.classes            ("cat", "dog"), if the class names are known
+    model.classes            ("cat", "dog"); None if the class names are unknown
 
 For other arguments, `predict` of a Keras model is Keras' own. A PyTorch module has no `predict`, so
 the added one takes all data in memory that `elasticdl.predict` takes. A copy of the model, or one
@@ -36,6 +36,7 @@ from elasticdl.prediction.rows import named_outputs, outputs_without_axes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from elasticdl.artifacts.trained_model import TrainedModel
     from elasticdl.data.batch import Batch
     from elasticdl.training.trainer import Trainer
 
@@ -58,9 +59,7 @@ def with_additions(opened: OpenedModel, trainer: Any, example: Batch) -> Any:
         example: The batch that the model was built on.
     """
     model = trainer.model
-    classes = tuple(opened.trained.description.classes)
-    if classes and not hasattr(model, "classes"):
-        model.classes = classes
+    add_classes(model, opened.trained)
     own = getattr(model, "predict", None)
     if own is None or opened.definition.framework == "keras":
         # A model that forbids new attributes still works without it.
@@ -69,6 +68,19 @@ def with_additions(opened: OpenedModel, trainer: Any, example: Batch) -> Any:
             if own is not None and hasattr(model, "evaluate"):
                 model.evaluate = ArrayEvaluator(opened.job.trained_model, model.evaluate)
     return model
+
+
+def add_classes(model: Any, trained: TrainedModel) -> None:
+    """Set a model's attribute `classes`, unless it has one: None without class names.
+
+    Args:
+        model: The Keras or PyTorch model.
+        trained: The trained model that it was loaded from.
+    """
+    if not hasattr(model, "classes"):
+        # A model that forbids new attributes still works without it.
+        with contextlib.suppress(AttributeError, TypeError):
+            model.classes = tuple(trained.description.classes) or None
 
 
 class ArrayEvaluator:

@@ -328,12 +328,10 @@ class TrainingContext:
         if self.validation is None:
             for name, who in monitored.items():
                 if name.startswith("val_"):
-                    plain = name.removeprefix("val_")
-                    instead = plain if self._trains_with(plain) else "loss"
                     raise DefinitionError(
                         f"{who} monitors {name!r}, and there is no validation data to measure it "
                         "on. Add --validation_data or --validation_split, or let it monitor "
-                        f"{instead!r}."
+                        f"{self._plain(name)!r}."
                     )
             return
         names = [each for each in monitored if each.startswith("val_") and each != "val_loss"]
@@ -358,6 +356,32 @@ class TrainingContext:
                     f"{monitored[name]} monitors {name!r}, which is measured in validation, not in "
                     f"training; did you mean 'val_{name}'?"
                 )
+
+    def _monitor_note(self, trainer: Trainer) -> str:
+        """Return a note on a user's callback that monitors validation without validation data.
+
+        It is not an error, as in `_check_monitored`: the callback may do without the metric, or
+        another callback may add it. The result is empty if there is no such callback.
+        """
+        if self.validation is not None:
+            return ""
+        for each in trainer.hooks.callbacks:
+            name = getattr(each, "monitor", None)
+            # Without this option, a ModelCheckpoint does not depend on its metric.
+            depends = getattr(each, "save_best_only", True)
+            if depends and isinstance(name, str) and name.startswith("val_"):
+                return (
+                    f"{self.definition.where('callbacks')}: the callback {type(each).__name__} "
+                    f"monitors {name!r}, and there is no validation data to measure it on: its "
+                    "logs have no such entry, unless a callback adds it. Add --validation_data or "
+                    f"--validation_split, or let it monitor {self._plain(name)!r}."
+                )
+        return ""
+
+    def _plain(self, monitored: str) -> str:
+        """Return the training metric to monitor if there is no validation data."""
+        plain = monitored.removeprefix("val_")
+        return plain if self._trains_with(plain) else "loss"
 
     def _may_train_with(self, metric: str) -> bool:
         """Return whether a metric may be measured in training; a `training_step` can log any.
@@ -435,12 +459,15 @@ class TrainingContext:
         ]
 
     def model_notes(self, trainer: Trainer) -> list[str]:
-        """Return notes on outputs that fit neither the names of the classes nor the loss.
+        """Return notes on what training may find wrong only later.
+
+        These are outputs that fit neither the names of the classes nor the loss, and callbacks that
+        may lack their metric.
 
         Args:
             trainer: The trainer, whose model predicts an example.
         """
-        notes = [self._class_note(trainer)]
+        notes = [self._class_note(trainer), self._monitor_note(trainer)]
         # Only for a note: a user's loss may refuse made-up outputs.
         with contextlib.suppress(Exception):
             notes += [trainer.repeated_activation()] if isinstance(trainer, LossProbe) else []

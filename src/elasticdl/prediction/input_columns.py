@@ -229,7 +229,7 @@ def _of_arrow(name: str, column: Any, first: Any) -> Array:
     if kinds.is_nested(kind):
         raise UsageError(
             f"--columns: {name!r} holds {in_words(kind)}; only columns with one value in each row "
-            "are copied."
+            "are copied. Copy a column that identifies the row, and join the others by it."
         )
     if kinds.is_floating(kind) or kinds.is_integer(kind) or kinds.is_boolean(kind):
         filled = column.fill_null(False if kinds.is_boolean(kind) else 0)

@@ -48,6 +48,31 @@ def test_predictions_of_the_export_match_the_trainer(features, model, tmp_path):
     )
 
 
+class Sum(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, *inputs):
+        return self.layer(sum(inputs))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [lambda: torch.compile(nn.Linear(4, 3), backend="eager"), Sum],
+    ids=["compiled", "of *inputs"],
+)
+def test_a_forward_of_any_number_of_arguments_is_exported(model, tmp_path):
+    batch = batch_of(8)
+    trainer = trainer_of(definition_of(model), batch)
+
+    assert trainer.export(tmp_path) == ["model.pt2"]
+
+    served = torch.export.load(tmp_path / "model.pt2").module()
+    outputs = served(torch.from_numpy(batch.features)).detach().numpy()
+    np.testing.assert_allclose(outputs, trainer.predict(batch.features), rtol=1e-5, atol=1e-6)
+
+
 def test_an_export_neither_changes_the_model_nor_keeps_examples(tmp_path):
     batch = batch_of(8, features=lambda x: x + np.float32(1234.5))
     trainer = trainer_of(batch=batch)

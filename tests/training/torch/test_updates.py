@@ -223,7 +223,8 @@ def test_a_schedule_that_is_too_short_states_the_required_length():
     )
 
     with pytest.raises(
-        UserCodeError, match="OneCycleLR has 2 steps, and the training makes more of"
+        DefinitionError,
+        match=r"lr_scheduler\(\): OneCycleLR has 2 steps, and the training makes more",
     ):
         for _ in range(4):
             trainer.train_steps([batch_of(8)])
@@ -377,7 +378,7 @@ def test_a_schedule_that_a_callback_may_cut_short_fails_with_the_required_length
     trainer.hooks.train_begin(num_epochs=1, num_steps=9, resumes=False, num_updates=9)
 
     with pytest.raises(
-        UserCodeError, match="which take 4 of its steps. Set total_steps=4"
+        DefinitionError, match="which take 4 of its steps. Set total_steps=4"
     ) as error:
         for _ in range(9):
             trainer.train_steps([batch_of(8)])
@@ -515,7 +516,7 @@ def test_a_resumed_schedule_that_is_too_short_is_that_of_the_checkpoint():
     assert str(caught.value).endswith(
         "Train for fewer epochs, or start a new training: choose another --output."
     )
-    with pytest.raises(UserCodeError, match="keeps the schedule of its checkpoint: for a longer"):
+    with pytest.raises(DefinitionError, match="keeps the schedule of its checkpoint: for a longer"):
         for _ in range(4):
             resumed.train_steps([batch_of(8)])
 

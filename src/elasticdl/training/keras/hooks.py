@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import string
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -182,6 +183,15 @@ class KerasHooks:
             # Without this option, a ModelCheckpoint does not depend on its metric.
             if getattr(each, "save_best_only", True)
         }
+        for each in self._callbacks:
+            if isinstance(each, keras.callbacks.ModelCheckpoint) and each.save_freq == "epoch":
+                fields = (field for _, field, *_ in string.Formatter().parse(each.filepath))
+                names |= {
+                    field: f"{self._where}: the file name {each.filepath!r} of the callback "
+                    f"{type(each).__name__}"
+                    for field in fields
+                    if field and field.startswith("val_")
+                }
         return {name: who for name, who in names.items() if isinstance(name, str)}
 
     def check_sharing(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import io
 import logging
 import os
@@ -20,7 +21,7 @@ from elasticdl.data.batch import Arrays, map_arrays
 from elasticdl.training.torch.export_check import difference_found
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from elasticdl.training.torch.inputs import Arguments
 
@@ -57,7 +58,7 @@ def export(
         return []
     try:
         with _quiet(), torch.no_grad():
-            on_cpu = copy.deepcopy(model).cpu().eval()
+            on_cpu = _uncompiled(copy.deepcopy(model)).cpu().eval()
             args, kwargs = map_arrays(lambda tensor: tensor.cpu(), arguments)
             batch = torch.export.Dim("batch")
 
@@ -66,6 +67,8 @@ def export(
                 return {0: batch}
 
             shapes: Arrays = map_arrays(open_axis, kwargs or args)
+            if not kwargs:
+                shapes = _nested(on_cpu.forward, shapes)
             program = torch.export.export(on_cpu, args, kwargs, dynamic_shapes=shapes)
             # The examples are the user's data and must not be exported.
             program.example_inputs = None
@@ -91,6 +94,24 @@ def export(
                 difference,
             )
     return [_FILE]
+
+
+def _uncompiled(model: nn.Module) -> nn.Module:
+    """Return the module within the one that `torch.compile(module)` returns; others as they are.
+
+    Its `forward(*args, **kwargs)` would hide the names of the arguments from torch.export.
+    """
+    inner = getattr(model, "_orig_mod", None)
+    return inner if isinstance(inner, nn.Module) else model
+
+
+def _nested(forward: Callable[..., Any], shapes: Sequence[Any]) -> Sequence[Any]:
+    """Return the shapes of positional arguments with those of `*args` in a tuple, as for export."""
+    kinds = [parameter.kind for parameter in inspect.signature(forward).parameters.values()]
+    if inspect.Parameter.VAR_POSITIONAL not in kinds:
+        return shapes
+    first = kinds.index(inspect.Parameter.VAR_POSITIONAL)
+    return (*shapes[:first], tuple(shapes[first:]))
 
 
 def _reason(error: Exception) -> str:

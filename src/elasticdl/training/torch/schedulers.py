@@ -344,9 +344,12 @@ class Schedulers:
                     held = stack.enter_context(holding_ended(scheduler))
                 scheduler.step(*monitored)
         except Exception as error:
+            if too_short := self._too_short(scheduler):
+                # A UserCodeError would name the records of the batch, which are not the cause.
+                raise DefinitionError(too_short) from error
             raise UserCodeError(
                 f"{raised_at(error, self._where)}: step() of {type(scheduler).__name__} raised:\n"
-                f"{users_traceback(error)}{self._too_short(scheduler)}"
+                f"{users_traceback(error)}"
             ) from error
         if held:
             self._note_held(held[0], schedule)
@@ -410,7 +413,7 @@ class Schedulers:
         )
 
     def _too_short(self, scheduler: Any) -> str:
-        """Return advice for the error of a `step()` that failed because a OneCycleLR has ended.
+        """Return the error of a `step()` that failed because a OneCycleLR has ended.
 
         The result is "" if `scheduler` contains no OneCycleLR that has made all its steps.
         """
@@ -418,14 +421,14 @@ class Schedulers:
         if not ended:
             return ""
         if id(ended[0]) in self._outlasted:
-            return f"\n  {self._outlasted[id(ended[0])]}"
+            return self._outlasted[id(ended[0])]
         return (
-            f"\n  OneCycleLR has {ended[0].total_steps} steps, and the training makes more of "
-            "them: the number of minibatches in an epoch, times --num_epochs. On workers, an "
-            "update uses one minibatch of each live worker, so the number of updates is fixed "
-            "only with --global_batch_size: the number of records, divided by it and rounded up, "
-            "times --num_epochs. A resumed training keeps the schedule of its checkpoint: for a "
-            "longer one, choose another --output."
+            f"{self._where}: lr_scheduler(): OneCycleLR has {ended[0].total_steps} steps, and the "
+            "training makes more of them: the number of minibatches in an epoch, times "
+            "--num_epochs. On workers, an update uses one minibatch of each live worker, so the "
+            "number of updates is fixed only with --global_batch_size: the number of records, "
+            "divided by it and rounded up, times --num_epochs. A resumed training keeps the "
+            "schedule of its checkpoint: for a longer one, choose another --output."
         )
 
     # --- what the user's function returns -----------------------------------------------------

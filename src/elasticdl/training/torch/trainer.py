@@ -1165,4 +1165,7 @@ def _below(prefix: str, state: State) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _shape_of(value: Any) -> str:
-    return "missing" if value is None else f"{value.dtype}{list(value.shape)}"
+    if value is None:
+        return "missing"
+    # The array in a checkpoint has `float32`, and the model's tensor `torch.float32`.
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
