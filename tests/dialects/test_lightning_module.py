@@ -193,6 +193,21 @@ class Data(""",
 
 
 @pytest.mark.filterwarnings("ignore:Length of IterableDataset")
+def test_a_step_that_the_object_wraps_is_called(tmp_path, data):
+    wrapped = {
+        "methods": "def setup(self, stage):\n    step = self.training_step\n"
+        "    self.training_step = lambda batch, batch_idx: 100 * step(batch, batch_idx)\n"
+    }
+    losses = {}
+    for name, methods in (("plain", {}), ("wrapped", wrapped)):
+        (tmp_path / name).mkdir()
+        zoo = written(tmp_path / name, **methods)
+        trained = train(tmp_path / name, data, zoo, minibatch_size=64, num_epochs=1)
+        losses[name] = trained.metrics["loss"]
+
+    assert losses["wrapped"] == pytest.approx(100 * losses["plain"])
+
+
 def test_an_epoch_ends_at_the_length_of_a_stream_as_in_lightning(tmp_path, data):
     assert train(tmp_path, data, written(tmp_path, data=STREAM)).step == 3 * 48 // 8
 
@@ -360,6 +375,20 @@ REFUSED = {
     "validation hook": (
         {"methods": "def on_validation_epoch_end(self):\n    pass\n"},
         r"net\.py:\d+: Net has on_validation_epoch_end\(\), which would not be called here",
+    ),
+    "hook on the object": (
+        {
+            "methods": "def setup(self, stage):\n    self.on_train_epoch_end = self.end\n\n"
+            "def end(self):\n    pass\n"
+        },
+        r"net\.py:\d+: the attribute on_train_epoch_end of the Net replaces a method",
+    ),
+    "step on the object only": (
+        {
+            "methods": "def setup(self, stage):\n    self.test_step = self.training_step\n"
+            "    self.predict_step = lambda batch, batch_idx: 2 * self(batch[0])\n"
+        },
+        r"the attribute (predict|test)_step of the Net(?s:.*)Define the method in the class",
     ),
     "optimizer_step": (
         {"methods": "def optimizer_step(self, *args, **more):\n    pass\n"},

@@ -220,7 +220,7 @@ class _Models:
                 f"{self._maker.name}() returned {described(model)}.",
                 f"Expected a {self._module.name}.",
             )
-        self._check_automatic(model)
+        self._check(model)
         hooks: list[tuple[str, tuple[str, ...]]] = [("setup", ("fit",)), ("configure_model", ())]
         if self._newest is None:
             # Called once, because it writes files that are the same for each model.
@@ -232,11 +232,23 @@ class _Models:
                     Symbol(symbol.name, getattr(model, hook), symbol.file, symbol.line),
                     *given,
                 )
-        self._check_automatic(model)
+        self._check(model)
         self._newest = model
         return model
 
-    def _check_automatic(self, model: Any) -> None:
+    def _check(self, model: Any) -> None:
+        for name in sorted(vars(model).keys() & set(_methods_of_lightning(type(model)))):
+            # A wrapped method, such as torch.compile(self.training_step), is called.
+            if name not in _SUPPORTED or not overridden(type(model), name):
+                file, line = self._module.file, self._module.line
+                raise self._reading.error(
+                    f"{file}:{assigned_line(Path(file), name, line)}",
+                    f"the attribute {name} of the {self._module.name} replaces a method of the "
+                    "LightningModule, and would not be called here.",
+                    "Define the method in the class."
+                    if name in _SUPPORTED
+                    else _INSTEAD.get(name, "Do it elsewhere and remove the attribute."),
+                )
         if not model.automatic_optimization:
             file, name = self._module.file, "automatic_optimization"
             raise self._reading.error(
@@ -420,13 +432,14 @@ def overridden_of_lightning(module: type) -> list[str]:
 
     A class that overrides a method which is not called here is rejected.
     """
+    return [name for name in _methods_of_lightning(module) if overridden(module, name)]
+
+
+def _methods_of_lightning(module: type) -> list[str]:
+    """Return the names of the public methods of the LightningModule that a class descends from."""
     theirs = next(kind for kind in module.__mro__ if kind.__name__ == "LightningModule")
     public = [name for name in dir(theirs) if not name.startswith("_")]
-    return [
-        name
-        for name in public
-        if callable(inspect.getattr_static(theirs, name, None)) and overridden(module, name)
-    ]
+    return [name for name in public if callable(inspect.getattr_static(theirs, name, None))]
 
 
 def _method(module: Symbol, name: str) -> Symbol:

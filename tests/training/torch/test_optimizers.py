@@ -305,6 +305,24 @@ def counting_on_the_optimizer(parameters):
     return made
 
 
+def counting_in_a_new_attribute(parameters):
+    made = torch.optim.Adam(parameters, 0.1)
+
+    def anneal(optimizer, args, kwargs):
+        optimizer.num_calls = getattr(optimizer, "num_calls", 0) + 1
+        optimizer.param_groups[0]["lr"] = 0.1 / optimizer.num_calls
+
+    made.register_step_post_hook(anneal)
+    return made
+
+
+def numpy_betas(parameters):
+    made = torch.optim.Adam(parameters, 0.1)
+    # Adam itself refuses them as arguments.
+    made.param_groups[0]["betas"] = np.float32(0.93), np.float32(0.97)
+    return made
+
+
 def amplifying_by_id(parameters):
     """Grokfast: the slow part of each gradient, kept by `id(parameter)`."""
     made, slow = torch.optim.AdamW(parameters, 0.02), {}
@@ -339,6 +357,8 @@ HOOKS = {
     "a partial of an object": functools.partial(annealing, wrap=functools.partial),
     "a module": functools.partial(annealing, wrap=lambda _: AnnealingModule()),
     "an attribute of the optimizer": counting_on_the_optimizer,
+    "a new attribute of the optimizer": counting_in_a_new_attribute,
+    "betas that are numbers of NumPy": numpy_betas,
     "ids of parameters": amplifying_by_id,
     "another step": with_another_step,
     "a counter": counting,

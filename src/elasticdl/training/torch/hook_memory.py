@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
@@ -42,12 +43,11 @@ from elasticdl.training.torch.untracked_state import digest
 from elasticdl.training.torch.value_codec import NUMBERS, Codec, UnkeepableValueError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from elasticdl.definition import Origin
 
 _ATTRIBUTES, _DEFAULTS = "attributes of parameters", "defaults"
-_ATTRIBUTES_AND_DEFAULTS = {_ATTRIBUTES, _DEFAULTS}
+_LATER = "attributes of the optimizer"
+_ATTRIBUTES_AND_DEFAULTS = {_ATTRIBUTES, _DEFAULTS, _LATER}
 _OF_EVERY_OPTIMIZER = {
     *vars(torch.optim.SGD([torch.zeros(1, requires_grad=True, device="cpu")], 0.0)),
     "step",
@@ -92,6 +92,7 @@ class HookMemory:
             for name, parameter in parameters.items()
         }
         self._first_defaults = digest(optimizer.defaults)
+        self._first_names = frozenset(vars(optimizer))
         self._settings: dict[str, str] = {}
         _check_global_hooks(origin)
         self._settings = {
@@ -153,8 +154,10 @@ class HookMemory:
             for place in self._places()
             if place.name in saved or place.name not in self._settings
         }
+        later = " when the optimizer is created; give it a first value there"
         return [f"{name}: not in the checkpoint" for name in sorted(names - saved.keys())] + [
-            f"{name}: not in the model file" for name in sorted(saved.keys() - names)
+            f"{name}: not in the model file{later if name.startswith('optimizer.') else ''}"
+            for name in sorted(saved.keys() - names)
         ]
 
     def load(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
@@ -184,8 +187,8 @@ class HookMemory:
         """Return what user code has set on parameters and in `optimizer.defaults`, for `state`.
 
         Returns:
-            Up to two entries: the attributes of all parameters; and the optimizer's `defaults`, if
-            they have changed since the optimizer was created.
+            Up to three entries: the attributes of all parameters; the attributes that the optimizer
+            did not have when it was created; and its `defaults`, if they have changed since.
 
         Raises:
             DefinitionError: A value cannot be stored.
@@ -210,7 +213,23 @@ class HookMemory:
             except UnkeepableValueError as error:
                 raise self._refused("optimizer.defaults", error) from error
             values[_DEFAULTS] = dict(defaults)
+        if later := self._set_later():
+            values[_LATER] = later
         return values
+
+    def _set_later(self) -> dict[str, Any]:
+        """Return the plain attributes that the optimizer did not have when it was created.
+
+        User code sets them in training. A container may be shared with a callback, which a copy
+        would not be, so it is left to `_places`.
+        """
+        kind: Any = type(self._optimizer)
+        excluded = self._first_names | _OF_EVERY_OPTIMIZER | _set_by_library(kind)
+        return {
+            name: value
+            for name, value in vars(self._optimizer).items()
+            if name not in excluded and _is_plain(value)
+        }
 
     def _load_attributes_and_defaults(self, saved: Mapping[str, Any]) -> None:
         attributes = saved.get(_ATTRIBUTES, {})
@@ -221,6 +240,10 @@ class HookMemory:
                     del now[attribute]
             now.update(mine)
         self._optimizer.defaults.update(saved.get(_DEFAULTS, {}))
+        later = saved.get(_LATER, {})
+        for name in self._set_later().keys() - later.keys():
+            delattr(self._optimizer, name)
+        vars(self._optimizer).update(later)
 
     def _places(self) -> list[RememberedValue]:
         seen = {id(each) for each in (self._optimizer, *self._model.modules())}
@@ -236,6 +259,7 @@ class HookMemory:
             places += remembered_by_function(attributes["step"], "step", seen)
         kind: Any = type(self._optimizer)
         theirs = attributes.keys() - _OF_EVERY_OPTIMIZER - _set_by_library(kind)
+        theirs -= self._set_later().keys()
         places += remembered_by_object(self._optimizer, "optimizer", sorted(theirs), seen)
         for name, hook in self._gradient_hooks.items():
             found = remembered_by_function(hook, name, seen)
@@ -273,6 +297,13 @@ def gradient_hooks(parameters: Mapping[str, nn.Parameter], model: nn.Module) -> 
 def _attributes_of(parameter: nn.Parameter) -> dict[str, Any]:
     """Return the attributes that the user's code, and not the compiler, has set on a parameter."""
     return {k: v for k, v in vars(parameter).items() if not k.startswith("_dynamo")}
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value is a number, a string or None, or a tuple of such values."""
+    if isinstance(value, tuple):
+        return type(value) is tuple and all(map(_is_plain, value))
+    return type(value) in NUMBERS or isinstance(value, np.number)
 
 
 def _digest_of(place: RememberedValue) -> str:

@@ -71,7 +71,11 @@ class Codec:
         if type(value) in NUMBERS:
             return value
         if isinstance(value, np.generic):
-            return self._encoded(value.item(), arrays)
+            if value.dtype.kind not in "biuf":
+                return self._encoded(value.item(), arrays)
+            # Arithmetic in float32 rounds otherwise than that of Python.
+            arrays[name := str(len(arrays))] = np.array(value)
+            return {"number": name}
         if id(value) in self._names:
             return {"parameter": self._names[id(value)]}
         if isinstance(value, (torch.Tensor, np.ndarray)):
@@ -113,7 +117,7 @@ class Codec:
             return part
         return {"hex id of" if part.startswith("0x") else "id of": self._names[_number(part)]}
 
-    def _decoded(  # noqa: PLR0911 - one line a type
+    def _decoded(  # noqa: C901, PLR0911 - one line a type
         self, made: Any, arrays: Mapping[str, np.ndarray[Any, Any]]
     ) -> Any:
         if not isinstance(made, dict):
@@ -131,6 +135,8 @@ class Codec:
             return to_tensor(arrays[inner]).to(available_device(made["device"]))
         if kind == "array":
             return np.array(arrays[inner])
+        if kind == "number":
+            return np.array(arrays[inner])[()]
         container: Any = CONTAINERS[kind]
         if issubclass(container, Mapping):
             pairs = [[self._decoded(x, arrays) for x in item] for item in inner]
