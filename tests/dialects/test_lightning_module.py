@@ -208,6 +208,15 @@ def test_a_step_that_the_object_wraps_is_called(tmp_path, data):
     assert losses["wrapped"] == pytest.approx(100 * losses["plain"])
 
 
+def test_a_class_that_another_of_the_file_extends_is_not_the_model(tmp_path, data):
+    extended = "\n\nclass Small(Net):\n    def __init__(self):\n        super().__init__(lr=0.0)\n"
+
+    trained = train(tmp_path, data, written(tmp_path, data=INPUT + extended))
+
+    assert load_trained_model(tmp_path / "out").description.model_def == "net"
+    assert trained.metrics["loss"] > 0.1
+
+
 def test_an_epoch_ends_at_the_length_of_a_stream_as_in_lightning(tmp_path, data):
     assert train(tmp_path, data, written(tmp_path, data=STREAM)).step == 3 * 48 // 8
 

@@ -381,16 +381,18 @@ def _modules(model_code: ModelCode) -> list[Symbol]:
     """Return the LightningModule that `model_def` names; empty if it names another object.
 
     If `model_def` names a file, return the LightningModules of the file that define
-    `training_step`.
+    `training_step`, without those that others of them descend from.
     """
     if not model_code.names_a_file:
         named = model_code.symbol
         return [named] if is_lightning(named.value, "LightningModule") else []
-    return [
+    found = [
         symbol
         for symbol in _classes(model_code, "LightningModule")
         if overridden(symbol.value, "training_step")
     ]
+    bases = {base for symbol in found for base in symbol.value.__mro__[1:]}
+    return [symbol for symbol in found if symbol.value not in bases]
 
 
 def _classes(model_code: ModelCode, kind: str) -> list[Symbol]:

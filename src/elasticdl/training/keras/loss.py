@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import keras
 import tensorflow as tf
 
+from elasticdl.data.wording import listed
 from elasticdl.definition import WeighableLoss, resolved
 from elasticdl.errors import DefinitionError
 from elasticdl.training.keras import compiled, loss_part_checks, overrides, per_example, reduction
@@ -130,8 +131,13 @@ class TrainingLoss:
             labels = self._label_shape.fitted(
                 lambda outputs, labels: loss.weighted(outputs, labels, None), outputs, labels
             )
-            # It looks for masks itself. If it does not reduce its values, they are averaged.
-            return tf.reduce_mean(tf.cast(loss.weighted(outputs, labels, weights), tf.float32))
+            try:
+                # It looks for masks itself. If it does not reduce its values, they are averaged.
+                return tf.reduce_mean(tf.cast(loss.weighted(outputs, labels, weights), tf.float32))
+            except (TypeError, ValueError) as error:
+                if tf.is_tensor(outputs):
+                    raise
+                raise self._of_several(outputs, labels) from error
         values = tf.cast(self._values(loss, outputs, labels), tf.float32)
         mask = reduction.mask_of(outputs)
         return reduction.batch_loss(values, mask, weights, self._definition.where("loss"))
@@ -333,6 +339,23 @@ class TrainingLoss:
             return [each for each in keras.tree.flatten(self._model.loss) if each is not None]
         loss = None if self._definition.loss is None else resolved(self._definition.loss)
         return [loss.loss] if isinstance(loss, WeighableLoss) else []
+
+    def _of_several(self, outputs: Any, labels: Any) -> DefinitionError:
+        """Return the error for a loss object that fails on a dict or a list of outputs."""
+        keys = list(outputs if isinstance(outputs, dict) else range(len(outputs)))
+        of_labels = "labels" if tf.is_tensor(labels) else "labels[{key!r}]"
+        terms = " + ".join(
+            f"keras.losses.mean_squared_error({of_labels.format(key=key)}, outputs[{key!r}])"
+            for key in keys
+        )
+        returned = (
+            f"a dict ({listed(keys)})" if isinstance(outputs, dict) else f"{len(keys)} outputs"
+        )
+        return DefinitionError(
+            f"{self._definition.where('loss')}: a loss of Keras compares one output with one array "
+            f"of labels, and the model returns {returned}. Write a function that adds the losses, "
+            f"such as def loss(labels, outputs): return {terms}"
+        )
 
     def _warn_if_spread(self, outputs: Any, labels: Any) -> None:
         """Warn if the only loss of `compile` compares each label with several outputs."""
