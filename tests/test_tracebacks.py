@@ -150,3 +150,5 @@ def test_packages_installed_into_a_folder_are_not_the_users(tmp_path, monkeypatc
     assert not is_of_the_user(str(tmp_path / "tensorlib.py"))
     assert is_of_the_user(str(tmp_path / "tensor" / "model.py"))
     assert is_of_the_user(str(tmp_path / "model.py"))
+    # Cython names no folder.
+    assert not is_of_the_user("h5py/h5f.pyx")

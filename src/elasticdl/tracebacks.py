@@ -229,6 +229,8 @@ def is_of_the_user(file: str) -> bool:
     """Return whether a source file is the user's, not this package's, Python's or a library's."""
     return not (
         file.startswith((*_OURS, _PYTHON, "<frozen"))
+        # Cython names its files without their folder.
+        or file.endswith((".pyx", ".pxd", ".pxi"))
         or any(name in file for name in _INSTALLED)
         or _is_of_a_package_in_a_folder(file)
     )
