@@ -125,6 +125,7 @@ def test_without_a_schema_columns_keep_their_types(write):
     assert record["double"].dtype == record["decimal"].dtype == record["lists"].dtype == np.float32
     assert record["int"].dtype == record["list"].dtype == np.int64
     assert record["bool"].dtype == bool
+    check_decoding(ParquetSource([path]))
 
 
 def test_without_a_schema_lists_may_differ_in_length(write):

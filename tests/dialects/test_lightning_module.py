@@ -208,6 +208,17 @@ def test_a_step_that_the_object_wraps_is_called(tmp_path, data):
     assert losses["wrapped"] == pytest.approx(100 * losses["plain"])
 
 
+def test_attributes_with_names_of_methods_are_no_hooks(tmp_path, data):
+    named = {
+        "methods": "def setup(self, stage):\n    self.freeze, self.type = True, 'mlp'\n"
+        "    self.forward = self.net.forward\n"
+    }
+
+    trained = train(tmp_path, data, written(tmp_path, **named))
+
+    assert trained.metrics["loss"] < 0.1
+
+
 def test_a_class_that_another_of_the_file_extends_is_not_the_model(tmp_path, data):
     extended = "\n\nclass Small(Net):\n    def __init__(self):\n        super().__init__(lr=0.0)\n"
 

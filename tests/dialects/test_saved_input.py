@@ -54,6 +54,12 @@ def test_the_user_can_keep_class_numbers():
     assert made(records(), num_classes=3, one_hot=False)[1].tolist() == [1, 1]
 
 
+def test_boolean_labels_become_numbers():
+    _, labels = made(records(image=np.arange(6), label=np.array([True])), num_classes=2, rows=False)
+
+    assert (labels.dtype, labels.tolist()) == (np.int64, [1, 1])
+
+
 def test_one_hot_labels_are_kept():
     rows = records(image=np.arange(6), label=np.float32([0, 1, 0]))
 

@@ -74,7 +74,8 @@ class RecordSource(Protocol):
             start: First record.
             stop: One past the last.
             schema: The result of the user's `data_schema()`. None: decode every field as a 1-D
-                array, and images as arrays of their own size.
+                array, and images as arrays of their own size. Its dtype is the one that
+                `read_bytes` stores, but booleans, which a `tf.Example` does not have, are bool.
 
         Raises:
             CorruptDataError: The file is damaged in this range.

@@ -84,21 +84,12 @@ def _shaped(records: list[Record], table: pa.Table) -> list[Record]:
     """
     stored_shapes = {field.name: shape_of(field) for field in table.schema if field.metadata}
     shapes = {name: shape for name, shape in stored_shapes.items() if shape is not None}
-    booleans = {
-        name
-        for name in table.column_names
-        if pa.types.is_boolean(_value_type(table.schema.field(name).type))
-    }
-    if not shapes and not booleans:
+    if not shapes:
         return records
-
-    def typed(name: str, values: Array) -> Array:
-        # Booleans with missing values were read as floating numbers.
-        if name in booleans and values.dtype == np.int64:
-            values = values.astype(bool)
-        return values.reshape(shapes[name]) if name in shapes else values
-
-    return [{name: typed(name, a) for name, a in record.items()} for record in records]
+    return [
+        {name: a.reshape(shapes[name]) if name in shapes else a for name, a in record.items()}
+        for record in records
+    ]
 
 
 def encode_table(table: pa.Table, where: Callable[[int], str]) -> list[bytes]:
@@ -468,16 +459,19 @@ class _TableGroup:
         """Return the dtype of the values that `column` returns for a field.
 
         Values that are read as bytes have the dtype `STRING`. Others have the dtype in the schema
-        or, without one, float64 if they are times, else float32 or int64.
+        or, without one, float64 if they are times, else float32, int64 or bool.
         """
         kind = self.kinds[name]
         if kind == "bytes":
             return STRING
         if name in self._fields and self._fields[name].dtype != STRING:
             return self._fields[name].dtype
-        if any(is_time(_value_type(self._table.schema.field(p).type)) for p in self._parts[name]):
+        types = [_value_type(self._table.schema.field(p).type) for p in self._parts[name]]
+        if any(map(is_time, types)):
             # Seconds since 1970 have more digits than float32 can represent.
             return np.dtype(np.float64)
+        if not self._fields and all(map(pa.types.is_boolean, types)):
+            return np.dtype(bool)
         return np.dtype(np.float32 if kind == "float" else np.int64)
 
     def _cast(self, name: str, values: Array, counts: int | Array, dtype: np.dtype[Any]) -> Array:

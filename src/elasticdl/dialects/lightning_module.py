@@ -78,6 +78,8 @@ _SUPPORTED = {
     "parameters",
     "named_parameters",
 }
+# Methods of torch.nn.Module, which PyTorch calls also if they are attributes of the object.
+_OF_TORCH = {"forward", "extra_repr", "parameters", "named_parameters"}
 # Parts of other model files; beside a LightningModule they have no effect.
 _UNREAD = (
     "loss",
@@ -237,9 +239,12 @@ class _Models:
         return model
 
     def _check(self, model: Any) -> None:
-        for name in sorted(vars(model).keys() & set(_methods_of_lightning(type(model)))):
-            # A wrapped method, such as torch.compile(self.training_step), is called.
-            if name not in _SUPPORTED or not overridden(type(model), name):
+        methods = set(_methods_of_lightning(type(model))) - _OF_TORCH
+        for name in sorted(vars(model).keys() & methods):
+            # An attribute may only have the name of a method, such as self.freeze = True. A wrapped
+            # method, such as torch.compile(self.training_step), is called.
+            is_called = name in _SUPPORTED and overridden(type(model), name)
+            if callable(getattr(model, name)) and not is_called:
                 file, line = self._module.file, self._module.line
                 raise self._reading.error(
                     f"{file}:{assigned_line(Path(file), name, line)}",

@@ -164,6 +164,9 @@ class SavedInput:
 
     def _labels(self, records: Sequence[Record], label: str, taken: BatchSignature) -> Any:
         labels, num_classes = _stacked(records, label, self.where), taken.num_classes
+        if labels.dtype == bool:
+            # Losses of PyTorch take no booleans.
+            labels = labels.astype(np.int64)
         if labels.shape[1] == 1:
             labels = labels[:, 0]
         one_hot = taken.one_hot if self.one_hot is None else self.one_hot

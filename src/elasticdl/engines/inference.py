@@ -31,6 +31,7 @@ from elasticdl.engines.iterable_data import open_once
 from elasticdl.engines.prefetch import Prefetch
 from elasticdl.engines.record_data import batches_in_order, open_records
 from elasticdl.engines.stored_data import is_stored, shown_data
+from elasticdl.engines.trained_booleans import with_trained_booleans
 from elasticdl.errors import (
     CheckpointMismatchError,
     DataError,
@@ -390,6 +391,7 @@ def define_trained(
         definition = zoo.define(model, context)
     if not definition.classes:
         definition = replace(definition, classes=trained.description.classes)
+    definition = with_trained_booleans(definition, trained.description.record_fields_json)
     # A user cannot change the schema of a trained model, only the data.
     return trained, definition.with_undeclared_schema()
 

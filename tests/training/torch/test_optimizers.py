@@ -310,6 +310,7 @@ def counting_in_a_new_attribute(parameters):
 
     def anneal(optimizer, args, kwargs):
         optimizer.num_calls = getattr(optimizer, "num_calls", 0) + 1
+        optimizer.is_late = np.float32(optimizer.num_calls) > 2
         optimizer.param_groups[0]["lr"] = 0.1 / optimizer.num_calls
 
     made.register_step_post_hook(anneal)

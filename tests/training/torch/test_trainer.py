@@ -293,6 +293,8 @@ def relabelled(batch, kind):
     ("loss", "num_outputs", "kind", "advice"),
     [
         (nn.CrossEntropyLoss(), 3, "float32", 'Class numbers must be integers.*astype\\("int64"'),
+        (nn.CrossEntropyLoss(), 3, "bool", 'Class numbers must be integers.*astype\\("int64"'),
+        (lambda o, y: nn.L1Loss()(o[:, 0], y), 1, "bool", "needs labels of type float32"),
         (nn.BCEWithLogitsLoss(), 1, "int64", "type float32 in the shape.*y\\[:, None\\].astype"),
         (nn.BCEWithLogitsLoss(), 1, "float32", "outputs \\(8, 1\\): let the model.*squeeze"),
         (nn.BCEWithLogitsLoss(), 2, "float32", "For class numbers.*nn.CrossEntropyLoss"),

@@ -102,7 +102,10 @@ class KerasLabelShape:
         if self._is_checked_for_spread or not self._is_default:
             return
         self._is_checked_for_spread = True
-        if not (tf.is_tensor(outputs) and outputs.shape.rank == _PAIR) or outputs.shape[1] == 1:
+        if not (tf.is_tensor(outputs) and outputs.shape.rank == _PAIR):
+            return
+        width = outputs.shape[1]
+        if width is None or width == 1:
             return
         if not _is_number_per_example(labels) or labels.shape.rank != _PAIR:
             return
@@ -110,7 +113,7 @@ class KerasLabelShape:
             graph, given = self._traced(function, outputs, labels)
         except Exception:  # noqa: BLE001 - the step raises it again
             return
-        if _spreads(graph, given, outputs.shape[1]):
+        if _spreads(graph, given, width):
             _log.warning(
                 "%s: %s compares each label with all %d outputs of its example: the labels have "
                 "the shape [batch, 1], the outputs [batch, %d]. If that is not meant, let the "
@@ -118,8 +121,8 @@ class KerasLabelShape:
                 "input_fn(records) that returns all of them.",
                 self._where,
                 self._what,
-                outputs.shape[1],
-                outputs.shape[1],
+                width,
+                width,
             )
 
     def _is_per_example(

@@ -135,9 +135,9 @@ class TrainingLoss:
                 # It looks for masks itself. If it does not reduce its values, they are averaged.
                 return tf.reduce_mean(tf.cast(loss.weighted(outputs, labels, weights), tf.float32))
             except (TypeError, ValueError) as error:
-                if tf.is_tensor(outputs):
+                if tf.is_tensor(outputs) or not overrides.is_of_keras(loss.loss):
                     raise
-                raise self._of_several(outputs, labels) from error
+                raise self._of_several(loss.loss, outputs, labels) from error
         values = tf.cast(self._values(loss, outputs, labels), tf.float32)
         mask = reduction.mask_of(outputs)
         return reduction.batch_loss(values, mask, weights, self._definition.where("loss"))
@@ -340,21 +340,24 @@ class TrainingLoss:
         loss = None if self._definition.loss is None else resolved(self._definition.loss)
         return [loss.loss] if isinstance(loss, WeighableLoss) else []
 
-    def _of_several(self, outputs: Any, labels: Any) -> DefinitionError:
-        """Return the error for a loss object that fails on a dict or a list of outputs."""
+    def _of_several(self, loss: Any, outputs: Any, labels: Any) -> DefinitionError:
+        """Return the error for a loss of Keras that fails on a dict or a list of outputs."""
         keys = list(outputs if isinstance(outputs, dict) else range(len(outputs)))
+        if isinstance(labels, dict):
+            keys = [key for key in keys if key in labels] or keys
         of_labels = "labels" if tf.is_tensor(labels) else "labels[{key!r}]"
-        terms = " + ".join(
-            f"keras.losses.mean_squared_error({of_labels.format(key=key)}, outputs[{key!r}])"
-            for key in keys
-        )
+        terms = " + ".join(f"one({of_labels.format(key=key)}, outputs[{key!r}])" for key in keys)
         returned = (
-            f"a dict ({listed(keys)})" if isinstance(outputs, dict) else f"{len(keys)} outputs"
+            f"a dict ({listed(list(outputs))})"
+            if isinstance(outputs, dict)
+            else f"{len(outputs)} outputs"
         )
+        is_object = isinstance(loss, keras.losses.Loss)
+        one = f"{type(loss).__name__}()" if is_object else getattr(loss, "__name__", str(loss))
         return DefinitionError(
             f"{self._definition.where('loss')}: a loss of Keras compares one output with one array "
             f"of labels, and the model returns {returned}. Write a function that adds the losses, "
-            f"such as def loss(labels, outputs): return {terms}"
+            f"such as def loss(labels, outputs): return {terms} with one = keras.losses.{one}"
         )
 
     def _warn_if_spread(self, outputs: Any, labels: Any) -> None:

@@ -67,6 +67,7 @@ _RANKED_IN_COLUMNS = re.compile(
 # Functions of torch.nn.functional whose labels are 1 and -1.
 _OF_SIGNS = {"cosine_embedding_loss", "margin_ranking_loss"}
 _NEEDS_FLOATS = re.compile(r"result type Float can't be cast|Found dtype \w+ but expected Float")
+_SUBTRACTS_BOOLEANS = re.compile(r"Subtraction, .* with (?:a|two) bool tensors? is not supported")
 # An integer type where a loss expects the outputs.
 _SWAPPED = re.compile(
     r"log_softmax\w*\" not implemented for '(?:Long|Int|Short|Char|Byte)'"
@@ -235,9 +236,11 @@ def label_advice(
             'y.astype("float32") (for tensors, y.float()); or use class numbers, such as '
             "y.argmax(axis=1)."
         )
-    elif is_float and _NEEDS_INTEGERS.search(text):
+    elif (is_float or labels.dtype == bool) and _NEEDS_INTEGERS.search(text):
         advice = _AS_INTEGERS
-    elif not is_float and _NEEDS_FLOATS.search(text):
+    elif (not is_float and _NEEDS_FLOATS.search(text)) or (
+        labels.dtype == bool and _SUBTRACTS_BOOLEANS.search(text)
+    ):
         advice = _AS_FLOATS
     return f"\n  {advice}" if advice else ""
 

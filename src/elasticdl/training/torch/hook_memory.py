@@ -303,7 +303,7 @@ def _is_plain(value: Any) -> bool:
     """Return whether a value is a number, a string or None, or a tuple of such values."""
     if isinstance(value, tuple):
         return type(value) is tuple and all(map(_is_plain, value))
-    return type(value) in NUMBERS or isinstance(value, np.number)
+    return type(value) in NUMBERS or isinstance(value, (np.number, np.bool_))
 
 
 def _digest_of(place: RememberedValue) -> str:
