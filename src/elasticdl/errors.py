@@ -55,9 +55,11 @@ DEBUG = "ELASTICDL_DEBUG"
 # `--NAME`, `--NAME=` or `--no-NAME`.
 _OPTION = re.compile(
     r"\belasticdl (?:train|evaluate|predict|data|session|job|zoo)\b[^`\n]*"
-    r"|(?<![\w-])--params=(['\"])(\w+)=([^;\n]+?)\1"
+    r"|(?<![\w-])--params=(['\"])(\w+)=((?:'\"'\"'|(?!\1)[^;\n])+)\1"
     r"|(?<![\w-])--(no-)?([a-z]\w*)=?"
 )
+# A single quote within single quotes of a shell.
+_QUOTE = "'\"'\"'"
 # The names of the params after the first one of such an option.
 _FURTHER_PARAM = re.compile(r", (\w+)=")
 
@@ -198,7 +200,7 @@ def as_keywords(message: str, names: Collection[str]) -> str:
     def replaced(option: re.Match[str]) -> str:
         _, param, value, negation, name = option.groups()
         if param and "params" in names:
-            values = _FURTHER_PARAM.sub(r', "\1": ', value)
+            values = _FURTHER_PARAM.sub(r', "\1": ', value.replace(_QUOTE, "'"))
             return f'params={{"{param}": {values}}}'
         if name not in names:
             return option[0]

@@ -222,15 +222,24 @@ def test_a_missing_output_is_reported(folder) -> None:
         load_trained_model(folder.uri)
 
 
-def test_the_error_on_a_misspelled_output_names_a_model_beside_it(tmp_path) -> None:
+def test_the_error_on_a_misspelled_output_names_a_model_beside_it(tmp_path, monkeypatch) -> None:
     model, empty = tmp_path / "my_model", tmp_path / "my_mode2"
     save_trained_model(OutputFolder(str(model)), FULL, PARAMS)
     empty.mkdir()
+    monkeypatch.chdir(tmp_path)
 
-    with pytest.raises(OutputError, match=r"no such folder; did you mean '.*my_model'\? Pass"):
-        load_trained_model(tmp_path / "my_mode")
-    with pytest.raises(OutputError, match="is a file. Pass its folder"):
+    for missing in (tmp_path / "my_mode", "my_mode"):
+        with pytest.raises(OutputError, match=f"no such folder; did you mean '{model}'[?] Pass"):
+            load_trained_model(missing)
+    with pytest.raises(OutputError, match="trained_model.pb is a file. Pass its folder"):
         load_trained_model(model / MODEL_FILE)
+
+
+def test_a_model_of_an_unlike_name_is_not_suggested(tmp_path) -> None:
+    save_trained_model(OutputFolder(str(tmp_path / "fraud")), FULL, PARAMS)
+
+    with pytest.raises(OutputError, match=r"no such folder\. Pass"):
+        load_trained_model(tmp_path / "run_a")
 
 
 def test_an_output_of_an_unfinished_training_is_reported(folder) -> None:

@@ -118,8 +118,8 @@ def test_a_label_that_the_table_lacks_is_an_error_before_training(tmp_path: Path
 @pytest.mark.parametrize(
     ("columns", "label", "message"),
     [
-        ("pricee", "label", r"columns has 'pricee', .* of the data; did you mean 'price'\?"),
-        ("price", "lable", r"label has 'lable', .* of the data; did you mean 'label'\?"),
+        ("pricee", "label", r"columns has 'pricee', .* of the table; did you mean 'price'\?"),
+        ("price", "lable", r"no column 'lable', the label; .*'label'; did you mean 'label'\?"),
     ],
 )
 def test_a_misspelt_column_is_corrected_if_no_param_is_derived(
@@ -138,3 +138,19 @@ def test_a_misspelt_column_is_corrected_if_no_param_is_derived(
             },
             output=str(tmp_path / "out"),
         )
+
+
+def test_a_feature_of_several_columns_is_accepted_before_data_is_stored(tmp_path: Path) -> None:
+    trained = elasticdl.train(
+        data={"x_0": [0.5, 1.5] * 4, "x_1": [2.5, 3.5] * 4, "label": ["a", "b"] * 4},
+        model_def="classifier.DNN",
+        params={
+            "columns": [{"kind": "number", "column": "x", "size": 2}],
+            "classes": ["a", "b"],
+            "hidden_units": [2],
+        },
+        output=str(tmp_path / "out"),
+        reporter=Silent(),
+    )
+
+    assert trained.step == 1

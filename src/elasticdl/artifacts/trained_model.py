@@ -33,7 +33,7 @@ from elasticdl.artifacts import trained_model_pb2
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.local_storage import output_errors
 from elasticdl.artifacts.tensors import read_tensors, write_tensors
-from elasticdl.did_you_mean import did_you_mean
+from elasticdl.did_you_mean import nearest
 from elasticdl.errors import OutputError
 
 if TYPE_CHECKING:
@@ -272,14 +272,13 @@ def load_trained_model(uri: str | os.PathLike[str]) -> TrainedModel:
 
 
 def _why_none(folder: OutputFolder) -> str:
+    path = folder.local_path()
     if not folder.exists():
         return (
-            f"{folder.uri}: there is no such folder{did_you_mean(folder.uri, _beside(folder))} "
-            "Pass the output of a finished run."
+            f"{folder.uri}: there is no such folder{_near(path)} Pass the output of a finished run."
         )
-    path = folder.local_path()
     if path is not None and path.is_file():
-        return f"{folder.uri}: is a file. Pass its folder, the output of a finished run."
+        return f"{folder.uri} is a file. Pass its folder, the output of a finished run."
     if folder.exists("checkpoints"):
         return (
             f"{folder.uri}: its training is not finished, so it contains checkpoints but no "
@@ -288,14 +287,21 @@ def _why_none(folder: OutputFolder) -> str:
     return f"{folder.uri}: contains no {MODEL_FILE}. Pass the output of a finished run."
 
 
-def _beside(folder: OutputFolder) -> list[str]:
-    """Return the trained models in the folder that would contain this one; empty on a store."""
-    path = folder.local_path()
+def _near(path: Path | None) -> str:
+    """Return a suggestion to end the error for a missing folder with, or a period.
+
+    Args:
+        path: The folder; None if it is not on this machine.
+    """
+    if path is None:
+        return "."
     try:
-        others = sorted(path.parent.iterdir()) if path is not None else []
-        return [str(each) for each in others if (each / MODEL_FILE).is_file()]
+        models = sorted(each.parent.name for each in path.parent.glob(f"*/{MODEL_FILE}"))
     except OSError:
-        return []
+        models = []
+    # Names, because all paths in a folder are similar.
+    near = nearest(path.name, models)
+    return "." if near is None else f"; did you mean {str(path.with_name(near))!r}?"
 
 
 def _prepare(

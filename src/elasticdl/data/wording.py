@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.did_you_mean import nearest
@@ -42,6 +44,20 @@ def listed(names: Iterable[Any]) -> str:
         "'image', 'label'"
     """
     return ", ".join(repr(name) for name in names)
+
+
+def as_option(name: str, value: Any) -> str:
+    """Return the option that gives a param of the model, quoted for a shell.
+
+    Args:
+        name: Name of the param.
+        value: Its value, of strings, numbers, lists and dicts.
+
+    Example:
+        >>> print(as_option("label", "pay"))
+        --params='label="pay"'
+    """
+    return f"--params={shlex.quote(f'{name}={json.dumps(value, ensure_ascii=False)}')}"
 
 
 def counted(number: int, noun: str) -> str:

@@ -15,20 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl import zoo
 from elasticdl.data.record_source import TableSource
-from elasticdl.data.wording import listed
 from elasticdl.definition import CompletedParams
-from elasticdl.did_you_mean import did_you_mean
-from elasticdl.errors import UsageError
 from elasticdl.training.import_seed import seeded_import
 from elasticdl.zoo.catalogue import entries
-from elasticdl.zoo.prebuilt.table_params import check_column_names
+from elasticdl.zoo.prebuilt.table_params import misnamed_column
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from elasticdl.artifacts.checkpoint_store import Checkpoint
     from elasticdl.data.record_source import RecordSource
     from elasticdl.definition import ModelDefinition
+    from elasticdl.errors import UsageError
     from elasticdl.job import Job
     from elasticdl.zoo import Zoo
 
@@ -96,8 +94,11 @@ def check_before_storing(job: Job, option: str, names: Sequence[str]) -> None:
         return
     label, ignore = model.params.get("label", ""), model.params.get("ignore", ())
     # Values of other types are refused where the model is created.
-    if isinstance(label, str) and isinstance(ignore, (list, tuple)) and _is_table(model.model_def):
-        check_column_names(model.params, names)
+    if isinstance(label, str) and isinstance(ignore, (list, tuple)):
+        error = misnamed_column(model.params, names)
+        # Last, because it reads the files of all prebuilt models.
+        if error is not None and _is_table(model.model_def):
+            raise error
 
 
 def _is_table(model_def: str) -> bool:
@@ -120,29 +121,7 @@ def misnamed(params: Mapping[str, Any], present: Sequence[str]) -> UsageError | 
         The error; None if the data have the label and every column that the param `columns` names,
         or if there is no such param.
     """
-    if params.get("columns") is None:
-        return None
-    label = params.get("label", "label")
-    named = [*(("columns", name) for name in _columns_in(params.get("columns"))), ("label", label)]
-    for param, name in named:
-        if name not in present and f"{name}_0" not in present:
-            return UsageError(
-                f"--params: {param} has {name!r}, which is not a column of the data"
-                f"{did_you_mean(name, present)} It has {listed(present)}."
-            )
-    return None
-
-
-def _columns_in(entries: Any) -> Iterator[str]:
-    """Yield the names of the table's columns in the param `columns`, also those within `of`.
-
-    An entry of `columns` describes a feature; `of` lists the entries that it is computed from.
-    """
-    for entry in entries if isinstance(entries, (list, tuple)) else [entries]:
-        if isinstance(entry, dict):
-            if isinstance(entry.get("column"), str):
-                yield entry["column"]
-            yield from _columns_in(entry.get("of"))
+    return None if params.get("columns") is None else misnamed_column(params, present)
 
 
 def metadata_of(job: Job, complete: Job) -> dict[str, Any]:

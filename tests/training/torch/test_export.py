@@ -57,10 +57,15 @@ class Sum(nn.Module):
         return self.layer(sum(inputs))
 
 
+class SumOfMore(Sum):
+    def forward(self, x, *rest):
+        return super().forward(x, *rest)
+
+
 @pytest.mark.parametrize(
     "model",
-    [lambda: torch.compile(nn.Linear(4, 3), backend="eager"), Sum],
-    ids=["compiled", "of *inputs"],
+    [lambda: torch.compile(nn.Linear(4, 3), backend="eager"), Sum, SumOfMore],
+    ids=["compiled", "of *inputs", "without more inputs"],
 )
 def test_a_forward_of_any_number_of_arguments_is_exported(model, tmp_path):
     batch = batch_of(8)

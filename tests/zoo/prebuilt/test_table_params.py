@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -9,8 +11,13 @@ import pyarrow as pa
 import pytest
 
 from elasticdl.data.column_summary import Summarizer
-from elasticdl.errors import DataError, UsageError
-from elasticdl.zoo.prebuilt.table_params import classifier_completion, regressor_completion
+from elasticdl.errors import DataError, UsageError, as_keywords
+from elasticdl.zoo.params import parse_params
+from elasticdl.zoo.prebuilt.table_params import (
+    classifier_completion,
+    misnamed_column,
+    regressor_completion,
+)
 
 X = [0.5, 1.5, 2.5, 3.5]
 
@@ -196,3 +203,29 @@ def test_a_regressor_refuses_strings() -> None:
 
     with pytest.raises(DataError, match="'y' holds text. Use a classifier, or another column as"):
         complete(table(x=X, y=["a", "b", "a", "b"]))
+
+
+@pytest.mark.parametrize(
+    ("names", "suggested"),
+    [(["x", "table"], "NAME"), (["x", "labels"], "labels"), (["x", 'it\'s "new" label'], "NAME")],
+)
+def test_only_a_column_named_like_the_default_label_is_suggested(names, suggested) -> None:
+    error = misnamed_column({}, names)
+
+    assert error is not None
+    assert str(error).endswith(f"Name one of them: --params='label=\"{suggested}\"'")
+
+
+def test_an_advised_param_fits_a_shell_and_a_call() -> None:
+    complete = classifier_completion({"label": "y"}, "classifier.DNN")
+    assert complete is not None
+    name = 'it\'s "new"'
+
+    with pytest.raises(DataError) as raised:
+        complete(table(**{name: [f"word {i} of many" for i in range(60)], "y": ["a", "b"] * 30}))
+
+    message = str(raised.value)
+    entry = {"kind": "sequence", "column": name, "delimiter": " ", "buckets": 5000}
+    option = shlex.split(message[message.index("--params=") :])[0]
+    assert parse_params(option.removeprefix("--params=")) == {"columns": [entry]}
+    assert as_keywords(message, ["params"]).endswith(f'params={{"columns": [{json.dumps(entry)}]}}')

@@ -106,12 +106,15 @@ def _uncompiled(model: nn.Module) -> nn.Module:
 
 
 def _nested(forward: Callable[..., Any], shapes: Sequence[Any]) -> Sequence[Any]:
-    """Return the shapes of positional arguments with those of `*args` in a tuple, as for export."""
+    """Return the shapes of positional arguments with those of `*args` in a tuple, as for export.
+
+    torch.export omits the tuple if no argument is left for `*args`.
+    """
     kinds = [parameter.kind for parameter in inspect.signature(forward).parameters.values()]
     if inspect.Parameter.VAR_POSITIONAL not in kinds:
         return shapes
     first = kinds.index(inspect.Parameter.VAR_POSITIONAL)
-    return (*shapes[:first], tuple(shapes[first:]))
+    return (*shapes[:first], tuple(shapes[first:])) if len(shapes) > first else shapes
 
 
 def _reason(error: Exception) -> str:

@@ -14,12 +14,11 @@ Not a model: `elasticdl zoo list` skips this file. Used by `classifier.py`,
 from __future__ import annotations
 
 import functools
-import json
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.data.class_names import names_advice
 from elasticdl.data.type_words import in_words
-from elasticdl.data.wording import counted, listed
+from elasticdl.data.wording import as_option, counted, listed
 from elasticdl.definition import CompletedParams
 from elasticdl.did_you_mean import did_you_mean, is_number, nearest
 from elasticdl.errors import DataError, UsageError
@@ -27,7 +26,7 @@ from elasticdl.zoo.prebuilt.derived import Derived, derive
 from elasticdl.zoo.prebuilt.label_params import Advice, check_label, classes_of, scale_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from elasticdl.data.column_summary import ColumnSummary
 
@@ -94,7 +93,9 @@ def _completed(
         DataError: The label cannot be learned, or no feature is left.
     """
     notes: list[str] = []
-    check_column_names(params, [column.name for column in table])
+    error = misnamed_column(params, [column.name for column in table])
+    if error is not None:
+        raise error
     label_name = str(params.get("label", "label"))
     label = next(column for column in table if column.name == label_name)
     check_label(label, _ADVICE)
@@ -131,33 +132,60 @@ def _completed(
     return CompletedParams(params, notes)
 
 
-def check_column_names(params: Mapping[str, Any], names: Sequence[str]) -> None:
-    """Check that a table has the columns that the params `label`, `ignore` and `columns` name.
+def misnamed_column(params: Mapping[str, Any], names: Sequence[str]) -> UsageError | None:
+    """Return an error if a table lacks a column that `label`, `ignore` or `columns` names.
+
+    A column `x` of several numbers may be stored as the columns `x_0` to `x_{n-1}`.
 
     Args:
         params: The params that the user gave.
         names: Names of the table's columns.
 
-    Raises:
-        UsageError: A column is missing.
+    Returns:
+        The error; None if the table has all these columns.
     """
     label = str(params.get("label", "label"))
     if label not in names:
-        near = nearest(label, names)
-        specify = f"--params='label=\"{near or 'NAME'}\"'"
-        if "label" not in params:
-            raise UsageError(
-                "--params: label, the name of the column to predict, is not given, and the table "
-                f"has no column 'label'. It has {listed(names)}. Name one of them: {specify}"
+        return _no_label(label, names, is_given="label" in params)
+    is_ignored = params.get("columns") is None
+    param = "ignore" if is_ignored else "columns"
+    named = params.get("ignore", ()) if is_ignored else _columns_in(params["columns"])
+    for name in named:
+        if name not in names and (is_ignored or f"{name}_0" not in names):
+            return UsageError(
+                f"--params: {param} has {name!r}, which is not a column of the table"
+                f"{did_you_mean(name, names)} It has {listed(names)}."
             )
-        raise UsageError(
-            f"--params: the table has no column {label!r}, the label; it has {listed(names)}"
-            f"{did_you_mean(label, names)} Specify the right one: {specify}"
+    return None
+
+
+def _columns_in(entries: Any) -> Iterator[str]:
+    """Yield the names of the table's columns in the param `columns`, also those within `of`.
+
+    An entry of `columns` describes a feature; `of` lists the entries that it is computed from.
+    """
+    for entry in entries if isinstance(entries, (list, tuple)) else [entries]:
+        # Others are the column of another entry, or a mistake that is reported elsewhere.
+        if isinstance(entry, dict):
+            if isinstance(entry.get("column"), str):
+                yield entry["column"]
+            yield from _columns_in(entry.get("of"))
+
+
+def _no_label(label: str, names: Sequence[str], *, is_given: bool) -> UsageError:
+    # A column such as `table` is similar to the default name `label`, but only a column that is
+    # named like it is probably meant.
+    near = nearest(label, names, is_label=not is_given)
+    specify = as_option("label", near or "NAME")
+    if not is_given:
+        return UsageError(
+            "--params: label, the name of the column to predict, is not given, and the table "
+            f"has no column 'label'. It has {listed(names)}. Name one of them: {specify}"
         )
-    if params.get("columns") is None:
-        _check_ignored(params.get("ignore", ()), names)
-    else:
-        _check_columns(params["columns"], names)
+    return UsageError(
+        f"--params: the table has no column {label!r}, the label; it has {listed(names)}"
+        f"{did_you_mean(label, names)} Specify the right one: {specify}"
+    )
 
 
 def _way_out(derived: Derived, table: Sequence[ColumnSummary]) -> str:
@@ -171,7 +199,7 @@ def _way_out(derived: Derived, table: Sequence[ColumnSummary]) -> str:
     entry = {"kind": "sequence", "column": texts[0], "delimiter": " ", "buckets": _WORD_BUCKETS}
     return (
         f"To learn from the words in {texts[0]!r}, read it as a sequence of words: "
-        f"--params='columns=[{json.dumps(entry, ensure_ascii=False)}]'"
+        f"{as_option('columns', [entry])}"
     )
 
 
@@ -244,31 +272,3 @@ def _names_notes(label: ColumnSummary) -> list[str]:
         f"{_for_names(name)}"
     )
     return [note]
-
-
-def _check_ignored(ignore: Sequence[str], names: Sequence[str]) -> None:
-    for name in ignore:
-        if name not in names:
-            raise UsageError(
-                f"--params: ignore has {name!r}, which is not a column of the table"
-                f"{did_you_mean(name, names)} It has {listed(names)}."
-            )
-
-
-def _check_columns(entries: Any, names: Sequence[str]) -> None:
-    """Check that a table has every column that an entry of `columns`, or its `of`, names.
-
-    Raises:
-        UsageError: A column is missing.
-    """
-    for entry in entries if isinstance(entries, (list, tuple)) else [entries]:
-        if not isinstance(entry, dict):
-            # The column of another entry, or a mistake that is reported elsewhere.
-            continue
-        name = entry.get("column")
-        if isinstance(name, str) and name not in names:
-            raise UsageError(
-                f"--params: columns has {name!r}, which is not a column of the table"
-                f"{did_you_mean(name, names)} It has {listed(names)}."
-            )
-        _check_columns(entry.get("of"), names)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
+from elasticdl.data.wording import as_option
 from elasticdl.definition import Mode
 from elasticdl.did_you_mean import nearest
 from elasticdl.errors import SchemaError
@@ -92,7 +93,7 @@ def _how_to_name(label: str, fields: Sequence[str]) -> str:
     """
     near = nearest(label, fields)
     guess = "." if near is None else f"; did you mean {near!r}?"
-    return f"{guess} Specify the right one: --params='label=\"{near or 'NAME'}\"'"
+    return f"{guess} Specify the right one: {as_option('label', near or 'NAME')}"
 
 
 def _column(records: Sequence[Record], name: str) -> np.ndarray[Any, Any]:
@@ -103,7 +104,7 @@ def _column(records: Sequence[Record], name: str) -> np.ndarray[Any, Any]:
         number = next(number for number, record in enumerate(records) if name not in record)
         raise SchemaError(
             f"Row {number} of a batch has no field {name!r}, which row 0 has. Every row needs "
-            f"the same fields; leave this one out everywhere with --params='ignore=[\"{name}\"]'"
+            f"the same fields; leave this one out everywhere with {as_option('ignore', [name])}"
         ) from None
     except ValueError:
         if images_of_two_sizes(records) is not None:
@@ -116,7 +117,7 @@ def _column(records: Sequence[Record], name: str) -> np.ndarray[Any, Any]:
         raise SchemaError(
             f"Field {name!r} has {' or '.join(map(str, sizes))} values in the rows of one batch. "
             "A table needs the same number in every row; leave the field out with "
-            f"--params='ignore=[\"{name}\"]'"
+            f"{as_option('ignore', [name])}"
         ) from None
 
 
