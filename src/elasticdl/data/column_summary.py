@@ -4,6 +4,7 @@ A summary is computed in one pass over all rows, in bounded memory, and is store
 tables derive their features from it, for example the vocabulary of a column of strings.
 
 Used by `snapshot.py` and `table_source.py`; read by `sql/` and `zoo/prebuilt/derived.py`.
+`is_frame_index` is for `table.py`, too.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from elasticdl.data.table_times import seconds
 
 # Arrow integer types, also as items of a list.
 _WHOLE = re.compile(r"(?<![a-z])u?int(8|16|32|64)\b|decimal\d+\(\d+, 0\)")
+
+_FRAME_INDEX = re.compile(r"__index_level_\d+__")
 
 # Lists of this many rows are converted to numbers at a time: a list may be an image.
 _LIST_ROWS = 256
@@ -223,6 +226,15 @@ class Summarizer:
             list_size=next(iter(self._list_sizes)) if len(self._list_sizes) == 1 else None,
             distinct_rate=self._distinct_rate,
         )
+
+
+def is_frame_index(name: str) -> bool:
+    """Return whether a column is the index of a DataFrame, which pandas wrote without a name.
+
+    `to_parquet` calls it `__index_level_0__`. For pandas it is no column. Its numbers are the
+    positions of the rows in an earlier order, from which a model may learn their classes.
+    """
+    return _FRAME_INDEX.fullmatch(name) is not None
 
 
 def is_whole(type_: str) -> bool:

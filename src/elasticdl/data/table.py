@@ -4,7 +4,8 @@ A column of numbers or strings is a field of one value; a column of lists, or th
 to `name_{n-1}`, are a field of several values. Without a schema every column is a separate field:
 floating numbers and decimals become float32, integers int64, booleans bool, strings bytes; dates
 and times become float64, seconds since 1970-01-01 UTC (times of day: since midnight). Columns that
-cannot be a field (structs, maps, columns of Arrow's type null) are then left out, with a warning.
+cannot be a field (structs, maps, columns of Arrow's type null) are then left out, with a warning,
+and so is the index that pandas wrote with a DataFrame, without one.
 
 An empty cell is an error, unless the field is nullable in the schema.
 
@@ -25,7 +26,7 @@ import pyarrow.compute as pc
 
 from elasticdl.data import example
 from elasticdl.data.array_shapes import check_shape, shape_of
-from elasticdl.data.column_summary import kind_of
+from elasticdl.data.column_summary import is_frame_index, kind_of
 from elasticdl.data.field import STRING, Field, as_text, digits
 from elasticdl.data.schema import NoValueError
 from elasticdl.data.table_times import is_time, parsed_seconds, seconds
@@ -68,7 +69,8 @@ def decode_table(
         odd = {field.name: field.type for field in table.schema if why_no_field(field.type)}
         if odd:
             _note_left_out(tuple(odd.items()))
-            table = table.drop_columns(list(odd))
+        if unread := [*odd, *filter(is_frame_index, table.column_names)]:
+            table = table.drop_columns(list(dict.fromkeys(unread)))
     group = _TableGroup(table, schema, where)
     if schema is None:
         return _shaped(example.decode_groups_schemaless([group], table.num_rows), table)

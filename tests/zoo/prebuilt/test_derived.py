@@ -280,3 +280,17 @@ def test_a_distant_date_is_an_ordinary_number(year) -> None:
     [feature] = derive([summary("x", dates, pa.timestamp("us"))], "y").columns
 
     assert feature["column"] == "x"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("__index_level_0__", "it is the index of a DataFrame; write it with a name to use it"),
+        ("column_1", "it looks like an identifier"),
+        ("Unnamed: 0", "it looks like an identifier"),
+    ],
+)
+def test_the_index_that_pandas_wrote_is_no_feature(name, reason) -> None:
+    column = summary(name, [5 * i % 101 for i in range(60)])
+
+    assert derive([column, OTHER], "y").left_out == {name: reason}

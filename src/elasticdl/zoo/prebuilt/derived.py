@@ -31,7 +31,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from elasticdl.data.column_summary import is_whole
+from elasticdl.data.column_summary import is_frame_index, is_whole
 from elasticdl.data.type_words import in_words
 from elasticdl.zoo.prebuilt.column_kinds import YEAR_2000_S
 
@@ -53,8 +53,11 @@ _IDENTIFIER_ROWS = 50
 _CYCLES = {"date": ["year", "week"], "time3": ["day"], "time6": ["day"]}
 # A column of strings with a larger share of distinct values is free text.
 _FREE_TEXT = 0.9
-# Names of identifiers: id, user_id, userId, ID, PassengerId, uuid, index.
-_IDENTIFIER = re.compile(r"(?:^|[\W_])(?i:id|uuid|guid|index)$|[a-z](?:Id|ID)$")
+# Names of identifiers: id, user_id, userId, ID, PassengerId, uuid, index; and of a first column
+# without a name, which is the index in a CSV file of pandas.
+_IDENTIFIER = re.compile(
+    r"(?:^|[\W_])(?i:id|uuid|guid|index)$|[a-z](?:Id|ID)$|^column_1$|^Unnamed: 0$"
+)
 # Numbers that are text because of how they are written: in words, their form, the form of others in
 # such a column, and pandas' way to convert the column.
 _WRITTEN_NUMBERS = (
@@ -206,6 +209,8 @@ def vocabulary_of(column: ColumnSummary, size: int = MAX_VOCABULARY) -> dict[str
 
 
 def _why_not(column: ColumnSummary) -> str:
+    if is_frame_index(column.name):
+        return "it is the index of a DataFrame; write it with a name to use it"
     if column.kind == "empty":
         return "it has no value in any row"
     if column.kind == "other" or (column.kind == "list" and not _has_numbers(column)):
