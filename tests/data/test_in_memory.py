@@ -733,3 +733,44 @@ def test_columns_of_several_levels_have_a_warning_with_their_names(caplog):
     # As the warning advises.
     frame.columns = ["_".join(map(str, name)) for name in frame.columns]
     assert arrow_rows(frame).schema.names == ["a_x", "b_y"]
+
+
+class Several(torch.utils.data.Dataset):
+    def __init__(self, item):
+        self._item = item
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return self._item
+
+
+@pytest.mark.parametrize(
+    ("item", "name", "kind"),
+    [
+        (((torch.ones(2), torch.ones(2)), 1), "x", "tuple"),
+        (([torch.ones(2), torch.ones(2)], 1), "x", "list"),
+        ((torch.ones(2), (torch.tensor(1), torch.tensor(2))), "y", "tuple"),
+        ({"image": (np.ones(2), np.ones(3)), "y": 1}, "image", "tuple"),
+    ],
+)
+def test_several_inputs_or_labels_need_names(item, name, kind):
+    message = rf"'{name}' is a {kind} of 2 arrays\. For several inputs or labels, use a dict"
+    with pytest.raises(DataError, match=message):
+        rows_of(Several(item))
+
+
+def test_several_labels_of_tensorflow_need_names():
+    import tensorflow as tf
+
+    with pytest.raises(DataError, match="'y' is a tuple of 2 arrays"):
+        rows_of(tf.data.Dataset.from_tensor_slices((X, (Y, 2 * Y))))
+
+
+def test_numbers_in_a_list_or_a_tuple_are_one_array():
+    numbers = plain(Several(([1.0, 2.0], (3, 4))))
+    scalars = plain(Several(([torch.tensor(1.0), torch.tensor(2.0)], 1)))
+
+    assert numbers == {"x": 4 * [[1.0, 2.0]], "y": 4 * [[3, 4]]}
+    assert scalars["x"] == 4 * [[1.0, 2.0]]

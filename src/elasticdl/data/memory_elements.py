@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elasticdl.data.batch import leaves
-from elasticdl.data.memory_tables import as_numpy, kinds_of, rows_of_hugging_face
+from elasticdl.data.memory_tables import as_numpy, kinds_of, one_array, rows_of_hugging_face
 from elasticdl.data.pipeline_steps import MAYBE_WINDOWS, may_be_windows, not_an_array
 from elasticdl.data.wording import counted
 from elasticdl.errors import (
@@ -221,9 +221,9 @@ def _read(elements: Iterable[Any], position_format: str) -> Iterator[Any]:
 
 def _element(element: Any) -> dict[str, Any]:
     if isinstance(element, Mapping):
-        return {str(name): as_numpy(value) for name, value in element.items()}
+        return {str(name): one_array(str(name), value) for name, value in element.items()}
     if isinstance(element, (tuple, list)) and len(element) == PAIR:
-        return {name: as_numpy(value) for name, value in pair(*element).items()}
+        return {name: one_array(name, value) for name, value in pair(*element).items()}
     if isinstance(element, (tuple, list)) and len(element) == WITH_WEIGHTS:
         raise UsageError(f"An element of data{ADVICE_ON_WEIGHTS}")
     if isinstance(element, (tuple, list)) and len(element) == 1:

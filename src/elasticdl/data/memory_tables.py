@@ -313,6 +313,31 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.large_binary()) if pa.types.is_binary_view(kind) else column
 
 
+def one_array(name: str, value: Any) -> np.ndarray[Any, Any]:
+    """Convert a value of an element of a data set to an array.
+
+    Args:
+        name: Its name, for errors.
+        value: An array, a tensor, a number, a text or a list of these.
+
+    Raises:
+        DataError: `as_numpy` raises it, or the value is a tuple or a list of arrays. These are
+            several inputs or labels of a model; stacked, they would be another, single one.
+    """
+    is_tuple = isinstance(value, tuple)
+    if isinstance(value, (tuple, list)) and any(
+        hasattr(each, "__array__") and (is_tuple or getattr(each, "ndim", 0)) for each in value
+    ):
+        kind = "tuple" if is_tuple else "list"
+        raise DataError(
+            f"In an element of data, {name!r} is a {kind} of {len(value)} arrays. For several "
+            "inputs or labels, use a dict of them with the names of the model's inputs, such as "
+            '({"a": a, "b": b}, y); input_fn(records) of the model file gets them by these names. '
+            "For a single array, stack them."
+        )
+    return as_numpy(value)
+
+
 def as_numpy(value: Any) -> np.ndarray[Any, Any]:
     """Convert a value, which may be a tensor, to an array.
 
