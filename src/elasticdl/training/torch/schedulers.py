@@ -55,6 +55,8 @@ _NEARLY_ALL = 0.9
 _KEYS = ("scheduler", "interval", "frequency", "monitor")
 _COUNT_UPDATES = (lr_scheduler.OneCycleLR, lr_scheduler.CyclicLR)
 _METHODS = ("step", "state_dict", "load_state_dict")
+# Start of the message of a OneCycleLR that makes more steps than it has.
+_TOO_MANY_STEPS = "Tried to step "
 _EXAMPLE = '{"scheduler": scheduler, "interval": "step"}'
 
 
@@ -344,7 +346,9 @@ class Schedulers:
                     held = stack.enter_context(holding_ended(scheduler))
                 scheduler.step(*monitored)
         except Exception as error:
-            if too_short := self._too_short(scheduler):
+            # With another error, a OneCycleLR in it may have made all its steps, too.
+            has_ended = str(error).startswith(_TOO_MANY_STEPS)
+            if has_ended and (too_short := self._too_short(scheduler)):
                 # A UserCodeError would name the records of the batch, which are not the cause.
                 raise DefinitionError(too_short) from error
             raise UserCodeError(
