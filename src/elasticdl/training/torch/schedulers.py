@@ -37,6 +37,7 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.training.metric_direction import direction_by_name
+from elasticdl.training.monitors import Monitor
 from elasticdl.training.torch.function_memory import FunctionMemory
 from elasticdl.training.torch.one_cycle import holding_ended, one_cycles
 from elasticdl.training.torch.scheduler_trial import failure, loses_state
@@ -226,10 +227,10 @@ class Schedulers:
                 )
 
     @property
-    def monitored(self) -> Mapping[str, str]:
-        """Name of each monitored metric -> `file:line` and class of the scheduler, for errors."""
+    def monitored(self) -> Mapping[str, Monitor]:
+        """Name of each monitored metric -> the scheduler, for errors."""
         return {
-            schedule.monitor.removesuffix("_epoch"): (
+            schedule.monitor.removesuffix("_epoch"): Monitor(
                 f"{self._where}: {type(schedule.scheduler).__name__}"
             )
             for schedule in self._schedules
