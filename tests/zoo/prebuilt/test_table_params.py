@@ -76,10 +76,10 @@ def test_the_values_of_the_label_become_the_classes(label, classes) -> None:
             "number or an identifier; a class can hardly be learned from one row. Use a regressor",
         ),
         (
-            [f"street {i if i < 60 else i % 30}" for i in range(2000)],
+            [f"street {i if i < 60 else i % 25}" for i in range(2000)],
             "60 different values, and each becomes a class.",
         ),
-        ([i if i < 60 else i % 30 for i in range(2000)], "To predict a number, use a regressor."),
+        ([i if i < 60 else i % 25 for i in range(2000)], "To predict a number, use a regressor."),
     ],
 )
 def test_many_classes_have_a_note_that_fits_their_kind(values, note) -> None:
