@@ -219,6 +219,7 @@ def test_an_unknown_format_is_refused(folder, content):
         ("a.dat", r"a\.dat is empty: it has no bytes"),
         ("a.csv", r"a\.csv is empty; .* separated by commas"),
         ("a.tsv", r"a\.tsv is empty; .* separated by tabs"),
+        ("a.tsv-export.csv", r"is empty; .* separated by commas"),
         ("a.parquet", r"a\.parquet: .*found an empty file"),
     ],
 )

@@ -192,7 +192,6 @@ class Data(""",
 )
 
 
-@pytest.mark.filterwarnings("ignore:Length of IterableDataset")
 def test_a_step_that_the_object_wraps_is_called(tmp_path, data):
     wrapped = {
         "methods": "def setup(self, stage):\n    step = self.training_step\n"
@@ -228,6 +227,7 @@ def test_a_class_that_another_of_the_file_extends_is_not_the_model(tmp_path, dat
     assert trained.metrics["loss"] > 0.1
 
 
+@pytest.mark.filterwarnings("ignore:Length of IterableDataset")
 def test_an_epoch_ends_at_the_length_of_a_stream_as_in_lightning(tmp_path, data):
     assert train(tmp_path, data, written(tmp_path, data=STREAM)).step == 3 * 48 // 8
 

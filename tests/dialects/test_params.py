@@ -125,8 +125,8 @@ def test_an_annotation_for_type_checkers_only_is_understood() -> None:
         (list[int] | None, 64, r"a list of whole numbers, such as u=\[64\]"),
         (list[float], 0.5, r"a list of numbers, such as u=\[0.5\]"),
         (list[int], 0.5, r"a float; expected a list of whole numbers\."),
-        (list[str], [0, 1], r'a list of strings, such as u=\["0", "1"\]'),
-        (str, 2, r'an int; expected a string, such as u="2"\.'),
+        (list[str], [0, 1], r"a list; expected a list of strings\."),
+        (str, 2, r"an int; expected str\."),
         (list[str], 1, r"an int; expected a list of strings\."),
         (tuple[int, int], 1, r"an int; expected tuple\[int, int\]\."),
         (list, 1, r"an int; expected list\."),
@@ -140,6 +140,22 @@ def test_a_list_that_is_expected_is_named_in_words(hint, value, words) -> None:
     f.__annotations__["u"] = hint
     with pytest.raises(UsageError, match=words):
         check_params({"u": value}, [declared(f)])
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"label": 2}, r'an int; expected a string, such as label="2"\.'),
+        ({"label": 0.5}, r"a float; expected str\."),
+        ({"ignore": [0, "a"]}, r'a list of strings, such as ignore=\["0", "a"\]'),
+        ({"ignore": [0.5]}, r"a list; expected a list of strings\."),
+    ],
+)
+def test_a_whole_number_for_a_column_is_answered_with_its_string(params, words) -> None:
+    def f(label: str = "", ignore: list[str] = ()): ...  # type: ignore[assignment]
+
+    with pytest.raises(UsageError, match=words):
+        check_params(params, [declared(f)])
 
 
 @pytest.mark.parametrize(

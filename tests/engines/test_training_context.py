@@ -145,8 +145,17 @@ OWN_CALLBACK = """
         def on_epoch_end(self, epoch, logs=None):
             logs["val_acc"] = 0.5
 
+    class Stops(Adds):
+        monitor = "val_auc"
+
+    class Raises(Adds):
+        @property
+        def monitor(self):
+            raise KeyError("not set yet")
+
     def callbacks():
-        return [Adds(), keras.callbacks.EarlyStopping(monitor="val_acc", mode="max")]
+        early = keras.callbacks.EarlyStopping(monitor="val_acc", mode="max")
+        return [Adds(), Raises(), early, Stops()]
 """
 
 
@@ -221,12 +230,37 @@ def test_a_file_name_with_a_validation_metric_needs_validation_data(zoo, tmp_pat
 
     with pytest.raises(
         DefinitionError,
-        match=r"file name '.*' of the callback ModelCheckpoint monitors 'val_loss', and there is",
+        match=r"file name '.*' of the callback ModelCheckpoint contains 'val_loss', and there is.*"
+        r"--validation_split, or rename it, such as {loss:\.2f}\.",
     ):
         context.create_trainer()
 
 
-def test_a_note_names_a_callback_that_may_lack_its_validation_metric(zoo, tmp_path):
+def test_a_file_name_that_cannot_be_formatted_is_refused_with_its_line(zoo, tmp_path):
+    data = write_records(tmp_path / "d.recordio", 8)
+    more = EARLY_STOPPING.replace(
+        'EarlyStopping(monitor={monitor!r}, mode="max")', 'ModelCheckpoint("w}.keras")'
+    )
+    context, _ = open_context(job_of(lambda: zoo(more), data))
+
+    with pytest.raises(
+        DefinitionError, match=r":\d+: the file name 'w}.keras' of the callback .* Single '}'"
+    ):
+        context.create_trainer()
+
+
+def test_a_callback_is_named_before_a_file_name_with_its_metric(zoo, tmp_path):
+    data = write_records(tmp_path / "d.recordio", 8)
+    more = EARLY_STOPPING.format(monitor="val_loss").replace(
+        "return [", 'return [keras.callbacks.ModelCheckpoint("{val_loss:.2f}.keras"), '
+    )
+    context, _ = open_context(job_of(lambda: zoo(more), data))
+
+    with pytest.raises(DefinitionError, match="the callback EarlyStopping monitors 'val_loss'"):
+        context.create_trainer()
+
+
+def test_notes_name_the_callbacks_that_may_lack_their_validation_metric(zoo, tmp_path):
     data = write_records(tmp_path / "d.recordio", 8)
 
     def notes(*validation):
@@ -234,6 +268,7 @@ def test_a_note_names_a_callback_that_may_lack_its_validation_metric(zoo, tmp_pa
         return " ".join(context.model_notes(context.create_trainer()))
 
     assert "the callback EarlyStopping monitors 'val_acc', and there is no validation" in notes()
+    assert "the callback Stops monitors 'val_auc', and there is no validation" in notes()
     assert "monitors" not in notes(data)
 
 

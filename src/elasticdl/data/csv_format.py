@@ -138,10 +138,20 @@ def _decoded(data: bytes, encoding: str) -> str:
 # --- delimiter ---------------------------------------------------------------------------------
 
 
+def has_tab_name(uri: str) -> bool:
+    """Return whether a file is named like one with tabs between the cells.
+
+    Example:
+        >>> has_tab_name("a.TSV"), has_tab_name("s3://bucket/my.tsv-export/a.csv")
+        (True, False)
+    """
+    return uri.lower().endswith(_TAB_NAMES)
+
+
 def _delimiter(uri: str, text: str, *, is_whole: bool) -> str:
     lines = text.lstrip("\r\n")
     first = re.split(r"[\r\n]", lines, maxsplit=1)[0]
-    if "\t" in first and uri.lower().endswith(_TAB_NAMES):
+    if "\t" in first and has_tab_name(uri):
         return "\t"
     found = [each for each in _DELIMITERS if each in first]
     if len(found) < 2:  # noqa: PLR2004 - a choice

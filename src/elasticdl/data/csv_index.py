@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from elasticdl.data.csv_format import HEAD_BYTES, CSVFormat, FormatScan, column_names, format_of
+from elasticdl.data.csv_format import (
+    HEAD_BYTES,
+    CSVFormat,
+    FormatScan,
+    column_names,
+    format_of,
+    has_tab_name,
+)
 from elasticdl.data.inflated_file import InflatedFile
 from elasticdl.data.stored_file import StoredFile
 from elasticdl.data.wording import shown
@@ -160,7 +167,7 @@ def index_rows(
             firsts.append(num_rows + at)
         num_rows += len(rows)
     if header_at < 0:
-        by = "tabs" if ".tsv" in file.uri.lower() else "commas"
+        by = "tabs" if has_tab_name(file.uri) else "commas"
         raise SchemaError(
             f"{file.uri} is empty; its first line should be the names of the columns, separated "
             f"by {by}."

@@ -125,6 +125,25 @@ def rename_or_add(missing: Sequence[str], present: Iterable[str], needed: Iterab
         >>> rename_or_add(["lines", "label"], ["lable"], [])
         "Rename 'lable' to 'label' in the data, and add 'lines'"
     """
+    renamed = to_rename(missing, present, needed)
+    to_add = all_of(repr(name) for name in missing if name not in renamed)
+    if not renamed:
+        return f"Add {to_add} to the data"
+    pairs = all_of(f"{near!r} to {name!r}" for name, near in renamed.items())
+    return f"Rename {pairs} in the data" + (f", and add {to_add}" if to_add else "")
+
+
+def to_rename(
+    missing: Sequence[str], present: Iterable[str], needed: Iterable[str]
+) -> dict[str, str]:
+    """Return the missing fields to which fields of the data can be renamed, with their names there.
+
+    The arguments are those of `rename_or_add`.
+
+    Example:
+        >>> to_rename(["lines", "label"], ["lable"], [])
+        {'label': 'lable'}
+    """
     free = set(present) - set(needed)
     renamed: dict[str, str] = {}
     for name in missing:
@@ -132,11 +151,7 @@ def rename_or_add(missing: Sequence[str], present: Iterable[str], needed: Iterab
         if near is not None:
             renamed[name] = near
             free.remove(near)
-    to_add = all_of(repr(name) for name in missing if name not in renamed)
-    if not renamed:
-        return f"Add {to_add} to the data"
-    to_rename = all_of(f"{near!r} to {name!r}" for name, near in renamed.items())
-    return f"Rename {to_rename} in the data" + (f", and add {to_add}" if to_add else "")
+    return renamed
 
 
 def all_of(phrases: Iterable[str]) -> str:

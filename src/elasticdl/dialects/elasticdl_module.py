@@ -87,7 +87,9 @@ _OPTIONAL = (
 
 
 def matches(model_code: ModelCode) -> bool:
-    """Return whether the files of the model that `model_def` names have functions such as `loss`.
+    """Return whether the files of the model that `model_def` names have a part such as `loss`.
+
+    A `train_dataloader` alone is enough.
 
     Returns False if a class in them fits another dialect, such as a Keras class with `default_`
     settings.

@@ -118,7 +118,8 @@ _NO_TRAINER = "is not attached to a"
 def matches(model_code: ModelCode) -> bool:
     """Return whether `model_def` names a LightningModule, or a file with exactly one.
 
-    In a file, a LightningModule counts if it defines `training_step`.
+    In a file, a LightningModule counts if it defines `training_step` and no class that counts
+    extends it.
     """
     return len(_modules(model_code)) == 1
 

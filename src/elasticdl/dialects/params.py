@@ -29,6 +29,8 @@ if typing.TYPE_CHECKING:
     from elasticdl.dialects.model_code import Symbol
 
 _NO_ARGUMENTS = inspect.Signature()
+# Params that name columns. A name may be a number, as in a DataFrame without names.
+_OF_COLUMNS = {"label", "ignore"}
 _SEQUENCES = (
     list,
     tuple,
@@ -273,8 +275,7 @@ def _misfit(value: Any, parameter: inspect.Parameter, function: Symbol) -> str:
             names = [part.strip() for part in value.split(",")]
             example = json.dumps(names, ensure_ascii=False)
             return f"it is a str; expected a list of strings, such as {parameter.name}={example}"
-        if type(value) is int and fits(str(value), hint):
-            # The name of a column may be a number, as in a DataFrame without names.
+        if parameter.name in _OF_COLUMNS and type(value) is int and fits(str(value), hint):
             return f'it is an int; expected a string, such as {parameter.name}="{value}"'
         if wanted := _list_in_words(value, parameter, hint):
             return f"it is {described(value)}; expected {wanted}"
@@ -302,7 +303,12 @@ def _list_in_words(value: Any, parameter: inspect.Parameter, hint: Any) -> str:
     # A default may hold anything.
     with contextlib.suppress(TypeError, ValueError):
         items = [value] if fits([value], hint) else [*default]
-        if isinstance(value, (list, tuple)) and fits(texts := [*map(str, value)], hint):
+        if (
+            parameter.name in _OF_COLUMNS
+            and isinstance(value, (list, tuple))
+            and all(type(each) in (int, str) for each in value)
+            and fits(texts := [*map(str, value)], hint)
+        ):
             items = texts
         example = json.dumps(items, ensure_ascii=False) if items else ""
     such_as = f", such as {parameter.name}={example}" if 0 < len(example) < _MAX_SHOWN else ""

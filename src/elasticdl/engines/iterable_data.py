@@ -1,10 +1,10 @@
 """Training data from a user's pipeline that yields batches.
 
-Where the shard plan speaks of records, these are the batches of an epoch here, in the order in
-which the pipeline yields them. The pipeline is rebuilt for each epoch with random numbers that are
-a function of (seed, epoch), so an epoch has the same batches each time it is read. An indexed
-pipeline can start at any batch. Any other is read again from the start, and a CRC chained over all
-of the epoch's batches verifies that they are the ones that were trained on.
+In this module, the shard plan's records are the batches of an epoch, in the order in which the
+pipeline yields them. The pipeline is rebuilt for each epoch with random numbers that are a function
+of (seed, epoch), so an epoch has the same batches each time it is read. An indexed pipeline can
+start at any batch. Any other is read again from the start, and a CRC chained over all of the
+epoch's batches verifies that they are the ones that were trained on.
 
 Callers: `training_context.py`.
 """

@@ -17,9 +17,9 @@ import numpy as np
 from elasticdl.data.batch import Batch, Record, leaves
 from elasticdl.data.file_ranges import numbering_of
 from elasticdl.data.schema import STRING, Field, MissingFieldError, Schema
-from elasticdl.data.wording import all_of, listed, rename_or_add
+from elasticdl.data.wording import all_of, listed, rename_or_add, to_rename
 from elasticdl.definition import Mode, ModelDefinition, RecordInput
-from elasticdl.did_you_mean import did_you_mean
+from elasticdl.did_you_mean import did_you_mean, nearest
 from elasticdl.engines import input_checks
 from elasticdl.engines.input_calls import make_batch
 from elasticdl.engines.randomness import seeded
@@ -214,10 +214,9 @@ def _needed(
     names, declared = [field.name for field in needed], needed[0].is_declared
     # The files of prebuilt models are right, and not the user's to change.
     who = f"{definition.origin} needs for the model's" if declared else "the model needs for its"
-    advice = _advice(names, have, schema, declared=declared)
+    advice, has_other_name = _advice(names, have, schema, declared=declared)
     # Not if one has another name in the data: an empty column would hide its values.
-    is_lacking = advice == "." if declared else advice.startswith(". Add")
-    if is_lacking and any(field.nullable for field in needed):
+    if not has_other_name and any(field.nullable for field in needed):
         are_all = all(field.nullable for field in needed)
         may_be = "" if are_all else f" for {all_of(repr(f.name) for f in needed if f.nullable)}"
         advice += f" An empty column is enough{may_be} if the values are unknown."
@@ -239,7 +238,7 @@ def _report(definition: ModelDefinition, field: Field, have: Sequence[str], sche
         definition.where("input"),
         field.name,
         "the text '0'" if field.dtype == STRING else "0",
-        f". {advice}" if advice.startswith("Rename") else "",
+        f". {advice}" if to_rename([field.name], have, schema.names) else "",
     )
 
 
@@ -253,8 +252,10 @@ def _no_field(
     )
 
 
-def _advice(missing: Sequence[str], have: Sequence[str], schema: Schema, *, declared: bool) -> str:
-    """Return advice that completes an error message on missing fields.
+def _advice(
+    missing: Sequence[str], have: Sequence[str], schema: Schema, *, declared: bool
+) -> tuple[str, bool]:
+    """Return advice that completes an error message, and whether it has a name to rename.
 
     For example, `; did you mean 'label'?` or `. Add 'label' to the data.`
 
@@ -266,8 +267,11 @@ def _advice(missing: Sequence[str], have: Sequence[str], schema: Schema, *, decl
     """
     if declared:
         others = [name for name in have if name not in schema.names]
-        return did_you_mean(missing[0], others) if len(missing) == 1 else "."
-    return f". {rename_or_add(missing, have, schema.names)}."
+        if len(missing) > 1 or nearest(missing[0], others) is None:
+            return ".", False
+        return did_you_mean(missing[0], others), True
+    advice = f". {rename_or_add(missing, have, schema.names)}."
+    return advice, bool(to_rename(missing, have, schema.names))
 
 
 def check_label(

@@ -44,6 +44,7 @@ from elasticdl.sharding.epoch_order import ShardPlan
 from elasticdl.sharding.ledger import Ledger, ShardLease
 from elasticdl.training.create import create_trainer
 from elasticdl.training.import_seed import seeded_import
+from elasticdl.training.monitors import Monitor, needed_by
 from elasticdl.training.trainer import (
     EvaluationProbe,
     ExportProbe,
@@ -326,13 +327,9 @@ class TrainingContext:
         """
         monitored = trainer.hooks.monitored
         if self.validation is None:
-            for name, who in monitored.items():
+            for name, monitor in monitored.items():
                 if name.startswith("val_"):
-                    raise DefinitionError(
-                        f"{who} monitors {name!r}, and there is no validation data to measure it "
-                        "on. Add --validation_data or --validation_split, or let it monitor "
-                        f"{self._plain(name)!r}."
-                    )
+                    raise DefinitionError(self._without_validation(name, monitor))
             return
         names = [each for each in monitored if each.startswith("val_") and each != "val_loss"]
         of_training = [
@@ -347,36 +344,42 @@ class TrainingContext:
         for name in names:
             if name not in measured:
                 raise DefinitionError(
-                    f"{monitored[name]} monitors {name!r}, which is not measured"
+                    f"{monitored[name].needs(name)}, which is not measured"
                     f"{did_you_mean(name, measured)} A validation measures {listed(measured)}."
                 )
         for name in of_training:
             if f"val_{name}" in measured:
                 raise DefinitionError(
-                    f"{monitored[name]} monitors {name!r}, which is measured in validation, not in "
+                    f"{monitored[name].needs(name)}, which is measured in validation, not in "
                     f"training; did you mean 'val_{name}'?"
                 )
 
-    def _monitor_note(self, trainer: Trainer) -> str:
-        """Return a note on a user's callback that monitors validation without validation data.
+    def _monitor_notes(self, trainer: Trainer) -> list[str]:
+        """Return notes on a user's callbacks that monitor validation without validation data.
 
-        It is not an error, as in `_check_monitored`: the callback may do without the metric, or
-        another callback may add it. The result is empty if there is no such callback.
+        It is not an error, as in `_check_monitored`: a callback may do without the metric, or
+        another callback may add it.
         """
         if self.validation is not None:
-            return ""
-        for each in trainer.hooks.callbacks:
-            name = getattr(each, "monitor", None)
-            # Without this option, a ModelCheckpoint does not depend on its metric.
-            depends = getattr(each, "save_best_only", True)
-            if depends and isinstance(name, str) and name.startswith("val_"):
-                return (
-                    f"{self.definition.where('callbacks')}: the callback {type(each).__name__} "
-                    f"monitors {name!r}, and there is no validation data to measure it on: its "
-                    "logs have no such entry, unless a callback adds it. Add --validation_data or "
-                    f"--validation_split, or let it monitor {self._plain(name)!r}."
-                )
-        return ""
+            return []
+        where = self.definition.where("callbacks")
+        needed = [(each, needed_by(each)) for each in trainer.hooks.callbacks]
+        return [
+            self._without_validation(
+                name,
+                Monitor(f"{where}: the callback {type(each).__name__}"),
+                ": its logs have no such entry, unless a callback adds it",
+            )
+            for each, name in needed
+            if name is not None and name.startswith("val_")
+        ]
+
+    def _without_validation(self, metric: str, monitor: Monitor, effect: str = "") -> str:
+        return (
+            f"{monitor.needs(metric)}, and there is no validation data to measure it on{effect}. "
+            "Add --validation_data or --validation_split, or "
+            f"{monitor.other(self._plain(metric))}."
+        )
 
     def _plain(self, monitored: str) -> str:
         """Return the training metric to monitor if there is no validation data."""
@@ -467,7 +470,7 @@ class TrainingContext:
         Args:
             trainer: The trainer, whose model predicts an example.
         """
-        notes = [self._class_note(trainer), self._monitor_note(trainer)]
+        notes = [self._class_note(trainer), *self._monitor_notes(trainer)]
         # Only for a note: a user's loss may refuse made-up outputs.
         with contextlib.suppress(Exception):
             notes += [trainer.repeated_activation()] if isinstance(trainer, LossProbe) else []

@@ -36,6 +36,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays, Batch
+    from elasticdl.training.monitors import Monitor
     from elasticdl.training.scores import Scores
 
 CALLBACKS = "callbacks/"
@@ -140,8 +141,8 @@ class Hooks(Protocol):
         ...
 
     @property
-    def monitored(self) -> Mapping[str, str]:
-        """Name of each metric that must be measured -> the object that monitors it, for errors.
+    def monitored(self) -> Mapping[str, Monitor]:
+        """Name of each metric that must be measured -> what needs it, for errors.
 
         For example `val_loss`, if an early stopping or a scheduler depends on it. A metric that a
         callback may add itself is not among them.

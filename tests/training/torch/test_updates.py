@@ -212,6 +212,19 @@ def test_errors_of_a_schedule_are_user_code_errors():
         trainer.train_steps([batch_of(8)])
 
 
+def test_a_function_that_raises_beside_a_onecyclelr_that_has_ended_is_reported():
+    def schedulers(optimizer):
+        one = lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=2)
+        fails = lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (2 - step))
+        return {"scheduler": lr_scheduler.ChainedScheduler([one, fails]), "interval": "step"}
+
+    trainer = trainer_of(definition_of(create_lr_schedulers=schedulers))
+    trainer.train_steps([batch_of(8)])
+
+    with pytest.raises(UserCodeError, match=r"(?s)test_updates.py:\d+.*ZeroDivisionError"):
+        trainer.train_steps([batch_of(8)])
+
+
 def test_a_schedule_that_is_too_short_states_the_required_length():
     trainer = trainer_of(
         definition_of(

@@ -73,8 +73,9 @@ def test_the_values_of_the_label_become_the_classes(label, classes) -> None:
         ),
         (
             [i if i < 100 else i % 30 for i in range(600)],
-            "number or an identifier; a class cannot be learned from one row. Use a regressor",
+            "number or an identifier; a class can hardly be learned from one row. Use a regressor",
         ),
+        ([i if i < 60 else i % 25 for i in range(2000)], "To predict a number, use a regressor."),
     ],
 )
 def test_many_classes_have_a_note_that_fits_their_kind(values, note) -> None:
@@ -85,6 +86,17 @@ def test_many_classes_have_a_note_that_fits_their_kind(values, note) -> None:
 
     assert [each for each in notes if each.endswith(note) or note in each]
     assert ("regressor" in " ".join(notes)) == ("regressor" in note)
+
+
+@pytest.mark.parametrize(("num_rows", "is_doubtful"), [(300, True), (2000, False)])
+def test_a_label_with_a_long_tail_of_classes_has_no_warning(num_rows, is_doubtful) -> None:
+    complete = classifier_completion({"label": "y"}, "classifier.DNN")
+    assert complete is not None
+    streets = [f"street {i if i < 60 else i % 25}" for i in range(num_rows)]
+
+    notes = complete(table(x=[0.5 * i for i in range(num_rows)], y=streets)).notes
+
+    assert any(each.startswith("WARNING") for each in notes) == is_doubtful
 
 
 def test_text_only_data_are_advised_to_read_words() -> None:

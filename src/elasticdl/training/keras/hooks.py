@@ -27,6 +27,7 @@ from elasticdl.training.keras.callback_memory import UnstoredMemory
 from elasticdl.training.keras.callback_state import CannotKeepError
 from elasticdl.training.keras.untracked_state import variables_in
 from elasticdl.training.metric_direction import direction_by_name
+from elasticdl.training.monitors import Monitor, monitor_of, needed_by
 from elasticdl.training.trainer import CALLBACKS
 
 if TYPE_CHECKING:
@@ -169,30 +170,48 @@ class KerasHooks:
         return self.attributes.of_step if self.attributes and self.are_of_users else ()
 
     @property
-    def monitored(self) -> Mapping[str, str]:
-        """Name of a metric -> the callback that monitors it, as named in messages.
+    def monitored(self) -> Mapping[str, Monitor]:
+        """Name of a metric -> what needs it, as named in messages.
 
         A check before training uses it to reject metrics that will not be measured. Empty if a
         user's callback has `on_epoch_end`, which may add metrics that are unknown here.
+
+        Raises:
+            DefinitionError: The file name of a `ModelCheckpoint` cannot be formatted.
         """
         if any(_is_own(each, "on_epoch_end") for each in self._callbacks):
             return {}
-        names = {
-            getattr(each, "monitor", None): f"{self._where}: the callback {type(each).__name__}"
+        found = {
+            name: Monitor(f"{self._where}: the callback {type(each).__name__}")
             for each in self._callbacks
-            # Without this option, a ModelCheckpoint does not depend on its metric.
-            if getattr(each, "save_best_only", True)
+            if (name := needed_by(each)) is not None
         }
         for each in self._callbacks:
             if isinstance(each, keras.callbacks.ModelCheckpoint) and each.save_freq == "epoch":
-                fields = (field for _, field, *_ in string.Formatter().parse(each.filepath))
-                names |= {
-                    field: f"{self._where}: the file name {each.filepath!r} of the callback "
-                    f"{type(each).__name__}"
-                    for field in fields
-                    if field and field.startswith("val_")
-                }
-        return {name: who for name, who in names.items() if isinstance(name, str)}
+                for field in self._fields_of(each):
+                    if field.startswith("val_"):
+                        subject = (
+                            f"{self._where}: the file name {each.filepath!r} of the callback "
+                            f"{type(each).__name__}"
+                        )
+                        found.setdefault(field, Monitor(subject, is_file_name=True))
+        return found
+
+    def _fields_of(self, callback: keras.callbacks.ModelCheckpoint) -> list[str]:
+        """Return the names in braces in a callback's file name.
+
+        Raises:
+            DefinitionError: A brace is not closed or not opened.
+        """
+        try:
+            parts = [*string.Formatter().parse(callback.filepath)]
+        except ValueError as error:
+            raise DefinitionError(
+                f"{self._where}: the file name {callback.filepath!r} of the callback "
+                f"{type(callback).__name__} cannot be formatted: {error}. Expected names of "
+                'metrics in braces, such as "{epoch:02d}-{loss:.2f}.keras".'
+            ) from error
+        return [field for _, field, *_ in parts if field]
 
     def check_sharing(self) -> None:
         """Reject user callbacks that observe evaluation batches; called if there are workers.
@@ -224,8 +243,8 @@ class KerasHooks:
             DefinitionError: There is such a callback.
         """
         for each in self._callbacks:
-            name = getattr(each, "monitor", None)
-            if isinstance(name, str) and name in only_in_validation:
+            name = monitor_of(each)
+            if name is not None and name in only_in_validation:
                 raise DefinitionError(
                     f"{self._where}: the callback {type(each).__name__} monitors {name!r}, which "
                     f"is measured in validation, not in training. Let it monitor 'val_{name}' or "
@@ -235,8 +254,8 @@ class KerasHooks:
     def _note_wrong_modes(self) -> None:
         """Warn of a callback with mode="min" that monitors an accuracy or the like."""
         for each in self._callbacks:
-            monitored, mode = getattr(each, "monitor", None), getattr(each, "mode", None)
-            if mode != "min" or not isinstance(monitored, str):
+            monitored, mode = monitor_of(each), getattr(each, "mode", None)
+            if mode != "min" or monitored is None:
                 continue
             name = monitored.removeprefix("val_")
             known = None if self._direction is None else self._direction(name)
@@ -257,10 +276,10 @@ class KerasHooks:
                 direction. In `fit` it would raise only after the first epoch.
         """
         for each in self._callbacks:
-            monitored = getattr(each, "monitor", None)
+            monitored = monitor_of(each)
             if (
                 self._direction is None
-                or not isinstance(monitored, str)
+                or monitored is None
                 or getattr(each, "mode", None) != "auto"
                 or getattr(each, "monitor_op", each) is not None
                 or _is_own(each, "on_epoch_end")

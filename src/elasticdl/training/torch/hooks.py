@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from elasticdl.definition import ModelDefinition
+    from elasticdl.training.monitors import Monitor
     from elasticdl.training.torch.callback_changes import Modes
     from elasticdl.training.torch.callbacks import Callbacks
     from elasticdl.training.torch.schedulers import Schedulers
@@ -92,7 +93,7 @@ class TorchHooks:
         )
 
     @property
-    def monitored(self) -> Mapping[str, str]:
+    def monitored(self) -> Mapping[str, Monitor]:
         """Name of each metric that a scheduler monitors -> the scheduler, for errors."""
         return self._schedulers.monitored
 

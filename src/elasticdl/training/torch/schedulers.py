@@ -37,6 +37,7 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.training.metric_direction import direction_by_name
+from elasticdl.training.monitors import Monitor
 from elasticdl.training.torch.function_memory import FunctionMemory
 from elasticdl.training.torch.one_cycle import holding_ended, one_cycles
 from elasticdl.training.torch.scheduler_trial import failure, loses_state
@@ -55,6 +56,8 @@ _NEARLY_ALL = 0.9
 _KEYS = ("scheduler", "interval", "frequency", "monitor")
 _COUNT_UPDATES = (lr_scheduler.OneCycleLR, lr_scheduler.CyclicLR)
 _METHODS = ("step", "state_dict", "load_state_dict")
+# Start of the message of a OneCycleLR that makes more steps than it has.
+_TOO_MANY_STEPS = "Tried to step "
 _EXAMPLE = '{"scheduler": scheduler, "interval": "step"}'
 
 
@@ -224,10 +227,10 @@ class Schedulers:
                 )
 
     @property
-    def monitored(self) -> Mapping[str, str]:
-        """Name of each monitored metric -> `file:line` and class of the scheduler, for errors."""
+    def monitored(self) -> Mapping[str, Monitor]:
+        """Name of each monitored metric -> the scheduler, for errors."""
         return {
-            schedule.monitor.removesuffix("_epoch"): (
+            schedule.monitor.removesuffix("_epoch"): Monitor(
                 f"{self._where}: {type(schedule.scheduler).__name__}"
             )
             for schedule in self._schedules
@@ -344,7 +347,9 @@ class Schedulers:
                     held = stack.enter_context(holding_ended(scheduler))
                 scheduler.step(*monitored)
         except Exception as error:
-            if too_short := self._too_short(scheduler):
+            # With another error, a OneCycleLR in it may have made all its steps, too.
+            has_ended = str(error).startswith(_TOO_MANY_STEPS)
+            if has_ended and (too_short := self._too_short(scheduler)):
                 # A UserCodeError would name the records of the batch, which are not the cause.
                 raise DefinitionError(too_short) from error
             raise UserCodeError(

@@ -73,7 +73,7 @@ class Codec:
         if isinstance(value, np.generic):
             if value.dtype.kind not in "biuf":
                 return self._encoded(value.item(), arrays)
-            # Arithmetic in float32 rounds otherwise than that of Python.
+            # float32 arithmetic rounds differently from Python's float64.
             arrays[name := str(len(arrays))] = np.array(value)
             return {"number": name}
         if id(value) in self._names:

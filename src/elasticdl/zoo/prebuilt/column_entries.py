@@ -91,6 +91,15 @@ def _held(entry: Mapping[str, Any]) -> dict[str, Any]:
     return held | ({"dtype": "number"} if is_number else {})
 
 
+def how_to_leave_out(column: str) -> str:
+    """Return how to train without a column, as a phrase that follows a colon."""
+    # The features of a model that chose them by itself are in `columns`, too.
+    return (
+        f"remove its entry from columns or, if you give no columns, add {column!r} to the param "
+        "ignore"
+    )
+
+
 class _Reader:
     """Reader of the param `columns`, in which an entry may refer to another by its column.
 

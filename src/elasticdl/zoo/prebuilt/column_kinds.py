@@ -22,6 +22,7 @@ Word: TypeAlias = "str | int | float | bool"
 CYCLES = ("year", "week", "day")
 # 2000-01-01, in seconds since 1970.
 YEAR_2000_S = 946_684_800.0
+DAY_S = 86_400
 COMBINERS = ("mean", "sum", "sqrtn")
 
 

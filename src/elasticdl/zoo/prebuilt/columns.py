@@ -26,8 +26,9 @@ import numpy as np
 from elasticdl.data.wording import listed
 from elasticdl.definition import Mode
 from elasticdl.errors import SchemaError
-from elasticdl.zoo.prebuilt.column_entries import read_columns
+from elasticdl.zoo.prebuilt.column_entries import how_to_leave_out, read_columns
 from elasticdl.zoo.prebuilt.column_kinds import (
+    DAY_S,
     Category,
     Feature,
     IdSequence,
@@ -37,11 +38,7 @@ from elasticdl.zoo.prebuilt.column_kinds import (
     Time,
     sources_of,
 )
-from elasticdl.zoo.prebuilt.lost_differences import (
-    DAY_S,
-    how_to_leave_out,
-    warn_of_lost_differences,
-)
+from elasticdl.zoo.prebuilt.lost_differences import warn_of_lost_differences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -227,8 +224,8 @@ def _compare(
     else:
         what = f"knows none of its first values; it knows {known}"
         advice = (
-            " If the column should not count, such as names or numbers of rows, train without it: "
-            f"{how_to_leave_out(source.column)}."
+            " If the column is not meant as a feature, such as a name or a row number, train "
+            f"without it: {how_to_leave_out(source.column)}."
         )
     so_far.is_warned = True
     _log.warning(

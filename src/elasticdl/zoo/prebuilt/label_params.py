@@ -25,6 +25,8 @@ MANY_CLASSES = 50
 _IDENTIFIER_SHARE = 0.8
 # Share of the classes that occur once from which a label is doubtful.
 _SINGLE_SHARE = 0.5
+# Share of the rows that such classes must have, too: a label with a long tail has few of them.
+_SINGLE_ROWS_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,10 @@ def classes_of(label: ColumnSummary, model: str, advice: Advice) -> tuple[list[A
 def _many_classes_note(label: ColumnSummary, num_classes: int, advice: Advice) -> str:
     note = f"{label.name} has {num_classes:,} different values, and each becomes a class."
     num_single = sum(count == 1 for _, count in label.values or ())
-    is_text, are_single = label.kind == "text", num_single > _SINGLE_SHARE * num_classes
+    is_text = label.kind == "text"
+    are_single = num_single > _SINGLE_SHARE * num_classes and (
+        num_single >= _SINGLE_ROWS_SHARE * label.num_present
+    )
     if not is_text and not are_single:
         return f"{note} To predict a number, use a regressor."
     if num_classes >= _IDENTIFIER_SHARE * label.num_present and is_text:
@@ -156,11 +161,11 @@ def _many_classes_note(label: ColumnSummary, num_classes: int, advice: Advice) -
         return note
     if not is_text:
         return (
-            f"WARNING: {note} {why} a class cannot be learned from one row. Use a regressor, such "
-            f"as regressor.DNN, to predict a number, or use {advice.another}."
+            f"WARNING: {note} {why} a class can hardly be learned from one row. Use a "
+            f"regressor, such as regressor.DNN, to predict a number, or use {advice.another}."
         )
     return (
-        f"WARNING: {note} {why} cannot be predicted. Is it the label? If not, use "
+        f"WARNING: {note} {why} can hardly be predicted. Is it the label? If not, use "
         f"{advice.another}; if it is, join the rare values into one class, such as 'other'."
     )
 

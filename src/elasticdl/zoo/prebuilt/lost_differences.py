@@ -1,4 +1,4 @@
-"""Warns of columns whose values float32 cannot tell apart, and says how to leave a column out.
+"""Warns of columns whose values float32 cannot tell apart.
 
 Not a model: `elasticdl zoo list` skips this file. Used by `columns.py`.
 """
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from elasticdl.zoo.prebuilt.column_kinds import Number, Time
+from elasticdl.zoo.prebuilt.column_entries import how_to_leave_out
+from elasticdl.zoo.prebuilt.column_kinds import DAY_S, Number, Time
 
 if TYPE_CHECKING:
     Array: TypeAlias = np.ndarray[Any, Any]
 
-DAY_S = 86_400
 _log = logging.getLogger("elasticdl")
 # Columns that were warned of.
 _warned: set[str] = set()
@@ -51,12 +51,3 @@ def warn_of_lost_differences(source: Number | Time, values: Array) -> None:
             advice,
             how_to_leave_out(source.column),
         )
-
-
-def how_to_leave_out(column: str) -> str:
-    """Return how to train without a column, as a phrase that follows a colon."""
-    # The features of a model that chose them by itself are in `columns`, too.
-    return (
-        f"remove its entry from columns or, if you give no columns, add {column!r} to the param "
-        "ignore"
-    )
