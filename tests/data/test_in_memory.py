@@ -756,7 +756,7 @@ class Several(torch.utils.data.Dataset):
     ],
 )
 def test_several_inputs_or_labels_need_names(item, name, kind):
-    message = rf"'{name}' is a {kind} of 2 arrays\. For several inputs or labels, use a dict"
+    message = rf"'{name}' is a {kind} of arrays\. For several inputs or labels, use a dict"
     with pytest.raises(DataError, match=message):
         rows_of(Several(item))
 
@@ -764,13 +764,17 @@ def test_several_inputs_or_labels_need_names(item, name, kind):
 def test_several_labels_of_tensorflow_need_names():
     import tensorflow as tf
 
-    with pytest.raises(DataError, match="'y' is a tuple of 2 arrays"):
+    with pytest.raises(
+        UsageError, match="contains a tuple of arrays as x or y. For several inputs"
+    ):
         rows_of(tf.data.Dataset.from_tensor_slices((X, (Y, 2 * Y))))
 
 
 def test_numbers_in_a_list_or_a_tuple_are_one_array():
     numbers = plain(Several(([1.0, 2.0], (3, 4))))
     scalars = plain(Several(([torch.tensor(1.0), torch.tensor(2.0)], 1)))
+    row = plain(Several((tuple(np.arange(2.0)), 1)))
 
     assert numbers == {"x": 4 * [[1.0, 2.0]], "y": 4 * [[3, 4]]}
     assert scalars["x"] == 4 * [[1.0, 2.0]]
+    assert row["x"] == 4 * [[0.0, 1.0]]

@@ -209,8 +209,8 @@ def test_a_step_that_the_object_wraps_is_called(tmp_path, data):
 
 def test_attributes_with_names_of_methods_are_no_hooks(tmp_path, data):
     named = {
-        "methods": "def setup(self, stage):\n    self.freeze, self.type = True, 'mlp'\n"
-        "    self.forward = self.net.forward\n"
+        "methods": "def setup(self, stage):\n    self.freeze, self.type = True, torch.nn.GELU\n"
+        "    self.print, self.forward = print, self.net.forward\n"
     }
 
     trained = train(tmp_path, data, written(tmp_path, **named))

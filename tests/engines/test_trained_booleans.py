@@ -57,6 +57,21 @@ def test_integers_and_booleans_are_those_of_the_training(tmp_path, trained_on):
         np.testing.assert_allclose(pd.read_csv(output)["output"], np.ravel(expected), rtol=1e-5)
 
 
+def test_validation_data_get_the_booleans_of_the_training_data(tmp_path):
+    (tmp_path / "masked.py").write_text(FILE)
+    pd.DataFrame({"ok": OK.astype("int64")}).to_csv(tmp_path / "numbers.csv", index=False)
+
+    trained = elasticdl.train(
+        model_zoo=str(tmp_path), model_def="masked", data=pd.DataFrame({"ok": OK}),
+        validation_data=str(tmp_path / "numbers.csv"), output=str(tmp_path / "out"),
+    )  # fmt: skip
+
+    evaluated = elasticdl.evaluate(
+        trained_model=str(tmp_path / "out"), data=pd.DataFrame({"ok": OK})
+    )
+    assert trained.metrics["val_loss"] == pytest.approx(evaluated.metrics["loss"], rel=1e-5)
+
+
 def test_numbers_that_are_no_booleans_remain_numbers(tmp_path):
     (tmp_path / "masked.py").write_text(FILE)
     elasticdl.train(

@@ -231,8 +231,8 @@ class Summarizer:
 def is_frame_index(name: str) -> bool:
     """Return whether a column is the index of a DataFrame, which pandas wrote without a name.
 
-    `to_parquet` calls it `__index_level_0__`. For pandas it is no column. Its numbers are the
-    positions of the rows in an earlier order, from which a model may learn their classes.
+    `to_parquet` calls it `__index_level_0__`. pandas does not treat it as a column. Its numbers are
+    the positions of the rows in an earlier order, from which a model may learn their classes.
     """
     return _FRAME_INDEX.fullmatch(name) is not None
 

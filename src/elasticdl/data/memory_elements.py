@@ -22,7 +22,7 @@ from typing import Any
 
 from elasticdl.data.batch import leaves
 from elasticdl.data.memory_tables import as_numpy, kinds_of, one_array, rows_of_hugging_face
-from elasticdl.data.pipeline_steps import MAYBE_WINDOWS, may_be_windows, not_an_array
+from elasticdl.data.pipeline_steps import MAYBE_WINDOWS, may_be_windows, problem_of
 from elasticdl.data.wording import counted
 from elasticdl.errors import (
     DataError,
@@ -322,7 +322,7 @@ def _digest(value: Any) -> bytes:
 
 def _of_tensorflow(dataset: Any) -> tuple[Callable[[], Iterable[Any]], int | None, int | None]:
     specs = leaves(dataset.element_spec)
-    for problem in filter(None, map(not_an_array, specs)):
+    if problem := problem_of(dataset.element_spec):
         raise UsageError(f"Each element of data, a tf.data.Dataset, is or contains {problem}.")
     size = int(dataset.cardinality().numpy())
     if size == _INFINITE:

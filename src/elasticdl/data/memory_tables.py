@@ -43,6 +43,13 @@ _DECODED = {"Array2D", "Array3D", "Array4D", "Array5D", "Audio", "Image"}
 # What pyarrow raises for values that it cannot convert.
 _ERRORS = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
+USE_A_DICT = (
+    "For several inputs or labels, use a dict of them with the names of the model's inputs, such "
+    'as ({"a": a, "b": b}, y); input_fn(records) of the model file gets them by these names. For a '
+    "single array, stack them"
+)
+"""Advice for data whose x or y consists of several arrays, without a period at its end."""
+
 # Maximum number of labels of an index in an error message.
 _MAX_LABELS = 3
 
@@ -325,16 +332,14 @@ def one_array(name: str, value: Any) -> np.ndarray[Any, Any]:
             several inputs or labels of a model; stacked, they would be another, single one.
     """
     is_tuple = isinstance(value, tuple)
+    # A NumPy scalar is a number of a vector, such as those of tuple(row).
     if isinstance(value, (tuple, list)) and any(
-        hasattr(each, "__array__") and (is_tuple or getattr(each, "ndim", 0)) for each in value
+        hasattr(each, "__array__")
+        and (getattr(each, "ndim", 0) or (is_tuple and not isinstance(each, np.generic)))
+        for each in value
     ):
         kind = "tuple" if is_tuple else "list"
-        raise DataError(
-            f"In an element of data, {name!r} is a {kind} of {len(value)} arrays. For several "
-            "inputs or labels, use a dict of them with the names of the model's inputs, such as "
-            '({"a": a, "b": b}, y); input_fn(records) of the model file gets them by these names. '
-            "For a single array, stack them."
-        )
+        raise DataError(f"In an element of data, {name!r} is a {kind} of arrays. {USE_A_DICT}.")
     return as_numpy(value)
 
 

@@ -14,9 +14,12 @@ Callers: `tensorflow.py`; `memory_elements.py`, for the kinds of elements.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from elasticdl.data.batch import leaves
+from elasticdl.data.memory_tables import USE_A_DICT
 
 _PARTS = "A pipeline is built separately for each part of the data, on any worker, so "
 _CHOOSE = (
@@ -237,16 +240,33 @@ def _value(dataset: Any, attribute: str) -> Any:
     return tensor.numpy() if hasattr(tensor, "numpy") else None
 
 
-def not_an_array(spec: Any) -> str:
-    """Return what a part of the elements is, and what to do, if it is not a tensor; else "".
+def problem_of(spec: Any) -> str:
+    """Return what a pipeline's elements are or contain, and what to do, if it cannot be stored.
 
     Args:
-        spec: Its spec, from the `element_spec` of the pipeline.
+        spec: The `element_spec` of the pipeline.
+
+    Returns:
+        The problem, without a period at its end; "" if there is none.
     """
+    for problem in filter(None, map(_not_an_array, leaves(spec))):
+        return problem
+    return f"a tuple of arrays as x or y. {USE_A_DICT}" if _has_several_arrays(spec) else ""
+
+
+def _not_an_array(spec: Any) -> str:
+    """Return what a part of the elements is, and what to do, if it is not a tensor; else ""."""
     if hasattr(spec, "shape"):
         return ""
     kind = type(spec).__name__
     return _NOT_ARRAYS.get(kind, f"a {kind.removesuffix('Spec')}: turn it into a tensor with map()")
+
+
+def _has_several_arrays(spec: Any) -> bool:
+    """Return whether x or y of a pipeline's elements is a tuple of tensors."""
+    parts = spec if isinstance(spec, (tuple, list)) else [spec]
+    values = [each for p in parts for each in (p.values() if isinstance(p, Mapping) else [p])]
+    return any(isinstance(each, (tuple, list)) for each in values)
 
 
 def may_be_windows(steps: Sequence[Any]) -> bool:

@@ -4,8 +4,8 @@ A column of numbers or strings is a field of one value; a column of lists, or th
 to `name_{n-1}`, are a field of several values. Without a schema every column is a separate field:
 floating numbers and decimals become float32, integers int64, booleans bool, strings bytes; dates
 and times become float64, seconds since 1970-01-01 UTC (times of day: since midnight). Columns that
-cannot be a field (structs, maps, columns of Arrow's type null) are then left out, with a warning,
-and so is the index that pandas wrote with a DataFrame, without one.
+cannot be a field (structs, maps, columns of Arrow's type null) are then left out, with a warning.
+The unnamed index that pandas wrote with a DataFrame is left out without a warning.
 
 An empty cell is an error, unless the field is nullable in the schema.
 

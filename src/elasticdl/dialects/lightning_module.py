@@ -22,6 +22,7 @@ file; in Lightning, these are arguments of the Trainer.
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,8 +79,11 @@ _SUPPORTED = {
     "parameters",
     "named_parameters",
 }
-# Methods of torch.nn.Module, which PyTorch calls also if they are attributes of the object.
-_OF_TORCH = {"forward", "extra_repr", "parameters", "named_parameters"}
+# Methods that Lightning's Trainer calls, also if they are attributes of the object.
+_OF_TRAINER = re.compile(
+    r"(on|configure|optimizer|lr_scheduler)_\w+|\w+_(step|dataloader)|setup|teardown|prepare_data"
+    r"|backward|transfer_batch_to_device"
+)
 # Parts of other model files; beside a LightningModule they have no effect.
 _UNREAD = (
     "loss",
@@ -240,12 +244,10 @@ class _Models:
         return model
 
     def _check(self, model: Any) -> None:
-        methods = set(_methods_of_lightning(type(model))) - _OF_TORCH
-        for name in sorted(vars(model).keys() & methods):
-            # An attribute may only have the name of a method, such as self.freeze = True. A wrapped
-            # method, such as torch.compile(self.training_step), is called.
+        for name in sorted(vars(model).keys() & set(_methods_of_lightning(type(model)))):
+            # A wrapped method, such as torch.compile(self.training_step), is called here, too.
             is_called = name in _SUPPORTED and overridden(type(model), name)
-            if callable(getattr(model, name)) and not is_called:
+            if _OF_TRAINER.fullmatch(name) and callable(getattr(model, name)) and not is_called:
                 file, line = self._module.file, self._module.line
                 raise self._reading.error(
                     f"{file}:{assigned_line(Path(file), name, line)}",

@@ -394,7 +394,9 @@ def define_trained(
         definition = zoo.define(model, context)
     if not definition.classes:
         definition = replace(definition, classes=trained.description.classes)
-    definition = with_trained_booleans(definition, trained.description.record_fields_json)
+    fields_json = trained.description.record_fields_json
+    fields = Schema.from_json(fields_json).fields if fields_json else ()
+    definition = with_trained_booleans(definition, {each.name: each.dtype for each in fields})
     # A user cannot change the schema of a trained model, only the data.
     return trained, definition.with_undeclared_schema()
 

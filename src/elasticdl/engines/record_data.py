@@ -35,6 +35,7 @@ from elasticdl.engines.input_calls import by_class, make_batch
 from elasticdl.engines.missing_fields import check_label, filled, without_labels
 from elasticdl.engines.randomness import Stream, seeded
 from elasticdl.engines.shard_sizes import plan_shards
+from elasticdl.engines.trained_booleans import with_trained_booleans
 from elasticdl.errors import (
     DataError,
     DefinitionError,
@@ -240,12 +241,20 @@ class RecordData:
         in_order = batches_in_order(self.definition, self.source, size, Mode.TRAINING, stop=size)
         return next(in_order)[1]
 
+    def _dtypes(self) -> dict[str, np.dtype[Any]]:
+        """Return field -> dtype of the first record; empty if a schema decodes the records."""
+        how = self.definition.input
+        if not isinstance(how, RecordInput) or how.schema is not None:
+            return {}
+        return {k: v.dtype for k, v in self.source.read_records(0, 1, None)[0].items()}
+
     def validation(self, data: str, plan: ShardPlan) -> Validation:
         """Open other records for evaluation, or use those that are held out."""
-        source = self.held_out
+        source, definition = self.held_out, self.definition
         if source is None:
             source = open_records(self.definition, data, self.indexes)
             class_numbers.require_classes(self.definition, source, "--validation_data")
+            definition = with_trained_booleans(definition, self._dtypes())
         length = DEFAULT_MINIBATCHES_PER_SHARD
         if isinstance(self.definition.input, RecordInput):
             length = _MINIBATCHES_PER_VALIDATION_SHARD
@@ -254,7 +263,7 @@ class RecordData:
         def batches(shard: int) -> Iterator[Batch]:
             start, stop = in_shards.span(shard)
             in_order = batches_in_order(
-                self.definition,
+                definition,
                 source,
                 plan.minibatch_size,
                 Mode.EVALUATION,

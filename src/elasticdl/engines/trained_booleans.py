@@ -1,9 +1,10 @@
-"""Gives a trained model's input function booleans where the training data had them.
+"""Gives an input function booleans where the training data has them, for other data as well.
 
 A boolean column of Parquet may be a column of 0 and 1 in a CSV or RecordIO file, for which `~x` and
-`values[mask]` mean something else. The trained model has the dtypes of its training data.
+`values[mask]` mean something else. So validation data, and the data for a trained model, get the
+dtypes of the training data.
 
-Callers: `inference.py`.
+Callers: `inference.py`, `record_data.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elasticdl.data.schema import Schema
 from elasticdl.definition import RecordInput
 
 if TYPE_CHECKING:
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition
 
 
-def with_trained_booleans(definition: ModelDefinition, fields_json: str) -> ModelDefinition:
+def with_trained_booleans(
+    definition: ModelDefinition, dtypes: Mapping[str, np.dtype[Any]]
+) -> ModelDefinition:
     """Return a definition whose input function gets booleans and integers as in training.
 
     Args:
-        definition: The definition of a trained model.
-        fields_json: Fields of the training data, as `Schema.to_json`; "" if they are unknown or
-            have a `data_schema()`, which converts them.
+        definition: The definition of the model.
+        dtypes: Field of the training data -> its dtype. Empty if they are unknown, or if a
+            `data_schema()` converts them.
     """
-    if not fields_json or not isinstance(definition.input, RecordInput):
+    booleans = frozenset(name for name, dtype in dtypes.items() if dtype.kind == "b")
+    integers = frozenset(name for name, dtype in dtypes.items() if dtype.kind in "iu")
+    if not (booleans or integers) or not isinstance(definition.input, RecordInput):
         return definition
-    booleans, integers = (
-        {field.name for field in Schema.from_json(fields_json).fields if field.dtype.kind in kinds}
-        for kinds in ("b", "iu")
-    )
     as_in_training = _AsInTraining(definition.input.input_fn, booleans, integers)
     return replace(definition, input=replace(definition.input, input_fn=as_in_training))
 
@@ -47,23 +47,29 @@ class _AsInTraining:
 
     Attributes:
         input_fn: The user's input function.
-        booleans: Names of the fields that were booleans in training.
-        integers: Names of the fields that were integers in training.
+        booleans: Names of the fields that are booleans in the training data.
+        integers: Names of the fields that are integers in the training data.
     """
 
     input_fn: Callable[..., Any]
-    booleans: set[str]
-    integers: set[str]
+    booleans: frozenset[str]
+    integers: frozenset[str]
 
     def __call__(self, records: Sequence[Record], *mode: Any) -> Any:
-        return self.input_fn([self._converted(record) for record in records], *mode)
+        if any(self._differs(name, value) for name, value in records[0].items()):
+            records = [
+                {name: self._converted(name, value) for name, value in record.items()}
+                for record in records
+            ]
+        return self.input_fn(records, *mode)
 
-    def _converted(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        changed = {name: self._value(name, value) for name, value in record.items()}
-        return changed if any(changed[name] is not record[name] for name in record) else record
+    def _differs(self, name: str, value: Any) -> bool:
+        kind = value.dtype.kind
+        return (kind == "b" and name in self.integers) or (kind in "iu" and name in self.booleans)
 
-    def _value(self, name: str, value: Any) -> Any:
-        if name in self.integers and value.dtype == bool:
+    def _converted(self, name: str, value: Any) -> Any:
+        if not self._differs(name, value):
+            return value
+        if value.dtype == bool:
             return value.astype(np.int64)
-        is_boolean = name in self.booleans and value.dtype.kind in "iu"
-        return value.astype(bool) if is_boolean and ((value == 0) | (value == 1)).all() else value
+        return value.astype(bool) if ((value == 0) | (value == 1)).all() else value

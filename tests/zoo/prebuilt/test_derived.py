@@ -286,11 +286,17 @@ def test_a_distant_date_is_an_ordinary_number(year) -> None:
     ("name", "reason"),
     [
         ("__index_level_0__", "it is the index of a DataFrame; write it with a name to use it"),
-        ("column_1", "it looks like an identifier"),
-        ("Unnamed: 0", "it looks like an identifier"),
+        ("column_1", "it has no name, as the index that pandas writes"),
+        ("Unnamed: 0", "it has no name, as the index that pandas writes"),
     ],
 )
 def test_the_index_that_pandas_wrote_is_no_feature(name, reason) -> None:
-    column = summary(name, [5 * i % 101 for i in range(60)])
+    column = summary(name, [5 * i % 11 for i in range(60)])
 
     assert derive([column, OTHER], "y").left_out == {name: reason}
+
+
+def test_the_first_column_of_a_file_without_names_is_a_feature() -> None:
+    columns = [summary(f"column_{n}", [7 * n * i % 101 for i in range(60)]) for n in (1, 2, 3)]
+
+    assert derive(columns, "column_3").left_out == {}

@@ -353,11 +353,12 @@ class TrainingLoss:
             else f"{len(outputs)} outputs"
         )
         is_object = isinstance(loss, keras.losses.Loss)
-        one = f"{type(loss).__name__}()" if is_object else getattr(loss, "__name__", str(loss))
+        one = f"{type(loss).__name__}(...)" if is_object else getattr(loss, "__name__", str(loss))
         return DefinitionError(
             f"{self._definition.where('loss')}: a loss of Keras compares one output with one array "
-            f"of labels, and the model returns {returned}. Write a function that adds the losses, "
-            f"such as def loss(labels, outputs): return {terms} with one = keras.losses.{one}"
+            f"of labels, and the model returns {returned}. Write a function that adds the losses: "
+            f"one = keras.losses.{one}{', with its arguments,' if is_object else ''} and "
+            f"def loss(labels, outputs): return {terms}"
         )
 
     def _warn_if_spread(self, outputs: Any, labels: Any) -> None:

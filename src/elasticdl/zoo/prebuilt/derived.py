@@ -53,11 +53,10 @@ _IDENTIFIER_ROWS = 50
 _CYCLES = {"date": ["year", "week"], "time3": ["day"], "time6": ["day"]}
 # A column of strings with a larger share of distinct values is free text.
 _FREE_TEXT = 0.9
-# Names of identifiers: id, user_id, userId, ID, PassengerId, uuid, index; and of a first column
-# without a name, which is the index in a CSV file of pandas.
-_IDENTIFIER = re.compile(
-    r"(?:^|[\W_])(?i:id|uuid|guid|index)$|[a-z](?:Id|ID)$|^column_1$|^Unnamed: 0$"
-)
+# Names of identifiers: id, user_id, userId, ID, PassengerId, uuid, index.
+_IDENTIFIER = re.compile(r"(?:^|[\W_])(?i:id|uuid|guid|index)$|[a-z](?:Id|ID)$")
+# Names of columns without a name; pandas calls the first one by the other.
+_NAMELESS, _NAMELESS_FIRST = re.compile(r"column_\d+"), {"column_1", "Unnamed: 0"}
 # Numbers that are text because of how they are written: in words, their form, the form of others in
 # such a column, and pandas' way to convert the column.
 _WRITTEN_NUMBERS = (
@@ -126,10 +125,16 @@ def derive(columns: Sequence[ColumnSummary], label: str, ignore: Collection[str]
     rounded: dict[str, str] = {}
     used = [each for each in columns if each.name != label and each.name not in ignore]
     reasons = {column.name: _why_not(column) for column in used}
-    identifiers = {column.name for column in used if _is_identifier(column)}
+    identifiers = {
+        each.name: "it looks like an identifier" for each in used if _is_identifier(each)
+    }
+    if not all(_NAMELESS.fullmatch(each.name) for each in columns):
+        # Others have names, so it is the index that pandas writes to CSV files.
+        indices = (each.name for each in used if each.name in _NAMELESS_FIRST)
+        identifiers |= dict.fromkeys(indices, "it has no name, as the index that pandas writes")
     # In a table without another feature, columns that look like identifiers are kept.
     if any(not reasons[column.name] and column.name not in identifiers for column in used):
-        reasons |= dict.fromkeys(identifiers, "it looks like an identifier")
+        reasons |= identifiers
     for column in used:
         if reason := reasons[column.name]:
             left_out[column.name] = reason

@@ -145,13 +145,13 @@ def misnamed_column(params: Mapping[str, Any], names: Sequence[str]) -> UsageErr
         The error; None if the table has all these columns.
     """
     label = str(params.get("label", "label"))
-    if label not in names:
+    if label not in names and f"{label}_0" not in names:
         return _no_label(label, names, is_given="label" in params)
-    is_ignored = params.get("columns") is None
-    param = "ignore" if is_ignored else "columns"
-    named = params.get("ignore", ()) if is_ignored else _columns_in(params["columns"])
+    derives_columns = params.get("columns") is None
+    param = "ignore" if derives_columns else "columns"
+    named = params.get("ignore", ()) if derives_columns else _columns_in(params["columns"])
     for name in named:
-        if name not in names and (is_ignored or f"{name}_0" not in names):
+        if name not in names and (derives_columns or f"{name}_0" not in names):
             return UsageError(
                 f"--params: {param} has {name!r}, which is not a column of the table"
                 f"{did_you_mean(name, names)} It has {listed(names)}."
