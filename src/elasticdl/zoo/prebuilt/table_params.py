@@ -126,7 +126,7 @@ def _completed(
         if not derived.columns:
             raise DataError(
                 f"No column is left to predict {label.name!r} from. {' '.join(derived.notes())} "
-                f"{_way_out(derived, table)}"
+                f"{_way_out(derived, table, label.name)}"
             )
         params["columns"] = list(derived.columns)
     return CompletedParams(params, notes)
@@ -188,7 +188,7 @@ def _no_label(label: str, names: Sequence[str], *, is_given: bool) -> UsageError
     )
 
 
-def _way_out(derived: Derived, table: Sequence[ColumnSummary]) -> str:
+def _way_out(derived: Derived, table: Sequence[ColumnSummary], label: str) -> str:
     """Return advice for a table in which no column is a feature."""
     texts = [each.name for each in table if each.kind == "text" and each.name in derived.left_out]
     if not texts:
@@ -199,7 +199,7 @@ def _way_out(derived: Derived, table: Sequence[ColumnSummary]) -> str:
     entry = {"kind": "sequence", "column": texts[0], "delimiter": " ", "buckets": _WORD_BUCKETS}
     return (
         f"To learn from the words in {texts[0]!r}, read it as a sequence of words: "
-        f"{as_option('columns', [entry])}"
+        f"{as_option('label', label, columns=[entry])}"
     )
 
 
