@@ -207,9 +207,15 @@ def test_a_regressor_refuses_strings() -> None:
 
 @pytest.mark.parametrize(
     ("names", "suggested"),
-    [(["x", "table"], "NAME"), (["x", "labels"], "labels"), (["x", 'it\'s "new" label'], "NAME")],
+    [
+        (["x", "table"], "NAME"),
+        (["x", "labels"], "labels"),
+        (["x", 'it\'s "new" label'], "NAME"),
+        (["x", "y"], "y"),
+        (["y", "x"], "NAME"),
+    ],
 )
-def test_only_a_column_named_like_the_default_label_is_suggested(names, suggested) -> None:
+def test_only_y_or_a_column_named_like_the_default_label_is_suggested(names, suggested) -> None:
     error = misnamed_column({}, names)
 
     assert error is not None

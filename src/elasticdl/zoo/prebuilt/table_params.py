@@ -176,6 +176,9 @@ def _no_label(label: str, names: Sequence[str], *, is_given: bool) -> UsageError
     # A column such as `table` is similar to the default name `label`, but only a column that is
     # named like it is probably meant.
     near = nearest(label, names, is_label=not is_given)
+    # The labels of arrays (x, y) in memory become the last column.
+    if not is_given and names[-1:] == ["y"]:
+        near = near or "y"
     specify = as_option("label", near or "NAME")
     if not is_given:
         return UsageError(
