@@ -447,10 +447,13 @@ def test_the_advice_for_a_wrong_cell_names_a_schema_only_if_there_is_one(write):
         SchemaError,
         match=r"Correct the cell, or give the field the dtype \"string\" in data_schema\(\), and .*"
         r"; for a label, name the classes in the model file, classes = \[\.\.\.\], and return "
-        r"classes\.index\(record\['age'\]\.item\(\)\.decode\(\)\)\.$",
+        r"classes\.index\(record\['age'\]\.item\(\)\.decode\(\)\)\. If "
+        r"the value is missing, leave the cell empty, and add \"nullable\": True to the field\.$",
     ):
         source.read_records(0, 2, schema_of(age=([], "int64")))
-    with pytest.raises(SchemaError, match=r"expected a number\. Correct the cell\.$"):
+    with pytest.raises(
+        SchemaError, match=r"Correct the cell\. .* leave the cell empty, if the model takes .*\.$"
+    ):
         source.read_records(0, 2, schema_of(age=([], "int64")).undeclared())
 
 

@@ -296,6 +296,11 @@ REFUSED = {
         DataError,
         "equal numbers of rows: 'x' has 4 rows, 'y' has 3 rows",
     ),
+    "a tuple of inputs": (
+        ((X, X[:, :1]), Y),
+        DataError,
+        r"'x' of data is a tuple of 2 arrays with 4 rows .*data=\(\{\"a\": A, \"b\": B\}, y\)",
+    ),
     "single values": (
         {"order id": 1, "price": 2.5},
         DataError,
@@ -629,7 +634,9 @@ def test_arrays_of_unequal_shapes_are_refused_with_what_to_do():
     images = [{"image": np.ones((size, 4)), "y": 1} for size in (3, 5)]
     rows = torch.utils.data.Subset(images, range(2))
 
-    with pytest.raises(DataError, match=r"shapes \[3, 4\], \[5, 4\];.* resizing them .*map\(\)"):
+    with pytest.raises(
+        DataError, match=r"s \[3, 4\], \[5, 4\];.* resizing .*map\(\).*drop_remainder=True"
+    ):
         plain(rows)
 
 

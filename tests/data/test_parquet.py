@@ -317,9 +317,22 @@ def test_files_in_memory_are_read():
             {"x": ["yes", "no"]},
             schema_of(x=([], "float64")).undeclared(),
             (
-                r"record 0: column 'x' holds text, such as 'yes'; the model needs numbers\. It was "
-                r"made for numbers or booleans there, such as those of the training data\. Convert"
+                r"record 0: column 'x' holds text, such as 'yes'; the model needs numbers\. A "
+                r"trained model expects the types of its training data, here numbers \(or "
+                r"booleans\)\. Convert the column\.$"
             ),
+        ),
+        (
+            {"x": ["?", "1"]},
+            Schema.from_user(
+                [{"name": "x", "shape": [], "dtype": "float64", "nullable": True}]
+            ).undeclared(),
+            r".* Convert the column, in .* pd\.to_numeric\(df\['x'\], errors='coerce'\), which",
+        ),
+        (
+            {"x": ["04044", "1"]},
+            schema_of(x=([], "float64")).undeclared(),
+            r".* trained on a CSV file: digits are read as a number .* before them, as '04044'\.$",
         ),
         ({"x": [1, 2]}, schema_of(x=([], "string")), "record 0: field 'x' is stored as integers"),
         (

@@ -223,14 +223,17 @@ def test_other_outputs_than_classes_are_noted_before_the_first_step(place, tmp_p
     assert f"the model has names for {num} classes, but its output is for 3" in note
 
 
-def test_a_prebuilt_model_with_more_outputs_than_classes_is_noted_with_its_param(place, tmp_path):
+@pytest.mark.parametrize("model_def", ["cifar10", "mnist"])
+def test_a_prebuilt_model_with_more_outputs_than_classes_is_noted_with_its_param(
+    place, tmp_path, model_def
+):
     options = {"model_zoo": None, "validation_data": None, "max_steps": 1, "reporter": Notes()}
     data = tmp_path / "data"
     for name in ("bar", "dot"):
         (data / name).mkdir(parents=True)
         Image.new("RGB", (32, 32)).save(data / name / "0.png")
 
-    train(place, tmp_path / "out", "cifar10", **options, data=str(data))
+    train(place, tmp_path / "out", model_def, **options, data=str(data))
 
     (note,) = [
         each for each in options["reporter"].texts if "outputs" in each or "output is" in each

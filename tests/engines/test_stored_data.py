@@ -584,6 +584,32 @@ def test_words_as_classes_of_a_table_model_are_refused_for_class_numbers(tmp_pat
     assert train_table(numbers, tmp_path, classes=["-1", "0", "1", "2"]).step == 1
 
 
+@pytest.mark.parametrize("classes", [("cat", "dog", "owl"), ("owl", "dog", "cat")])
+def test_words_as_classes_beside_all_params_are_refused_for_class_numbers(tmp_path, classes):
+    data = labelled_table([0, 1, 2], names=("cat", "dog", "owl"))
+    columns = [{"kind": "number", "column": "x"}]
+
+    with pytest.raises(DataError, match=r"In the data, the column 'y' holds class .*int2str\("):
+        train_table(data, tmp_path, classes=list(classes), columns=columns)
+
+
+@pytest.mark.parametrize("names", [("cat", "dog", "owl"), ("owl", "dog", "cat")])
+def test_class_numbers_in_the_validation_data_of_a_table_model_trained_on_names_are_refused(
+    tmp_path, names
+):
+    validation_data = labelled_table([0, 1, 2] * 4, names=names)
+    words = validation_data.features["y"].int2str(validation_data["y"])
+    data = validation_data.remove_columns("y").add_column("y", words)
+
+    with pytest.raises(
+        DataError, match=r"In the validation data, the column 'y' holds class .*int2str\("
+    ):
+        elasticdl.train(
+            model_def="classifier.DNN", params={"label": "y"}, data=data,
+            validation_data=validation_data, output=str(tmp_path / "out"),
+        )  # fmt: skip
+
+
 def test_class_numbers_are_refused_in_an_evaluation_of_a_table_model_trained_on_names(tmp_path):
     data = labelled_table([0, 1, 2] * 4, names=("cat", "dog", "owl"))
     # As the error advises.
@@ -593,7 +619,7 @@ def test_class_numbers_are_refused_in_an_evaluation_of_a_table_model_trained_on_
 
     with pytest.raises(
         DataError,
-        match=r"'y' holds class numbers; .* 'cat', 'dog', 'owl'\. Replace .* words = data\.",
+        match=r"'y' holds class numbers .* 'cat', 'dog', 'owl'\. Replace .* words = data\.",
     ):
         elasticdl.evaluate(data=data, **trained)
     reordered = labelled_table([0, 1, 2] * 4, names=("owl", "dog", "cat"))

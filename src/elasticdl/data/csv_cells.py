@@ -151,6 +151,11 @@ def _wrong_cell(
     record = index.firsts[blocks[0]] + int(cell[2]) - 1
     expected = {pa.bool_(): "true, false, 1 or 0"}.get(types[name], "a number")
     advice = f", or {as_text(name)}" if is_declared else ""
+    takes_empty = (
+        'and add "nullable": True to the field'
+        if is_declared
+        else "if the model takes missing values (prebuilt ones do, except in the label)"
+    )
     signs = ""
     if types[name] != pa.bool_() and _WITH_SIGNS.fullmatch(cell[3].strip()):
         signs = (
@@ -159,7 +164,8 @@ def _wrong_cell(
         )
     return SchemaError(
         f"{place(file, index, record)}: column {name!r} holds {shown(cell[3])}; expected "
-        f"{expected}. Correct the cell{advice}.{signs}"
+        f"{expected}. Correct the cell{advice}.{signs} If the value is missing, leave the cell "
+        f"empty, {takes_empty}."
     )
 
 

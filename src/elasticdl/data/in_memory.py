@@ -265,6 +265,7 @@ def _of_table(table: pa.Table) -> ArrowRows:
 def _of_columns(columns: Mapping[str, Any]) -> ArrowRows:
     if not columns:
         raise DataError("data is an empty dict; expected one array for each column.")
+    _check_not_several(columns)
     arrays = {str(name): as_numpy(value) for name, value in columns.items()}
     single = [name for name, array in arrays.items() if not array.ndim]
     if single:
@@ -288,6 +289,28 @@ def _of_columns(columns: Mapping[str, Any]) -> ArrowRows:
     first = batch(0)
     batches = (batch(start) for start in range(0, num_rows or 0, _BATCH_ROWS))
     return ArrowRows(first.schema, batches, num_rows)
+
+
+def _check_not_several(columns: Mapping[str, Any]) -> None:
+    """Check that no column is a list or tuple of several arrays, each with all rows.
+
+    Raises:
+        DataError: A column is one, as Keras takes the data of several inputs.
+    """
+    # Not for sparse matrices, which have no length.
+    sizes = {len(each) for each in columns.values() if isinstance(each, list) or is_array(each)}
+    for name, value in columns.items():
+        if not isinstance(value, (list, tuple)) or not value or not all(map(is_array, value)):
+            continue
+        lengths = {len(each) for each in value}
+        if len(lengths) == 1 and lengths <= sizes - {len(value)}:
+            (num_rows,) = lengths
+            raise DataError(
+                f"{name!r} of data is a {type(value).__name__} of {counted(len(value), 'array')} "
+                f"with {counted(num_rows, 'row')} each; expected one array, or a dict that names "
+                'several, such as data=({"a": A, "b": B}, y). Each becomes a column with its name; '
+                "a model with several inputs gets them by these names."
+            )
 
 
 def _of_elements(elements: Elements) -> ArrowRows:
@@ -314,8 +337,9 @@ def _stacked(name: str, values: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[An
         raise DataError(
             f"The values of {name!r} have the shapes {', '.join(shapes[:3])}; they must have one "
             "shape, or be lists of any length. Give them one shape before, such as images by "
-            "resizing them (Hugging Face: in data.map(); PyTorch: in the transform of the data "
-            "set)."
+            "resizing them (tf.data.Dataset, Hugging Face: in data.map(); PyTorch: in the "
+            "transform of the data set). If they are windows of a tf.data.Dataset, leave out the "
+            "shorter ones at the end: window(SIZE, ..., drop_remainder=True)."
         )
     ragged = np.empty(len(values), object)
     ragged[:] = values

@@ -59,9 +59,9 @@ _RANDOM = (
     "or in its file: input_fn(records, mode), which augments in training only."
 )
 _SHUFFLED = (
-    "data is random: its shuffle() gives another order each time it is read. Remove it: ElasticDL "
-    "shuffles the records of each epoch by itself. An order that stays the same is accepted: "
-    "shuffle(n, seed=1, reshuffle_each_iteration=False)."
+    "data is random: its shuffle() gives another order each time it is read. Remove it, or pass "
+    "shuffle=False to the function of Keras that made the data set: ElasticDL shuffles the records "
+    "of each epoch by itself. shuffle(n, seed=1, reshuffle_each_iteration=False) is accepted."
 )
 _FROM_LOADER = (
     'train_dataloader() of the model file; data="built-in" (any name) if that code needs no file'

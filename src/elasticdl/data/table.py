@@ -445,12 +445,21 @@ class _TableGroup:
                     "Convert the column, as with pandas.to_numeric()",
                     "correct the dtype in data_schema()",
                 )
+                if not field.is_declared and text.isdigit() and len(text) > len(str(int(text))):
+                    advice += (
+                        " If the model was trained on a CSV file: digits are read as a number "
+                        f"there, also with zeros before them, as {shown(text)}."
+                    )
             elif field.is_declared:
                 advice = f"Correct the values, or {as_text(field.name)}."
             else:
+                empty = (
+                    f", in pandas with pd.to_numeric(df[{part!r}], errors='coerce'), which makes "
+                    "other text a missing value"
+                )
                 advice = (
-                    "It was made for numbers or booleans there, such as those of the training "
-                    "data. Convert the column to them."
+                    "A trained model expects the types of its training data, here numbers (or "
+                    f"booleans). Convert the column{empty * field.nullable}."
                 )
             raise SchemaError(
                 f"{self._where(row)}: column {part!r} holds text, such as {shown(text)}; "

@@ -46,18 +46,21 @@ def listed(names: Iterable[Any]) -> str:
     return ", ".join(repr(name) for name in names)
 
 
-def as_option(name: str, value: Any) -> str:
-    """Return the option that gives a param of the model, quoted for a shell.
+def as_option(name: str, value: Any, **more: Any) -> str:
+    """Return the option that gives params of the model, quoted for a shell.
 
     Args:
         name: Name of the param.
         value: Its value, of strings, numbers, lists and dicts.
+        **more: Further params.
 
     Example:
         >>> print(as_option("label", "pay"))
         --params='label="pay"'
     """
-    return f"--params={shlex.quote(f'{name}={json.dumps(value, ensure_ascii=False)}')}"
+    params = {name: value, **more}
+    text = ", ".join(f"{each}={json.dumps(params[each], ensure_ascii=False)}" for each in params)
+    return f"--params={shlex.quote(text)}"
 
 
 def counted(number: int, noun: str) -> str:

@@ -16,6 +16,7 @@ Callers: `record_data.py`, `training_context.py`, `inference.py`,
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from elasticdl.data.class_names import names_advice
@@ -25,6 +26,7 @@ from elasticdl.data.wording import listed
 from elasticdl.definition import Mode, ModelDefinition, RecordInput
 from elasticdl.did_you_mean import did_you_mean, nearest
 from elasticdl.errors import DataError, DefinitionError
+from elasticdl.zoo.folder import PREBUILT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -216,10 +218,17 @@ def check_numbers(
 
     Raises:
         DataError: A class has one number in the model file and another in the data, or is only
-            in the data.
+            in the data. Or a prebuilt table model has names as classes, and the data numbers.
     """
     # A prebuilt table model numbers the values of the column, whatever these denote.
     if not definition.classes or definition.complete_params is not None:
+        return
+    if (
+        "classes" in definition.params
+        and Path(definition.origin.file).resolve().parent == PREBUILT.resolve()
+    ):
+        label = str(definition.params.get("label", "label"))
+        check_not_numbers(definition.classes, columns, label, what)
         return
     classes, where = definition.classes, definition.where("classes")
     shared = {name: names for name, names in columns.items() if {*classes} & {*names}}
@@ -246,14 +255,19 @@ def check_numbers(
 
 
 def check_not_numbers(
-    classes: Sequence[str], columns: Mapping[str, Sequence[str]], label: str
+    classes: Sequence[str],
+    columns: Mapping[str, Sequence[str]],
+    label: str,
+    what: str = "the data",
 ) -> None:
-    """Check that the label does not hold class numbers if the model was trained on the names.
+    """Check that the label does not hold class numbers if the model's classes are the names.
 
     Args:
-        classes: The model's classes, as the label of the training data had them.
+        classes: The model's classes, as the label of the training data had them, or the param
+            `classes`.
         columns: The `class_columns` of the data.
         label: Name of the label's column.
+        what: Phrase that names the data, for the error.
 
     Raises:
         DataError: The label holds numbers, for which the data name some of these classes.
@@ -266,8 +280,8 @@ def check_not_numbers(
         return
     if {*names} & {*classes}:
         raise DataError(
-            f"In the data, the column {label!r} holds class numbers; the model was trained on the "
-            f"names of the classes, {listed(classes[:_MAX_LISTED])}. Replace the numbers "
+            f"In {what}, the column {label!r} holds class numbers (ClassLabel); the classes of the "
+            f"model are names, {listed(classes[:_MAX_LISTED])}. Replace the numbers "
             f"by the names; with the package datasets: {names_advice(label)}"
         )
 

@@ -81,16 +81,38 @@ def test_values_that_float32_cannot_tell_apart_have_a_warning(
     monkeypatch.setattr(lost_differences, "_warned", set())
     entry = {"kind": kind, "column": "x"}
 
-    arrays(entry, values)
-    arrays(entry, values)
+    arrays(entry, values * 1000)
+    arrays(entry, values * 1000)
 
     assert len(caplog.messages) == (0 if offset is None else 1)
     assert offset is None or f'Add "offset": {offset} to its entry' in caplog.text
     assert offset is None or "add 'x' to the param ignore" in caplog.text
     if offset is not None:
         monkeypatch.setattr(lost_differences, "_warned", set())
-        arrays({**entry, "offset": float(offset)}, values)
+        arrays({**entry, "offset": float(offset)}, values * 1000)
         assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize(
+    ("step_s", "mode", "is_warned"),
+    [
+        (3600, Mode.TRAINING, False),
+        (1e-3, Mode.TRAINING, True),
+        (1e-3, Mode.PREDICTION, False),
+    ],
+)
+def test_batches_of_a_sorted_table_are_judged_together(
+    monkeypatch, caplog, step_s, mode, is_warned
+) -> None:
+    monkeypatch.setattr(lost_differences, "_warned", set())
+    times = (1.7e9 + step_s * np.arange(1000)).tolist()
+    read = columns({"kind": "time", "column": "x"})
+
+    for i in range(0, 1000, 2):
+        assert not caplog.messages
+        read.arrays(rows(x=times[i : i + 2]), mode)
+
+    assert bool(caplog.messages) == is_warned
 
 
 @pytest.mark.parametrize(
@@ -105,7 +127,7 @@ def test_lists_that_float32_cannot_tell_apart_have_a_warning(
 ) -> None:
     monkeypatch.setattr(lost_differences, "_warned", set())
 
-    arrays({"kind": "number", "column": "x", "size": 2}, values)
+    arrays({"kind": "number", "column": "x", "size": 2}, values * 500)
 
     assert advice in caplog.text
 

@@ -111,7 +111,7 @@ def test_text_only_data_are_advised_to_read_words() -> None:
     assert str(raised.value) == (
         "No column is left to predict 'y' from. Column 'review' is left out: no value occurs "
         "twice. To learn from the words in 'review', read it as a sequence of words: "
-        '--params=\'columns=[{"kind": "sequence", "column": "review", "delimiter": " ", '
+        '--params=\'label="y", columns=[{"kind": "sequence", "column": "review", "delimiter": " ", '
         '"buckets": 5000}]\''
     )
 
@@ -219,9 +219,15 @@ def test_a_regressor_refuses_strings() -> None:
 
 @pytest.mark.parametrize(
     ("names", "suggested"),
-    [(["x", "table"], "NAME"), (["x", "labels"], "labels"), (["x", 'it\'s "new" label'], "NAME")],
+    [
+        (["x", "table"], "NAME"),
+        (["x", "labels"], "labels"),
+        (["x", 'it\'s "new" label'], "NAME"),
+        (["x", "y"], "y"),
+        (["y", "x"], "NAME"),
+    ],
 )
-def test_only_a_column_named_like_the_default_label_is_suggested(names, suggested) -> None:
+def test_only_y_or_a_column_named_like_the_default_label_is_suggested(names, suggested) -> None:
     error = misnamed_column({}, names)
 
     assert error is not None
@@ -239,5 +245,7 @@ def test_an_advised_param_fits_a_shell_and_a_call() -> None:
     message = str(raised.value)
     entry = {"kind": "sequence", "column": name, "delimiter": " ", "buckets": 5000}
     option = shlex.split(message[message.index("--params=") :])[0]
-    assert parse_params(option.removeprefix("--params=")) == {"columns": [entry]}
-    assert as_keywords(message, ["params"]).endswith(f'params={{"columns": [{json.dumps(entry)}]}}')
+    assert parse_params(option.removeprefix("--params=")) == {"label": "y", "columns": [entry]}
+    assert as_keywords(message, ["params"]).endswith(
+        f'params={{"label": "y", "columns": [{json.dumps(entry)}]}}'
+    )

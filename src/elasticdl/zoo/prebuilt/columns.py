@@ -38,7 +38,7 @@ from elasticdl.zoo.prebuilt.column_kinds import (
     Time,
     sources_of,
 )
-from elasticdl.zoo.prebuilt.lost_differences import warn_of_lost_differences
+from elasticdl.zoo.prebuilt.lost_differences import Spread, warn_of_lost_differences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -84,12 +84,16 @@ class Columns:
         features: Features, in the user's order.
         sources: The features that read a column of the table, each once.
         compared: (Mode, index of a source) -> comparison of its values with its vocabulary.
+        spreads: Number or time -> spread of its values in training.
     """
 
     features: tuple[Feature, ...]
     sources: tuple[Source, ...]
     compared: defaultdict[tuple[Mode, int], _Compared] = field(
         default_factory=lambda: defaultdict(_Compared), compare=False, repr=False
+    )
+    spreads: defaultdict[Source, Spread] = field(
+        default_factory=lambda: defaultdict(Spread), compare=False, repr=False
     )
 
     @staticmethod
@@ -140,10 +144,10 @@ class Columns:
         found: dict[str, Array] = {}
         for source in self.sources:
             if isinstance(source, Number):
-                numbers.append(_numbers(source, records))
+                numbers.append(self._checked(source, _numbers(source, records), mode))
             elif isinstance(source, Time):
                 days, cycles = _time(source, records)
-                numbers.append(days)
+                numbers.append(self._checked(source, days, mode))
                 plain += [cycles] if source.cycles else []
             elif isinstance(source, Category):
                 ids.append(_ids(source, _single(records, source.column)))
@@ -162,6 +166,13 @@ class Columns:
             found[IDS] = np.stack(ids, axis=1)
         self._compare_with_vocabularies(found, records, mode)
         return found
+
+    def _checked(self, source: Number | Time, values: Array, mode: Mode) -> Array:
+        """Return the values of a batch, after a warning if training loses their differences."""
+        # Rows to predict may be neighbours that differ little.
+        if mode is Mode.TRAINING:
+            warn_of_lost_differences(source, values, self.spreads[source])
+        return values
 
     def _compare_with_vocabularies(
         self, found: Mapping[str, Array], records: Sequence[Record], mode: Mode
@@ -271,7 +282,6 @@ def _numbers(source: Number, records: Sequence[Record]) -> Array:
             "network can process (the largest is 3.4e38). Leave such rows out, or scale the "
             "column."
         )
-    warn_of_lost_differences(source, values)
     return values
 
 
@@ -313,7 +323,6 @@ def _time(source: Time, records: Sequence[Record]) -> tuple[Array, Array]:
     angles = 2 * np.pi * turns
     cycles = np.concatenate([np.sin(angles), np.cos(angles)], axis=1) * known[:, None]
     days = ((seconds - source.offset) / DAY_S)[:, None]
-    warn_of_lost_differences(source, days)
     return days, cycles
 
 

@@ -126,7 +126,7 @@ def _completed(
         if not derived.columns:
             raise DataError(
                 f"No column is left to predict {label.name!r} from. {' '.join(derived.notes())} "
-                f"{_way_out(derived, table)}"
+                f"{_way_out(derived, table, label.name)}"
             )
         params["columns"] = list(derived.columns)
     return CompletedParams(params, notes)
@@ -176,6 +176,9 @@ def _no_label(label: str, names: Sequence[str], *, is_given: bool) -> UsageError
     # A column such as `table` is similar to the default name `label`, but only a column that is
     # named like it is probably meant.
     near = nearest(label, names, is_label=not is_given)
+    # The labels of arrays (x, y) in memory become the last column.
+    if not is_given and names[-1:] == ["y"]:
+        near = near or "y"
     specify = as_option("label", near or "NAME")
     if not is_given:
         return UsageError(
@@ -188,7 +191,7 @@ def _no_label(label: str, names: Sequence[str], *, is_given: bool) -> UsageError
     )
 
 
-def _way_out(derived: Derived, table: Sequence[ColumnSummary]) -> str:
+def _way_out(derived: Derived, table: Sequence[ColumnSummary], label: str) -> str:
     """Return advice for a table in which no column is a feature."""
     texts = [each.name for each in table if each.kind == "text" and each.name in derived.left_out]
     if not texts:
@@ -199,7 +202,7 @@ def _way_out(derived: Derived, table: Sequence[ColumnSummary]) -> str:
     entry = {"kind": "sequence", "column": texts[0], "delimiter": " ", "buckets": _WORD_BUCKETS}
     return (
         f"To learn from the words in {texts[0]!r}, read it as a sequence of words: "
-        f"{as_option('columns', [entry])}"
+        f"{as_option('label', label, columns=[entry])}"
     )
 
 
