@@ -538,6 +538,36 @@ def test_a_renamed_field_for_a_prebuilt_table_model_is_refused(tmp_path):
         elasticdl.evaluate(trained_model=output, data=write("new.recordio", {"a": "aa"}))
 
 
+TWO_INPUTS = """
+import keras
+
+def custom_model():
+    given = keras.Input((2,), name="series"), keras.Input((1,), name="weekday")
+    return keras.Model(given, keras.layers.Dense(1)(keras.layers.Concatenate()(given)))
+
+loss = "mse"
+optimizer = keras.optimizers.SGD(0.01)
+"""
+
+
+def test_a_missing_input_is_named_in_prediction(tmp_path):
+    (tmp_path / "two.py").write_text(TWO_INPUTS)
+    columns = {"series": np.ones((4, 2), np.float32), "weekday": np.ones((4, 1), np.float32)}
+    output = str(tmp_path / "m")
+    elasticdl.train(
+        data=(columns, np.ones(4, np.float32)), model_zoo=str(tmp_path), model_def="two",
+        output=output,
+    )  # fmt: skip
+    series = {"series": columns["series"]}
+
+    with pytest.raises(DataError, match="have 'series', and .* on 'series', .* Missing: 'weekday'"):
+        elasticdl.predict(trained_model=output, data=series, output=str(tmp_path / "p.csv"))
+    with pytest.raises(DataError, match="Missing: 'weekday'"):
+        elasticdl.load(output).predict(series)
+    with pytest.raises(ElasticDLError, match="Missing: weekday; did you mean 'weekdy'"):
+        elasticdl.load(output).predict(series | {"weekdy": columns["weekday"]})
+
+
 def test_keras_predict_still_works_on_a_loaded_model(tmp_path):
     model = elasticdl.load(trained(tmp_path, KERAS))
     x = np.ones((2, 5), np.float32)
