@@ -108,11 +108,27 @@ def test_code_that_rejects_zeros_needs_records(tmp_path):
     folder = trained(tmp_path, TORCH, kind='KINDS.index(r["kind"].item())')
     FRAME.to_parquet(tmp_path / "rows.parquet")
 
-    with pytest.raises(UsageError, match=r"does not accept zeros in place of a record.*\n"):
+    with pytest.raises(
+        UsageError, match=r"does not accept zeros in place of a record.*\n"
+    ) as caught:
         elasticdl.load(folder)
+    assert str(caught.value).endswith("data=...).")
     for data in (str(tmp_path / "rows.parquet"), FRAME):
         model = elasticdl.load(folder, data=data)
         assert called(model, np.zeros((2, 5), np.float32)).shape == (2,)
+
+
+def test_the_training_data_is_suggested_to_load_code_that_rejects_zeros(tmp_path):
+    FRAME.to_parquet(tmp_path / "rows.parquet")
+    code = INPUT.replace("KIND]", 'KINDS.index(r["kind"].item())]') + TORCH
+    (tmp_path / "model.py").write_text(code)
+    data, output = str(tmp_path / "rows.parquet"), str(tmp_path / "out")
+    elasticdl.train(data=data, model_zoo=str(tmp_path), model_def="model", output=output)
+
+    with pytest.raises(UsageError) as caught:
+        elasticdl.load(output)
+
+    assert str(caught.value).endswith(f"elasticdl.load({output!r}, data={data!r}).")
 
 
 def test_code_with_restricted_labels_can_predict_without_labels(tmp_path):

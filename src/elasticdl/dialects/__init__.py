@@ -25,8 +25,8 @@ from elasticdl.dialects import (
 from elasticdl.dialects.alternative_names import misspelled
 from elasticdl.dialects.classes import with_names_in_file
 from elasticdl.dialects.framework_seeds import note_on_seeds
-from elasticdl.dialects.other_trainers import notes_on_other_trainers
 from elasticdl.dialects.model_code import CONTRACT_FUNCTIONS
+from elasticdl.dialects.other_trainers import notes_on_other_trainers
 from elasticdl.errors import DefinitionError, UsageError
 
 if TYPE_CHECKING:

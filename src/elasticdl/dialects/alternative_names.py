@@ -7,7 +7,7 @@ A fixed table lists such alternative names; spelling is not compared. A helper m
 so this is a note and not an error. There is no note if other code of the file uses the name, if the
 right name also exists, or if the value is of the wrong kind.
 
-For a required part that is missing, misspelled names are found as well (`los`, `optimiser`), because
+For a required part that is missing, misspelled names are found as well (`los`, `optimiser`):
 there is an error anyway.
 
 Callers: `elasticdl_module.py`, and `__init__.py` of this package.

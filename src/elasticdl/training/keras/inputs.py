@@ -94,13 +94,14 @@ def _with_true_shape(text: str, features: Arrays) -> str:
 
     def corrected(found: re.Match[str]) -> str:
         shown = found.group(1)
-        own = [shape for shape in shapes if str(shape) == shown]
+        if shown in map(str, shapes):
+            return found.group(0)
         near = [
             shape
             for shape in shapes
             if shown == str((*shape, 1)) or (shape[-1] == 1 and shown == str(shape[:-1]))
         ]
-        return f"found shape={(own or near or [shown])[0]}"
+        return f"found shape={near[0]}" if near else found.group(0)
 
     return re.sub(r"found shape=(\(.*?\))", corrected, text)
 
