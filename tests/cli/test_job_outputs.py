@@ -10,11 +10,11 @@ import time
 
 import pytest
 from tests.engines.conftest import MODEL, write_records
-from tests.page.conftest import T0, elastic_events, finished_events, write_output
+from tests.page.conftest import T0, elastic_events, finished_events, started, step, write_output
 from tests.page.test_views import federated_events
 
 from elasticdl.cli.main import _run
-from elasticdl.events import Evaluated, JobFinished
+from elasticdl.events import Evaluated, JobFailed, JobFinished
 
 
 @pytest.fixture
@@ -50,6 +50,19 @@ def test_show_describes_the_job(tmp_path, ask) -> None:
     assert "Worker 1 was lost" in said
     assert "The others waited 4.0 s" in said
     assert "Overfitting since step 8" in said
+
+
+def test_a_job_stays_finished_after_a_refused_attempt_to_continue_it(tmp_path, ask) -> None:
+    refused = JobFailed(time=T0 + 90, kind="CheckpointMismatchError", message="Other optimizer.")
+    events = [started(), step(15), JobFinished(time=T0 + 20, step=15), refused]
+
+    code, said = ask("show", write_output(tmp_path / "job", events))
+
+    assert not code
+    assert said.splitlines()[0] == (
+        "finished: after 20.0 s. The last attempt to continue it was refused: Other optimizer."
+    )
+    assert said.splitlines()[1].startswith("  step 15; loss")
 
 
 def test_show_prints_the_step_once_before_the_first_event(tmp_path, ask) -> None:

@@ -4,6 +4,8 @@ import textwrap
 
 import pytest
 
+from elasticdl.errors import DefinitionError
+
 FILE = """
 import torch
 
@@ -103,3 +105,37 @@ def test_alternative_names_in_a_keras_file_are_noted(define, text, name, meant):
 )
 def test_other_names_in_a_keras_file_are_not_noted(define, text):
     assert define(KERAS_FILE + text).notes() == []
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "meant"),
+    [
+        ("loss =", "los =", "loss"),
+        ("loss =", "criterion =", "loss"),
+        ("def custom_model", "def custom_mdel", "custom_model"),
+        ("def optimizer", "def optimiser", "optimizer"),
+        ("def optimizer", "def get_optimizer", "optimizer"),
+        ("def input_fn", "def input_func", "input_fn"),
+        ("def input_fn", "def inputfn", "input_fn"),
+    ],
+)
+def test_a_misspelled_required_part_is_named(define, right, wrong, meant):
+    found = wrong.removeprefix("def ").removesuffix(" =")
+
+    try:
+        message = " ".join(define(FILE.replace(right, wrong)).notes())
+    except DefinitionError as error:
+        message = str(error)
+
+    line = 1 + FILE[: FILE.index(right)].count("\n")
+    assert f"The file has `{found}` (line {line}); did you mean `{meant}`?" in message
+
+
+def test_a_used_or_imported_name_is_not_taken_for_a_misspelled_part(define):
+    text = FILE.replace("loss =", "from torch.optim import Optimizer\nlos =")
+
+    with pytest.raises(DefinitionError) as caught:
+        define(text.replace("optimizer(", "optimiser(") + "print(los)\n")
+
+    assert str(caught.value).count("did you mean") == 1
+    assert "`optimiser`" in str(caught.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
+import dataclasses
 import inspect
 from typing import Any, Literal, Optional
 
@@ -98,6 +99,19 @@ def test_a_value_unlike_the_default_is_refused_with_its_place(default, value) ->
 
     assert f"x={value!r} is not valid" in str(caught.value)
     assert "m.py:7: f(x=" in str(caught.value)
+
+
+def test_a_prebuilt_model_is_named_instead_of_its_place() -> None:
+    def f(x=1, y=2): ...
+
+    file = "/usr/lib/elasticdl/zoo/prebuilt/classifier.py"
+    model = dataclasses.replace(declared(f), function=Symbol("DNN", f, file, 7))
+
+    with pytest.raises(UsageError) as caught:
+        check_params({"x": "a", "z": 1}, [model])
+
+    assert "\n  classifier.DNN(x=1, ...)" in str(caught.value)
+    assert "\n    classifier.DNN(x, y)" in str(caught.value)
 
 
 def test_an_annotation_takes_precedence_over_the_default() -> None:

@@ -55,3 +55,19 @@ def test_the_highest_loss_is_the_best_if_the_optimizer_maximizes_it(tmp_path, ca
 
     assert load_trained_model(outcome.output).description.step == outcome.step
     assert "is the one with the highest val_loss" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_note_says_that_no_best_weights_can_be_restored_without_validation(tmp_path, capsys):
+    (tmp_path / "model.py").write_text(MAXIMIZES)
+    x = np.random.default_rng(0).normal(size=(64, 2)).astype(np.float32)
+
+    def notes_with(name, **options):
+        elasticdl.train(
+            data=(x, (x[:, 0] > 0).astype(np.int64)), model_zoo=str(tmp_path), model_def="model",
+            output=str(tmp_path / name), restore_best_weights=True, **options,
+        )  # fmt: skip
+        return " ".join(capsys.readouterr().err.split())
+
+    note = "there is no validation data, so no val_loss to find the best weights by"
+    assert note in notes_with("default")
+    assert note not in notes_with("loss", best_metric="loss", best_mode="min")

@@ -108,11 +108,27 @@ def test_code_that_rejects_zeros_needs_records(tmp_path):
     folder = trained(tmp_path, TORCH, kind='KINDS.index(r["kind"].item())')
     FRAME.to_parquet(tmp_path / "rows.parquet")
 
-    with pytest.raises(UsageError, match=r"does not accept zeros in place of a record.*\n"):
+    with pytest.raises(
+        UsageError, match=r"does not accept zeros in place of a record.*\n"
+    ) as caught:
         elasticdl.load(folder)
+    assert str(caught.value).endswith("data=...).")
     for data in (str(tmp_path / "rows.parquet"), FRAME):
         model = elasticdl.load(folder, data=data)
         assert called(model, np.zeros((2, 5), np.float32)).shape == (2,)
+
+
+def test_the_training_data_is_suggested_to_load_code_that_rejects_zeros(tmp_path):
+    FRAME.to_parquet(tmp_path / "rows.parquet")
+    code = INPUT.replace("KIND]", 'KINDS.index(r["kind"].item())]') + TORCH
+    (tmp_path / "model.py").write_text(code)
+    data, output = str(tmp_path / "rows.parquet"), str(tmp_path / "out")
+    elasticdl.train(data=data, model_zoo=str(tmp_path), model_def="model", output=output)
+
+    with pytest.raises(UsageError) as caught:
+        elasticdl.load(output)
+
+    assert str(caught.value).endswith(f"elasticdl.load({output!r}, data={data!r}).")
 
 
 def test_code_with_restricted_labels_can_predict_without_labels(tmp_path):
@@ -536,6 +552,36 @@ def test_a_renamed_field_for_a_prebuilt_table_model_is_refused(tmp_path):
 
     with pytest.raises(DataError, match="they have no 'a', and they also have 'aa'; did you mean"):
         elasticdl.evaluate(trained_model=output, data=write("new.recordio", {"a": "aa"}))
+
+
+TWO_INPUTS = """
+import keras
+
+def custom_model():
+    given = keras.Input((2,), name="series"), keras.Input((1,), name="weekday")
+    return keras.Model(given, keras.layers.Dense(1)(keras.layers.Concatenate()(given)))
+
+loss = "mse"
+optimizer = keras.optimizers.SGD(0.01)
+"""
+
+
+def test_a_missing_input_is_named_in_prediction(tmp_path):
+    (tmp_path / "two.py").write_text(TWO_INPUTS)
+    columns = {"series": np.ones((4, 2), np.float32), "weekday": np.ones((4, 1), np.float32)}
+    output = str(tmp_path / "m")
+    elasticdl.train(
+        data=(columns, np.ones(4, np.float32)), model_zoo=str(tmp_path), model_def="two",
+        output=output,
+    )  # fmt: skip
+    series = {"series": columns["series"]}
+
+    with pytest.raises(DataError, match="have 'series', and .* on 'series', .* Missing: 'weekday'"):
+        elasticdl.predict(trained_model=output, data=series, output=str(tmp_path / "p.csv"))
+    with pytest.raises(DataError, match="Missing: 'weekday'"):
+        elasticdl.load(output).predict(series)
+    with pytest.raises(ElasticDLError, match="Missing: weekday; did you mean 'weekdy'"):
+        elasticdl.load(output).predict(series | {"weekdy": columns["weekday"]})
 
 
 def test_keras_predict_still_works_on_a_loaded_model(tmp_path):

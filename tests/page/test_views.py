@@ -379,6 +379,35 @@ def test_a_falling_validation_loss_is_not_overfitting() -> None:
     assert text.startswith("No overfitting so far")
 
 
+def test_a_last_validation_loss_above_the_minimum_is_no_clean_bill() -> None:
+    losses = enumerate((0.03, 0.015, 0.023), 1)
+    events = [started(), *(evaluated(n, loss) for n, loss in losses), JobFinished(time=T0, step=3)]
+
+    (text,) = texts(view(history_of(events), LIVE, T0 + 9))
+
+    assert text.startswith("The last validation loss is above the minimum: 0.023 at step 3, mini")
+
+
+def test_a_finished_job_has_no_overfitting_rather_than_none_so_far() -> None:
+    losses = enumerate((0.3, 0.2, 0.1), 1)
+    events = [started(), *(evaluated(n, loss) for n, loss in losses), JobFinished(time=T0, step=3)]
+
+    (text,) = texts(view(history_of(events), LIVE, T0 + 9))
+
+    assert text.startswith("No overfitting: validation loss 0.1")
+
+
+def test_workers_that_were_all_lost_at_once_did_not_wait_for_each_other() -> None:
+    events = [started(), joined(0, 1, 0), joined(1, 2, 0), *(step(n) for n in range(1, 9))]
+    events += [left(0, 1, 8.1, number=8), left(1, 2, 8.3, number=8)]
+    events += [joined(0, 3, 11), joined(1, 4, 11), step(9, at=12, longest_s=4.0)]
+
+    found = texts(view(history_of(events), LIVE, T0 + 13))
+
+    assert sum("was lost" in text for text in found) == 2
+    assert not [text for text in found if "The others waited" in text]
+
+
 def test_a_loss_that_is_not_finite_comes_first() -> None:
     events = [started(), step(1), step(2, loss=float("nan")), step(3)]
 

@@ -54,7 +54,9 @@ def show_output(output: str) -> None:
     sections = view(watched.history, watched.facts(), time.time())
     head = sections["head"]
     echo(f"{status.state}: {status.message}")
-    parts = [status.progress, f"{watched.history.unit} {head['step']:,}"]
+    # "finished" is printed already.
+    progress = "" if status.progress == status.state else status.progress
+    parts = [progress, f"{watched.history.unit} {head['step']:,}"]
     if status.loss is not None:
         parts.append(f"loss {status.loss:.4g}")
     if head["workers_wanted"] is not None and status.state == "running":

@@ -22,8 +22,10 @@ from elasticdl.dialects import (
     keras_class,
     lightning_module,
 )
+from elasticdl.dialects.alternative_names import misspelled
 from elasticdl.dialects.classes import with_names_in_file
 from elasticdl.dialects.framework_seeds import note_on_seeds
+from elasticdl.dialects.model_code import CONTRACT_FUNCTIONS
 from elasticdl.dialects.other_trainers import notes_on_other_trainers
 from elasticdl.errors import DefinitionError, UsageError
 
@@ -101,11 +103,13 @@ def resolve(model_code: ModelCode, dialect: str | None = None) -> ModelDefinitio
             f"  Choose one: {flags}"
         )
     needs = "\n".join(f"    {each.NAME}: {each.NEEDS}" for each in (*DIALECTS, *others))
+    parts = [*CONTRACT_FUNCTIONS, *elasticdl_module.MODELS]
+    near = misspelled(model_code, [name for name in parts if model_code.find(name) is None])
     raise DefinitionError(
         f"{model_code.symbol}: {_described(model_code)}; this does not match any dialect.\n"
         "  The dialects need:\n"
         f"{needs}\n"
-        "  Add what is missing; use --dialect=NAME to see what one dialect is missing."
+        f"  Add what is missing; use --dialect=NAME to see what one dialect is missing.{near}"
     )
 
 

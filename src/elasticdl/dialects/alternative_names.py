@@ -7,22 +7,34 @@ A fixed table lists such alternative names; spelling is not compared. A helper m
 so this is a note and not an error. There is no note if other code of the file uses the name, if the
 right name also exists, or if the value is of the wrong kind.
 
-Callers: `elasticdl_module.py`.
+For a required part that is missing, misspelled names are found as well (`los`, `optimiser`):
+there is an error anyway.
+
+Callers: `elasticdl_module.py`, and `__init__.py` of this package.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from elasticdl.dialects.model_code import INPUT_FUNCTIONS, LOADER, function_of, symbol_of
-from elasticdl.dialects.source_lines import names_used
+from elasticdl.dialects.model_code import (
+    CONTRACT_FUNCTIONS,
+    DEFAULTS,
+    INPUT_FUNCTIONS,
+    LOADER,
+    function_of,
+    symbol_of,
+)
+from elasticdl.dialects.source_lines import names_imported, names_used
+from elasticdl.did_you_mean import nearest
 
 if TYPE_CHECKING:
     from elasticdl.dialects.dialect_reader import DialectReader
+    from elasticdl.dialects.model_code import ModelCode
 
 # The names whose alternatives are noted in a Keras model file.
 _OF_KERAS = ("callbacks", "eval_metrics_fn")
@@ -78,6 +90,45 @@ _ALTERNATIVES: Mapping[str, Sequence[str]] = {
     "callbacks": ("callback", "get_callbacks", "custom_callbacks"),
     "eval_metrics_fn": ("eval_metrics", "metrics_fn", "eval_metric_fn", "metrics", "get_metrics"),
 }
+
+
+# Names that ElasticDL reads.
+_PARTS = {*CONTRACT_FUNCTIONS, *DEFAULTS, *_ALTERNATIVES, "model", "custom_model", "CustomModel"}
+# A required part -> names by which other tools call it.
+_OTHER_REQUIRED = {
+    "loss": ("loss_fn", "loss_func", "loss_function", "criterion"),
+    "optimizer": ("optim", "optimizer_fn", "get_optimizer", "make_optimizer"),
+    "custom_model": ("build_model", "create_model", "get_model", "make_model", "model_fn"),
+}
+
+
+def misspelled(model_code: ModelCode, missing: Iterable[str]) -> str:
+    """Return questions about unused names of a model file that may mean its missing parts.
+
+    Args:
+        model_code: The code of the model.
+        missing: Names of the missing parts, such as `loss`.
+
+    Returns:
+        " The file has `los` (line 7); did you mean `loss`?" for each; empty if there is none.
+    """
+    wanted = [*missing]
+    text = ""
+    for module in model_code.modules:
+        file = Path(module.__file__ or "")
+        used, imported = names_used(file), names_imported(file)
+        for name, value in vars(module).items():
+            if name in used or name in imported or name in _PARTS or name.startswith("_"):
+                continue
+            meant = nearest(name, wanted, is_label=True) or next(
+                (each for each in wanted if name in _OTHER_REQUIRED.get(each, ())), None
+            )
+            # Only a loss may be a text, the name of a loss of Keras.
+            is_setting = value is None or isinstance(value, (str, int, float))
+            if meant is not None and (meant == "loss" or not is_setting):
+                line = symbol_of(name, value, module).line
+                text += f" The file has `{name}` (line {line}); did you mean `{meant}`?"
+    return text
 
 
 def alternative_name_notes(reading: DialectReader) -> list[str]:

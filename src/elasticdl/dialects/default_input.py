@@ -38,17 +38,18 @@ _NAMES = f"{', '.join(LABELS[:-1])} or {LABELS[-1]}"
 
 
 def default_input(
-    file: str, create_model: Callable[[], Any], *, of_torch: bool = False
+    file: str, create_model: Callable[[], Any], misspelled: str = "", *, of_torch: bool = False
 ) -> RecordInput:
     """Return the input for a model file without an input function.
 
     Args:
         file: The model file, for errors.
         create_model: Function () -> the model, whose input may be the advice of an error.
+        misspelled: A question about a name in the file that may mean `input_fn`, for errors.
         of_torch: Whether the model is one of PyTorch. Its losses take no booleans as labels, so
             they become int64; those of Keras convert them themselves.
     """
-    input_function = _DefaultInput(file, create_model, of_torch=of_torch)
+    input_function = _DefaultInput(file, create_model, misspelled, of_torch=of_torch)
     return RecordInput(input_function, takes_mode=True, is_default=True)
 
 
@@ -63,8 +64,11 @@ def note(file: str) -> str:
 class _DefaultInput:
     """Input function `(records, mode)` that finds the label by its name, and returns a batch."""
 
-    def __init__(self, file: str, create_model: Callable[[], Any], *, of_torch: bool) -> None:
+    def __init__(
+        self, file: str, create_model: Callable[[], Any], misspelled: str, *, of_torch: bool
+    ) -> None:
         self._file = file
+        self._misspelled = misspelled
         self._of_torch = of_torch
         self._create_model = create_model
 
@@ -132,4 +136,5 @@ class _DefaultInput:
             f"the fields of the records, {listed(names)}: {problem}. Write "
             "input_fn(records), which returns features and labels."
             + (f" {way_out}" if way_out else "")
+            + self._misspelled
         )

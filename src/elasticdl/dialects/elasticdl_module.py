@@ -27,7 +27,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.definition import Input, ModelDefinition, RecordInput
-from elasticdl.dialects.alternative_names import alternative_name_notes
+from elasticdl.dialects.alternative_names import alternative_name_notes, misspelled
 from elasticdl.dialects.callbacks import as_callbacks
 from elasticdl.dialects.class_weight import as_class_weight
 from elasticdl.dialects.default_input import default_input
@@ -133,7 +133,8 @@ def define(model_code: ModelCode) -> ModelDefinition:
         flags = [f"--{name}=FILE.FUNCTION" for name in _OVERRIDES if name in missing]
         raise reading.error(
             model_code.symbol.file,
-            f"{', '.join(missing.values())} {'is' if len(missing) == 1 else 'are'} missing.",
+            f"{', '.join(missing.values())} {'is' if len(missing) == 1 else 'are'} missing."
+            f"{misspelled(model_code, [*missing, *(MODELS if 'model' in missing else ())])}",
             "Add what is missing"
             + (f", or name it from another file: {' '.join(flags)}" if flags else "."),
         )
@@ -152,6 +153,7 @@ def define(model_code: ModelCode) -> ModelDefinition:
         model_input = default_input(
             model_code.symbol.file,
             lambda: create_model(),  # noqa: PLW0108
+            misspelled(model_code, INPUT_FUNCTIONS),
             of_torch=reading.framework == "torch",
         )
     elif input_function.short_name == LOADER:
@@ -283,7 +285,12 @@ class _LatestImport:
 
 
 def _notes(reading: DialectReader, *, has_input: bool) -> list[str]:
-    own = [] if has_input else [input_note(reading.model_code.symbol.file)]
+    code = reading.model_code
+    own = []
+    if not has_input:
+        own.append(input_note(code.symbol.file) + misspelled(code, INPUT_FUNCTIONS))
+    if code.find("loss") is None and (near := misspelled(code, ["loss"])):
+        own.append(f"{code.symbol.file} has no loss.{near}")
     return [*own, *alternative_name_notes(reading)]
 
 

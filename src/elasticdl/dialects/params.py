@@ -18,6 +18,7 @@ import json
 import types
 import typing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from elasticdl.did_you_mean import nearest
@@ -207,7 +208,7 @@ def check_params(values: Mapping[str, Any], accepted: Sequence[Declared]) -> Non
             if expected:
                 problems.append(
                     f"{name}={value!r} is not valid: {expected}.\n"
-                    f"  {declared.function}: {_call_of(declared, name)}"
+                    f"  {_shown(declared.function, _call_of(declared, name))}"
                 )
                 break
     if problems:
@@ -225,11 +226,18 @@ def _unknown(name: str, accepted: Sequence[Declared]) -> str:
     for parameter, function in known.items():
         of_functions.setdefault(function, []).append(parameter)
     listed = "\n".join(
-        f"    {function}: {function.short_name}({', '.join(names)})"
+        "    " + _shown(function, f"{function.short_name}({', '.join(names)})")
         for function, names in of_functions.items()
     )
     takes = f"The model takes:\n{listed}" if listed else "The model takes no params."
     return f"no function of the model has a parameter {name!r}.{suggestion}\n  {takes}"
+
+
+def _shown(function: Symbol, call: str) -> str:
+    """Return a call of a function, with its place; for a prebuilt model, with the model's name."""
+    file = Path(function.file)
+    is_prebuilt = file.parts[-4:-1] == ("elasticdl", "zoo", "prebuilt")
+    return f"{file.stem}.{call}" if is_prebuilt else f"{function}: {call}"
 
 
 def _call_of(declared: Declared, name: str) -> str:

@@ -36,6 +36,7 @@ from elasticdl.engines.trained_booleans import with_trained_booleans
 from elasticdl.errors import (
     CheckpointMismatchError,
     DataError,
+    DefinitionError,
     OutputError,
     SchemaError,
     UsageError,
@@ -47,6 +48,7 @@ from elasticdl.prediction.phase import Predictor, prediction_note
 from elasticdl.prediction.writers import PredictionWriter, open_writer
 from elasticdl.training.create import create_trainer
 from elasticdl.training.import_seed import seeded_import
+from elasticdl.training.input_words import LABELS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -148,6 +150,16 @@ class OpenedModel:
         self.check_names()
         try:
             return restored_trainer(self.trained, self.definition, example, self.job)
+        except DefinitionError as error:
+            lacking = self._missing_features()
+            if not lacking:
+                raise
+            present = list(self.source.read_records(0, 1, None)[0])
+            raise DataError(
+                f"{self.job.data}: the records have {listed(present)}, and "
+                f"{self.job.trained_model} was trained on {listed(self._trained_fields())}. "
+                f"Missing: {listed(lacking)}. Add what is missing to the records."
+            ) from error
         except CheckpointMismatchError as error:
             # The tensors are intact (their hash was checked): the model was built on other inputs.
             if (other := self.differing_fields_error()) is not None:
@@ -158,6 +170,16 @@ class OpenedModel:
                 "the model has different parameters from the trained ones. Use records with the "
                 "fields that it was trained on.\n" + "\n".join(str(error).splitlines()[1:-1])
             ) from error
+
+    def _missing_features(self) -> list[str]:
+        """Return the features that the records lack and no other field may replace.
+
+        Empty if the model file has an input function, which may not need them.
+        """
+        lacking, added = self._differences()
+        if not self.definition.has_default_input or added:
+            return []
+        return [name for name in lacking if name not in LABELS]
 
     def notes(self) -> list[str]:
         """Return a warning, for the user, if `--validation_split` may select training records.

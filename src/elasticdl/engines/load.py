@@ -81,7 +81,7 @@ def _loaded(trained_model: str, data: str | None) -> Any:
     raise UsageError(
         f"{trained_model} cannot be loaded without data, because its code does not accept "
         f"zeros in place of a record: {errors[0]}\n  Pass some records: "
-        f'elasticdl.load({trained_model!r}, data="data/test").'
+        f"elasticdl.load({trained_model!r}, data={_example_data(trained)})."
     ) from errors[0]
 
 
@@ -174,9 +174,16 @@ def _schema(definition: ModelDefinition, trained: TrainedModel, trained_model: s
     if schema is None:
         raise UsageError(
             f"{trained_model} has no data_schema() that defines the shapes of its inputs. "
-            f'Name some records: elasticdl.load({trained_model!r}, data="data/test").'
+            f"Name some records: elasticdl.load({trained_model!r}, data={_example_data(trained)})."
         )
     return schema
+
+
+def _example_data(trained: TrainedModel) -> str:
+    """Return a value of `data` to suggest in an error: the training data, if it still exists."""
+    data = Job.from_json(trained.description.job_json).data
+    # Data that was in memory has no file that is still there.
+    return repr(data) if Path(data).exists() else "..."
 
 
 def _zeros(schema: Schema) -> dict[str, np.ndarray[Any, Any]]:

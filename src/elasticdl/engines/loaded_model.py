@@ -265,8 +265,11 @@ def _by_name(x: Any) -> UsageError:
     )
 
 
-def _shapes(batch: Batch) -> list[tuple[int, ...]]:
-    return [np.shape(array)[1:] for array in leaves(batch.features)]
+def _shapes(batch: Batch) -> tuple[list[str], list[tuple[int, ...]]]:
+    """Return the sorted names of a batch's features, if they are a dict, and their shapes."""
+    features = batch.features
+    names = sorted(features) if isinstance(features, Mapping) else []
+    return names, [np.shape(array)[1:] for array in leaves(features)]
 
 
 def _joined(made: list[Any]) -> Any:

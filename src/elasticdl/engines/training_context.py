@@ -381,6 +381,19 @@ class TrainingContext:
             f"{monitor.other(self._plain(metric))}."
         )
 
+    def _best_note(self) -> str:
+        """Return a note if there will be no best weights to restore; else an empty string."""
+        training = self.job.training
+        # Another metric of a validation is refused; see `_check_best_metric`.
+        is_measured = self.validation is not None or training.best_metric != "val_loss"
+        if is_measured or not training.restore_best_weights:
+            return ""
+        return (
+            "--restore_best_weights: there is no validation data, so no val_loss to find the best "
+            "weights by; the last ones are published. Add --validation_data or --validation_split, "
+            "or choose a training metric: --best_metric=loss."
+        )
+
     def _plain(self, monitored: str) -> str:
         """Return the training metric to monitor if there is no validation data."""
         plain = monitored.removeprefix("val_")
@@ -464,13 +477,13 @@ class TrainingContext:
     def model_notes(self, trainer: Trainer) -> list[str]:
         """Return notes on what training may find wrong only later.
 
-        These are outputs that fit neither the names of the classes nor the loss, and callbacks that
-        may lack their metric.
+        These are outputs that fit neither the names of the classes nor the loss, and callbacks or
+        options that may lack their metric.
 
         Args:
             trainer: The trainer, whose model predicts an example.
         """
-        notes = [self._class_note(trainer), *self._monitor_notes(trainer)]
+        notes = [self._class_note(trainer), *self._monitor_notes(trainer), self._best_note()]
         # Only for a note: a user's loss may refuse made-up outputs.
         with contextlib.suppress(Exception):
             notes += [trainer.repeated_activation()] if isinstance(trainer, LossProbe) else []

@@ -110,7 +110,14 @@ def _overfitting(history: JobHistory) -> list[PageFinding]:
     unit = history.unit
     numbers = f"{last:.4g} at {unit} {last_step:,}, minimum {least:.4g} at {unit} {step:,}"
     if worse <= _WORSE_BY * abs(least):
-        return [PageFinding("good", f"No overfitting so far: validation loss {numbers}.")]
+        if last - least > _WORSE_BY * abs(least):
+            text = (
+                f"The last validation loss is above the minimum: {numbers}. A single evaluation "
+                "does not show whether the model is overfitting."
+            )
+            return [PageFinding("note", text)]
+        so_far = " so far" if history.end is None else ""
+        return [PageFinding("good", f"No overfitting{so_far}: validation loss {numbers}.")]
     if worse <= _TIMES_NOISE * noise and not _has_risen(values, best, noise):
         text = "The validation loss varies too much to tell whether the model is overfitting"
         return [PageFinding("note", f"{text}: {numbers}.")]
@@ -199,7 +206,7 @@ def _loss(history: JobHistory, tenure: RankTenure) -> PageFinding:
     text = f"Worker {tenure.rank} was lost at {clock_text(left)}, around step {tenure.step:,}: it "
     text += f"{brief(tenure.reason)}."
     waited = waited_s(history, left)
-    if waited is not None and waited >= _SHORTEST_WAIT_S:
+    if waited is not None and waited >= _SHORTEST_WAIT_S and _had_others(history, tenure):
         text += f" The others waited {duration_text(waited)}."
     following = [
         each
@@ -219,6 +226,17 @@ def _loss(history: JobHistory, tenure: RankTenure) -> PageFinding:
     text += " No record was lost: the batches that it had not committed were assigned again."
     back = following[0].first_batch if following else None
     return PageFinding("warning", text + _speeds(history, left, waited or 0.0, back), left)
+
+
+def _had_others(history: JobHistory, lost: RankTenure) -> bool:
+    """Return whether other workers remained: present ones that were not lost at the same time."""
+    left = lost.left or 0.0
+    return any(
+        each.joined <= left
+        and (each.left is None or each.left > left + (LOG_DELAY_S if each.is_lost else 0.0))
+        for each in history.tenures
+        if each.rank != lost.rank
+    )
 
 
 def _speeds(history: JobHistory, left: float, waited: float, back: float | None) -> str:

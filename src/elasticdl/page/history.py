@@ -95,12 +95,14 @@ class JobHistory:
         shard_of: Rank -> the shard to which its last committed batch of that epoch belongs.
         tenures: Every period in which a worker held a rank (its position in the job).
         end: `JobFinished` or `JobFailed` of the last attempt; None while it is running.
+        refusal: The failure of a later attempt to continue a finished job, whose training did not
+            start; None if there was none. The trained model is unchanged.
         recent_events: The latest events other than steps, oldest first.
         damages: The damaged lines of the log; if there are many, only the first ones.
         num_damaged: Number of damaged lines.
         num_unknown: Number of events of an unknown type or with unexpected values.
         first_time: Time of the first event; 0 if there is none.
-        last_time: Time of the last event.
+        last_time: Time of the last event; of a finished job, that of its end.
         last_times: Attempt -> time of its last event.
     """
 
@@ -119,6 +121,7 @@ class JobHistory:
         self._skipped: list[RecordsSkipped] = []
         self.tenures: list[RankTenure] = []
         self.end: JobFinished | JobFailed | None = None
+        self.refusal: JobFailed | None = None
         self.recent_events: deque[Event] = deque(maxlen=_MAX_RECENT_EVENTS)
         self.damages: list[Damage] = []
         self.num_damaged = self.num_unknown = 0
@@ -145,7 +148,9 @@ class JobHistory:
                 case _:
                     self.recent_events.append(item)
                     self._take(item)
-                    self._note_time(item.time, item.time)
+                    # Notes and errors of later attempts to continue do not belong to its run time.
+                    if self.end is item or not isinstance(self.end, JobFinished):
+                        self._note_time(item.time, item.time)
 
     @property
     def start(self) -> JobStarted | None:
@@ -371,7 +376,7 @@ class JobHistory:
         self._last_batch.clear()
         has_own_process = bool(self.tenures) and not self.tenures[-1].incarnation
         self.starts.append(event)
-        self.end = None
+        self.end = self.refusal = None
         if has_own_process:
             tenure = RankTenure(0, 0, event.attempt, event.time, host=event.host, pid=event.pid)
             self.tenures.append(tenure)
@@ -411,7 +416,10 @@ class JobHistory:
         self.tenures.append(tenure)
 
     def _finish(self, event: JobFinished | JobFailed) -> None:
-        self.end = event
+        if isinstance(self.end, JobFinished) and isinstance(event, JobFailed):
+            self.refusal = event
+            return
+        self.end, self.refusal = event, None
         done = isinstance(event, JobFinished)
         for tenure in self._open.values():
             tenure.end(

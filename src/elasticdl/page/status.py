@@ -204,10 +204,7 @@ def progress_of(history: JobHistory, job: Job | None) -> JobProgress:
 def _message(history: JobHistory, facts: Facts, state: JobState, now: float) -> str:
     match state:
         case JobState.FINISHED:
-            took = duration_text(history.last_time - history.first_time)
-            return f"after {took}" + (
-                f" and {counted(history.attempt, 'start')}" if history.attempt > 1 else ""
-            )
+            return _finished(history)
         case JobState.FAILED if isinstance(history.end, JobFailed):
             return f"{history.end.kind}: {history.end.message}"
         case JobState.INTERRUPTED:
@@ -236,6 +233,18 @@ def _message(history: JobHistory, facts: Facts, state: JobState, now: float) -> 
         case JobState.UNKNOWN:
             return "no event yet, and no process is working on it"
     return _waiting(history, facts.job, now)
+
+
+def _finished(history: JobHistory) -> str:
+    text = f"after {duration_text(history.last_time - history.first_time)}"
+    if history.attempt > 1:
+        text += f" and {counted(history.attempt, 'start')}"
+    refusal = history.refusal
+    if refusal is None:
+        return text
+    if refusal.kind == "Interrupted":
+        return f"{text}. The last attempt to continue it was interrupted before it began"
+    return f"{text}. The last attempt to continue it was refused: {refusal.message}"
 
 
 def _waiting(history: JobHistory, job: Job | None, now: float) -> str:

@@ -407,6 +407,22 @@ def test_scalar_inputs_are_served_with_the_trained_shape(tmp_path, keras):
     assert set(trainer.export(tmp_path)) == {"saved_model", "model.keras"}
 
 
+@pytest.mark.parametrize("is_sequential", [False, True])
+def test_images_with_a_channel_are_exported_for_an_input_without_one(
+    tmp_path, keras, is_sequential
+):
+    def create():
+        layers = [keras.layers.Flatten(), keras.layers.Dense(2)]
+        model = keras.Sequential([keras.Input((8, 8)), *layers])
+        return model if is_sequential else keras.Model(model.inputs, model.outputs)
+
+    images = np.random.default_rng(0).normal(size=(4, 8, 8, 1)).astype("float32")
+    trainer = trainer_of(create, Batch(images, np.zeros((4, 2), np.float32), 4))
+
+    assert not trainer.why_not_exported()
+    assert set(trainer.export(tmp_path)) == {"saved_model", "model.keras"}
+
+
 def in_half_precision(policy, last, state=1.0):
     """Return what makes a deep model of half precision, with a last layer of another one.
 

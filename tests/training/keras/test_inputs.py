@@ -115,6 +115,21 @@ def test_more_channels_than_the_one_of_the_model_are_refused(is_functional) -> N
         inputs.build(model, images, ORIGIN, is_default=True)
 
 
+@pytest.mark.parametrize("shape", [(12, 1), (12,)])
+def test_the_error_for_another_length_shows_the_shape_of_the_data(shape) -> None:
+    import keras
+
+    from elasticdl.training.keras import inputs
+
+    given = keras.Input((24, 1))
+    model = keras.Model(given, keras.layers.LSTM(2)(given))
+
+    with pytest.raises(DefinitionError) as caught:
+        inputs.build(model, np.zeros((2, *shape), np.float32), ORIGIN, is_default=True)
+
+    assert f"expected shape=(None, 24, 1), found shape={(None, *shape)}" in str(caught.value)
+
+
 def test_more_channels_are_taken_where_no_layer_depends_on_their_number() -> None:
     import keras
 

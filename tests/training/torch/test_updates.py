@@ -56,8 +56,13 @@ def rate(trainer):
         (lambda o: None, "None, which is not a scheduler.*StepLR"),
         (lambda _: lr_scheduler.StepLR, r"the class StepLR, which is not.*StepLR\(optimizer, 30\)"),
         (
-            lambda o: o,
-            "an object of SGD, which is not a scheduler.*with step.., state_dict.. and load_",
+            lambda _: object(),
+            "an object of object, which is not a scheduler.*with step.., state_dict.. and load_",
+        ),
+        (lambda o: o, "an object of SGD, which is not a scheduler.*Return the scheduler only"),
+        (
+            lambda o: ([o], [step_lr(o)]),
+            "a tuple of a list and a list, which is not a scheduler.*the scheduler only",
         ),
         (StepsWithEpoch, r"step\(\) of StepsWithEpoch.*'epoch'"),
         (lambda o: {"scheduler": step_lr(o), "every": 2}, "'every' is not an option"),

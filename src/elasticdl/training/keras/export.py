@@ -286,7 +286,11 @@ def _as_spec(spec: tf.TensorSpec, array: Any) -> tf.Tensor:
     tensor = tf.cast(tf.convert_to_tensor(array), spec.dtype)
     # As `fit`, the trainer gives a column of [n] values to an input of the shape [n, 1].
     is_column = spec.shape.rank == tensor.shape.rank + 1 and spec.shape[-1] == 1
-    return tensor[..., tf.newaxis] if is_column else tensor
+    if is_column:
+        return tensor[..., tf.newaxis]
+    # As Keras does, an axis of size 1 is dropped for an input without it.
+    is_longer = tensor.shape.rank == spec.shape.rank + 1 and tensor.shape[-1] == 1
+    return tensor[..., 0] if is_longer else tensor
 
 
 def _tolerance_of(model: keras.Model) -> float:

@@ -81,8 +81,29 @@ def _problem(model: keras.Model, error: Exception, features: Arrays, source: str
     num_examples = next((len(array) for array in leaves(features) if array.ndim), 0)
     return (
         f"the model {model.name!r} cannot take {source} ({given}, of the first {num_examples} "
-        f"examples): {_reason(error)}"
+        f"examples): {_with_true_shape(_reason(error), features)}"
     )
+
+
+def _with_true_shape(text: str, features: Arrays) -> str:
+    """Return Keras' message with the features' own shape as the shape that was found.
+
+    Keras drops or adds a last axis of size 1 before it compares shapes.
+    """
+    shapes = [(None, *array.shape[1:]) for array in leaves(features)]
+
+    def corrected(found: re.Match[str]) -> str:
+        shown = found.group(1)
+        if shown in map(str, shapes):
+            return found.group(0)
+        near = [
+            shape
+            for shape in shapes
+            if shown == str((*shape, 1)) or (shape[-1] == 1 and shown == str(shape[:-1]))
+        ]
+        return f"found shape={near[0]}" if near else found.group(0)
+
+    return re.sub(r"found shape=(\(.*?\))", corrected, text)
 
 
 def _reason(error: Exception) -> str:

@@ -440,6 +440,18 @@ class Schedulers:
 
     def _read(self, returned: Any) -> list[_Schedule]:
         several = returned if isinstance(returned, (list, tuple)) else [returned]
+        if any(isinstance(each, (list, tuple, Optimizer)) for each in several):
+            contents = " and ".join(map(_described, several))
+            what = (
+                contents
+                if several is not returned
+                else f"a {type(returned).__name__} of {contents}"
+            )
+            raise self._error(
+                f"it returned {what}, which is not a scheduler or a list of schedulers.",
+                "Return the scheduler only, without the optimizer, such as return "
+                "torch.optim.lr_scheduler.StepLR(optimizer, 30), or a list of several schedulers.",
+            )
         schedules = [self._read_one(each) for each in several]
         for schedule in schedules:
             self._check_step(schedule.scheduler)
@@ -593,4 +605,6 @@ def _described(value: Any) -> str:
         return "None"
     if isinstance(value, type):
         return f"the class {value.__name__}"
+    if isinstance(value, (list, tuple)):
+        return f"a {type(value).__name__}"
     return f"an object of {type(value).__name__}"
