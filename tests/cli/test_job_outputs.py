@@ -60,7 +60,8 @@ def test_a_job_stays_finished_after_a_refused_attempt_to_continue_it(tmp_path, a
 
     assert not code
     assert said.splitlines()[0] == (
-        "finished: after 20.0 s. The last attempt to continue it was refused: Other optimizer."
+        "finished: after 20.0 s. The last attempt to continue it ended before training began: "
+        "Other optimizer."
     )
     assert said.splitlines()[1].startswith("  step 15; loss")
 

@@ -448,11 +448,11 @@ def test_the_advice_for_a_wrong_cell_names_a_schema_only_if_there_is_one(write):
         match=r"Correct the cell, or give the field the dtype \"string\" in data_schema\(\), and .*"
         r"; for a label, name the classes in the model file, classes = \[\.\.\.\], and return "
         r"classes\.index\(record\['age'\]\.item\(\)\.decode\(\)\)\. If "
-        r"the value is missing, leave the cell empty, and add \"nullable\": True to the field\.$",
+        r"the value is missing, leave the cell empty; the field needs \"nullable\": True\.$",
     ):
         source.read_records(0, 2, schema_of(age=([], "int64")))
     with pytest.raises(
-        SchemaError, match=r"Correct the cell\. .* leave the cell empty, if the model takes .*\.$"
+        SchemaError, match=r"Correct the cell\. .* accepts missing values .*, leave the cell empty\.$"
     ):
         source.read_records(0, 2, schema_of(age=([], "int64")).undeclared())
 

@@ -7,7 +7,6 @@ import decimal
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -127,16 +126,6 @@ def test_without_a_schema_columns_keep_their_types(write):
     assert record["int"].dtype == record["list"].dtype == np.int64
     assert record["bool"].dtype == bool
     check_decoding(ParquetSource([path]))
-
-
-def test_the_index_of_a_data_frame_is_no_field(tmp_path):
-    frame = pd.DataFrame({"x": [1.0, 2.0]}, index=[7, 3])
-    path = str(tmp_path / "frame.parquet")
-    frame.to_parquet(path)
-
-    assert [list(record) for record in read_all(path)] == [["x"], ["x"]]
-    (first, _) = read_all(path, schema_of(__index_level_0__=([], "int64")))
-    assert first["__index_level_0__"] == 7
 
 
 def test_without_a_schema_lists_may_differ_in_length(write):

@@ -68,15 +68,6 @@ def test_a_time_with_a_zone_has_no_dot_after_whole_seconds(unit: str, tmp_path: 
     assert field.values == "2024-01-02 03:04:05+0100 .. 2024-01-02 03:04:05+0100"
 
 
-def test_the_index_of_a_data_frame_is_shown_as_unused(tmp_path: Path) -> None:
-    path = str(tmp_path / "frame.parquet")
-    pq.write_table(pa.table({"x": [1.0], "__index_level_0__": [7]}), path)
-
-    values = {field.name: field.values for field in summarize_files(path, 1).fields}
-
-    assert values["__index_level_0__"] == "not usable: it is the index of a DataFrame"
-
-
 def test_a_missing_value_is_not_in_the_record(parquet: str) -> None:
     first, second = summarize_files(parquet, 2).records
 

@@ -37,6 +37,14 @@ def test_class_labels_are_scalars_and_other_labels_have_an_axis(y, shape) -> Non
     assert INPUT(rows(x=np.ones((2, 3)), y=y), Mode.TRAINING)[1].shape == shape
 
 
+def test_the_index_that_pandas_wrote_is_not_a_feature() -> None:
+    x, _ = INPUT(
+        rows(x=np.ones((3, 2)), __index_level_0__=np.arange(3), y=np.zeros(3)), Mode.TRAINING
+    )
+
+    assert x.shape == (3, 2)
+
+
 @pytest.mark.parametrize(("of_torch", "dtype"), [(True, "int64"), (False, "bool")])
 def test_a_boolean_label_is_a_number_for_pytorch_only(of_torch, dtype) -> None:
     input_fn = default_input("model.py", object, of_torch=of_torch).input_fn

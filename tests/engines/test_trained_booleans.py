@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 import elasticdl
+from elasticdl.errors import ElasticDLError
 
 FILE = """
 import numpy as np
@@ -72,15 +73,15 @@ def test_validation_data_get_the_booleans_of_the_training_data(tmp_path):
     assert trained.metrics["val_loss"] == pytest.approx(evaluated.metrics["loss"], rel=1e-5)
 
 
-def test_numbers_that_are_no_booleans_remain_numbers(tmp_path):
+def test_other_numbers_in_place_of_booleans_are_refused(tmp_path):
     (tmp_path / "masked.py").write_text(FILE)
     elasticdl.train(
         model_zoo=str(tmp_path), model_def="masked", data=pd.DataFrame({"ok": OK}),
         output=str(tmp_path / "out"),
     )  # fmt: skip
-    model = elasticdl.load(tmp_path / "out")
 
-    two, minus_three = model.predict(pd.DataFrame({"ok": [2, 2]}))[0], -3
-
-    weight, bias = (value.detach().numpy() for value in model.state_dict().values())
-    assert np.ravel(two) == pytest.approx(np.ravel(weight @ [2.0, minus_three] + bias))
+    with pytest.raises(ElasticDLError, match="'ok' has the value 2; it was true or false in the"):
+        elasticdl.predict(
+            trained_model=str(tmp_path / "out"), data=pd.DataFrame({"ok": [1, 2]}),
+            output=str(tmp_path / "p.csv"),
+        )  # fmt: skip

@@ -4,7 +4,7 @@ A summary is computed in one pass over all rows, in bounded memory, and is store
 tables derive their features from it, for example the vocabulary of a column of strings.
 
 Used by `snapshot.py` and `table_source.py`; read by `sql/` and `zoo/prebuilt/derived.py`.
-`is_frame_index` is for `table.py`, too.
+`is_frame_index` is also for `dialects/default_input.py` and `saved_input.py`.
 """
 
 from __future__ import annotations

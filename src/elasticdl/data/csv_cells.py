@@ -151,10 +151,11 @@ def _wrong_cell(
     record = index.firsts[blocks[0]] + int(cell[2]) - 1
     expected = {pa.bool_(): "true, false, 1 or 0"}.get(types[name], "a number")
     advice = f", or {as_text(name)}" if is_declared else ""
-    takes_empty = (
-        'and add "nullable": True to the field'
+    missing = (
+        'If the value is missing, leave the cell empty; the field needs "nullable": True.'
         if is_declared
-        else "if the model takes missing values (prebuilt ones do, except in the label)"
+        else "If the value is missing and the model accepts missing values (prebuilt models do, "
+        "except in the label), leave the cell empty."
     )
     signs = ""
     if types[name] != pa.bool_() and _WITH_SIGNS.fullmatch(cell[3].strip()):
@@ -164,8 +165,7 @@ def _wrong_cell(
         )
     return SchemaError(
         f"{place(file, index, record)}: column {name!r} holds {shown(cell[3])}; expected "
-        f"{expected}. Correct the cell{advice}.{signs} If the value is missing, leave the cell "
-        f"empty, {takes_empty}."
+        f"{expected}. Correct the cell{advice}.{signs} {missing}"
     )
 
 

@@ -5,7 +5,6 @@ to `name_{n-1}`, are a field of several values. Without a schema every column is
 floating numbers and decimals become float32, integers int64, booleans bool, strings bytes; dates
 and times become float64, seconds since 1970-01-01 UTC (times of day: since midnight). Columns that
 cannot be a field (structs, maps, columns of Arrow's type null) are then left out, with a warning.
-The unnamed index that pandas wrote with a DataFrame is left out without a warning.
 
 An empty cell is an error, unless the field is nullable in the schema.
 
@@ -26,7 +25,7 @@ import pyarrow.compute as pc
 
 from elasticdl.data import example
 from elasticdl.data.array_shapes import check_shape, shape_of
-from elasticdl.data.column_summary import is_frame_index, kind_of
+from elasticdl.data.column_summary import kind_of
 from elasticdl.data.field import STRING, Field, as_text, digits
 from elasticdl.data.schema import NoValueError
 from elasticdl.data.table_times import is_time, parsed_seconds, seconds
@@ -69,8 +68,7 @@ def decode_table(
         odd = {field.name: field.type for field in table.schema if why_no_field(field.type)}
         if odd:
             _note_left_out(tuple(odd.items()))
-        if unread := [*odd, *filter(is_frame_index, table.column_names)]:
-            table = table.drop_columns(list(dict.fromkeys(unread)))
+            table = table.drop_columns(list(odd))
     group = _TableGroup(table, schema, where)
     if schema is None:
         return _shaped(example.decode_groups_schemaless([group], table.num_rows), table)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from elasticdl.data.column_summary import is_frame_index
 from elasticdl.data.field import STRING
 from elasticdl.data.table import decode_table, why_no_field
 from elasticdl.data.table_times import iso_text
@@ -63,8 +62,7 @@ def first_rows(source: TableSource, count: int) -> TableRows:
 
 
 def _add_column(name: str, column: pa.Array, found: TableRows) -> None:
-    of_index = "it is the index of a DataFrame" if is_frame_index(name) else ""
-    if reason := why_no_field(column.type) or of_index:
+    if reason := why_no_field(column.type):
         found.types[name], found.unusable[name] = _short(column.type), reason
         return
     present = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from elasticdl.data.column_summary import is_frame_index
 from elasticdl.data.wording import listed
 from elasticdl.definition import Mode, RecordInput
 from elasticdl.errors import SchemaError
@@ -73,7 +74,7 @@ class _DefaultInput:
         self._create_model = create_model
 
     def __call__(self, records: Sequence[Record], mode: Mode) -> tuple[Any, Any]:
-        names = list(records[0])
+        names = [name for name in records[0] if not is_frame_index(name)]
         labels = [name for name in names if name in LABELS]
         if len(labels) > 1 or (not labels and mode != Mode.PREDICTION):
             if labels:

@@ -289,7 +289,8 @@ def _notes(reading: DialectReader, *, has_input: bool) -> list[str]:
     own = []
     if not has_input:
         own.append(input_note(code.symbol.file) + misspelled(code, INPUT_FUNCTIONS))
-    if code.find("loss") is None and (near := misspelled(code, ["loss"])):
+    has_loss = "loss" in code.overrides or code.find("loss") is not None
+    if not has_loss and (near := misspelled(code, ["loss"])):
         own.append(f"{code.symbol.file} has no loss.{near}")
     return [*own, *alternative_name_notes(reading)]
 

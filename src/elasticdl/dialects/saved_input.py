@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from elasticdl.data.column_summary import is_frame_index
 from elasticdl.definition import Mode
 from elasticdl.errors import DataError
 
@@ -114,7 +115,7 @@ class SavedInput:
         label: str | None,
         taken: BatchSignature,
     ) -> Arrays:
-        names = [name for name in fields if name != label]
+        names = [name for name in fields if name != label and not is_frame_index(name)]
         if self.features is not None:
             missing = [name for name in self.features if name not in fields]
             if missing:

@@ -18,7 +18,6 @@ from elasticdl import zoo
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.trained_model import TrainedModel, load_trained_model
 from elasticdl.data.batch import Batch, arrays_bytes, describe
-from elasticdl.data.column_summary import is_frame_index
 from elasticdl.data.record_source import RecordFile, TableSource
 from elasticdl.data.schema import NoValueError, Schema
 from elasticdl.data.split_source import split_records, whole
@@ -132,9 +131,7 @@ class OpenedModel:
         """
         if not isinstance(self.source, TableSource):
             return None
-        columns = self.source.arrow_schema().names
-        now = [name for name in columns if not is_frame_index(name)]
-        before = self._trained_fields()
+        now, before = self.source.arrow_schema().names, self._trained_fields()
         lacking, new = _differences(before, now)
         if len(lacking) <= (self.mode is Mode.PREDICTION):
             return None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elasticdl.definition import RecordInput
+from elasticdl.errors import SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -56,6 +57,11 @@ class _AsInTraining:
     integers: frozenset[str]
 
     def __call__(self, records: Sequence[Record], *mode: Any) -> Any:
+        """Return what the user's input function returns for these records.
+
+        Raises:
+            SchemaError: A number other than 0 and 1 stands for a boolean of the training data.
+        """
         if any(self._differs(name, value) for name, value in records[0].items()):
             records = [
                 {name: self._converted(name, value) for name, value in record.items()}
@@ -72,4 +78,10 @@ class _AsInTraining:
             return value
         if value.dtype == bool:
             return value.astype(np.int64)
-        return value.astype(bool) if ((value == 0) | (value == 1)).all() else value
+        others = value[(value != 0) & (value != 1)]
+        if others.size:
+            raise SchemaError(
+                f"the field {name!r} has the value {others.flat[0]}; it was true or false in the "
+                "training data. Write true or false, or 1 or 0."
+            )
+        return value.astype(bool)

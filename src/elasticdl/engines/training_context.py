@@ -364,7 +364,7 @@ class TrainingContext:
             return []
         where = self.definition.where("callbacks")
         needed = [(each, needed_by(each)) for each in trainer.hooks.callbacks]
-        return [
+        notes = [
             self._without_validation(
                 name,
                 Monitor(f"{where}: the callback {type(each).__name__}"),
@@ -373,6 +373,8 @@ class TrainingContext:
             for each, name in needed
             if name is not None and name.startswith("val_")
         ]
+        # Callbacks of one class may monitor the same metric.
+        return [*dict.fromkeys(notes)]
 
     def _without_validation(self, metric: str, monitor: Monitor, effect: str = "") -> str:
         return (

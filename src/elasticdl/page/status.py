@@ -244,7 +244,7 @@ def _finished(history: JobHistory) -> str:
         return text
     if refusal.kind == "Interrupted":
         return f"{text}. The last attempt to continue it was interrupted before it began"
-    return f"{text}. The last attempt to continue it was refused: {refusal.message}"
+    return f"{text}. The last attempt to continue it ended before training began: {refusal.message}"
 
 
 def _waiting(history: JobHistory, job: Job | None, now: float) -> str:

@@ -296,7 +296,15 @@ def test_the_index_that_pandas_wrote_is_no_feature(name, reason) -> None:
     assert derive([column, OTHER], "y").left_out == {name: reason}
 
 
-def test_the_first_column_of_a_file_without_names_is_a_feature() -> None:
-    columns = [summary(f"column_{n}", [7 * n * i % 101 for i in range(60)]) for n in (1, 2, 3)]
+@pytest.mark.parametrize("label", ["column_3", "label"])
+def test_the_first_column_of_a_file_without_names_is_a_feature(label) -> None:
+    names = ["column_1", "column_2", label]
+    columns = [summary(name, [7 * i % 101 for i in range(60)]) for name in names]
 
-    assert derive(columns, "column_3").left_out == {}
+    assert derive(columns, label).left_out == {}
+
+
+def test_a_first_column_of_dates_without_a_name_is_a_feature() -> None:
+    column = summary("column_1", [dt.date(2024, 1, day) for day in range(1, 29)])
+
+    assert derive([column, OTHER], "y").left_out == {}

@@ -128,10 +128,8 @@ def derive(columns: Sequence[ColumnSummary], label: str, ignore: Collection[str]
     identifiers = {
         each.name: "it looks like an identifier" for each in used if _is_identifier(each)
     }
-    if not all(_NAMELESS.fullmatch(each.name) for each in columns):
-        # Others have names, so it is the index that pandas writes to CSV files.
-        indices = (each.name for each in used if each.name in _NAMELESS_FIRST)
-        identifiers |= dict.fromkeys(indices, "it has no name, as the index that pandas writes")
+    if used and _is_csv_index(used[0], columns):
+        identifiers[used[0].name] = "it has no name, as the index that pandas writes"
     # In a table without another feature, columns that look like identifiers are kept.
     if any(not reasons[column.name] and column.name not in identifiers for column in used):
         reasons |= identifiers
@@ -294,6 +292,24 @@ def _share_of_distinct(column: ColumnSummary) -> float:
     if column.values is None:
         return column.distinct_rate or 0.0
     return len(column.values) / column.num_present
+
+
+def _is_csv_index(column: ColumnSummary, columns: Sequence[ColumnSummary]) -> bool:
+    """Return whether a column is the index of a DataFrame in a CSV file.
+
+    It is if it has whole numbers and no name, is the first column, and all others have names.
+
+    Args:
+        column: The column.
+        columns: All columns of the table.
+    """
+    return (
+        column.name in _NAMELESS_FIRST
+        and column is columns[0]
+        and column.kind == "number"
+        and is_whole(column.type)
+        and not any(_NAMELESS.fullmatch(each.name) for each in columns[1:])
+    )
 
 
 def _is_identifier(column: ColumnSummary) -> bool:

@@ -58,7 +58,7 @@ class Spread:
 def warn_of_lost_differences(source: Number | Time, values: Array, so_far: Spread) -> None:
     """Warn if float32 would lose the differences between a column's values; once per process.
 
-    A few rows decide nothing: neighbours in a table that is sorted by time differ little.
+    A few rows are not enough to decide: neighbours in a table that is sorted by time differ little.
 
     Args:
         source: The column.

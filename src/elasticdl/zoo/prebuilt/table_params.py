@@ -93,11 +93,15 @@ def _completed(
         DataError: The label cannot be learned, or no feature is left.
     """
     notes: list[str] = []
-    error = misnamed_column(params, [column.name for column in table])
+    names = [column.name for column in table]
+    error = misnamed_column(params, names)
     if error is not None:
         raise error
     label_name = str(params.get("label", "label"))
-    label = next(column for column in table if column.name == label_name)
+    label = next((column for column in table if column.name == label_name), None)
+    if label is None:
+        # The columns `label_0` and so on are no single label.
+        raise _no_label(label_name, names, is_given="label" in params)
     check_label(label, _ADVICE)
     if is_classifier and params.get("classes") is not None:
         _check_are_numbers(params["classes"], label)
