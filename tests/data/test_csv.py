@@ -452,7 +452,7 @@ def test_the_advice_for_a_wrong_cell_names_a_schema_only_if_there_is_one(write):
     ):
         source.read_records(0, 2, schema_of(age=([], "int64")))
     with pytest.raises(
-        SchemaError, match=r"Correct the cell\. .* accepts missing values .*, leave the cell empty\.$"
+        SchemaError, match=r"Correct the cell\. .* accepts missing .*, leave the cell empty\.$"
     ):
         source.read_records(0, 2, schema_of(age=([], "int64")).undeclared())
 
