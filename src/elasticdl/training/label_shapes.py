@@ -61,3 +61,23 @@ def needs_other_shape(
             other,
         )
     return may_reshape
+
+
+def warn_of_several_outputs(where: object, what: str, num_outputs: int) -> None:
+    """Warn that a loss or metric compares each label [n, 1] with several outputs [n, k].
+
+    Args:
+        where: Place in the user's file.
+        what: The loss or metric, as the subject of a sentence.
+        num_outputs: Outputs of an example.
+    """
+    _log.warning(
+        "%s: %s compares each label with all %d outputs of its example: the labels have the shape "
+        "[batch, 1], the outputs [batch, %d]. If that is not meant, let the model return one "
+        "output per label; or, if an example has several labels, write input_fn(records) that "
+        "returns all of them.",
+        where,
+        what,
+        num_outputs,
+        num_outputs,
+    )

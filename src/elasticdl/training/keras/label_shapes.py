@@ -14,13 +14,12 @@ Callers: `loss.py`, `metrics.py`.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from elasticdl.training.keras.labels import as_numpy, unwrap
-from elasticdl.training.label_shapes import needs_other_shape
+from elasticdl.training.label_shapes import needs_other_shape, warn_of_several_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +30,6 @@ _ROWS = 8191
 _PAIR = 2
 # Operations that compare outputs with labels.
 _DIFFERENCES = {"Sub", "SquaredDifference"}
-_log = logging.getLogger("elasticdl")
 
 
 class KerasLabelShape:
@@ -114,16 +112,7 @@ class KerasLabelShape:
         except Exception:  # noqa: BLE001 - the step raises it again
             return
         if _spreads(graph, given, width):
-            _log.warning(
-                "%s: %s compares each label with all %d outputs of its example: the labels have "
-                "the shape [batch, 1], the outputs [batch, %d]. If that is not meant, let the "
-                "model return one output per label; or, if an example has several labels, write "
-                "input_fn(records) that returns all of them.",
-                self._where,
-                self._what,
-                width,
-                width,
-            )
+            warn_of_several_outputs(self._where, self._what, width)
 
     def _is_per_example(
         self, function: Callable[[Any, Any], Any], outputs: Any, labels: Any, reshaped: bool

@@ -13,7 +13,6 @@ Callers: `losses.py`, `metrics.py`, `inner_loss.py`, `trainer.py`.
 from __future__ import annotations
 
 import copy
-import logging
 import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from elasticdl.data.batch import leaves
-from elasticdl.training.label_shapes import needs_other_shape
+from elasticdl.training.label_shapes import needs_other_shape, warn_of_several_outputs
 from elasticdl.training.torch.hidden_mode import HiddenMode
 from elasticdl.training.torch.outputs import as_plain_containers, map_tensors
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-_log = logging.getLogger("elasticdl")
 
 _PAIR = 2
 _PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73)
@@ -139,16 +137,7 @@ class TorchLabelShape:
         except Exception:  # noqa: BLE001 - the first step raises it again, on a batch of the data
             return
         if watch.is_found:
-            _log.warning(
-                "%s: %s compares each label with all %d outputs of its example: the labels have "
-                "the shape [batch, 1], the outputs [batch, %d]. If that is not meant, let the "
-                "model return one output per label; or, if an example has several labels, write "
-                "input_fn(records) that returns all of them.",
-                self._where,
-                self._what,
-                outputs.shape[1],
-                outputs.shape[1],
-            )
+            warn_of_several_outputs(self._where, self._what, outputs.shape[1])
 
 
 def is_number_per_example(values: torch.Tensor | np.ndarray[Any, Any]) -> bool:
