@@ -211,41 +211,37 @@ def test_monitoring_validation_without_validation_data_is_refused(zoo, tmp_path,
         context.create_trainer()
 
 
+def saving(name):
+    return EARLY_STOPPING.replace(
+        'EarlyStopping(monitor={monitor!r}, mode="max")', f'ModelCheckpoint("{name}")'
+    )
+
+
 def test_a_checkpoint_of_each_epoch_needs_no_validation_data(zoo, tmp_path):
     data = write_records(tmp_path / "d.recordio", 8)
-    more = EARLY_STOPPING.replace(
-        'EarlyStopping(monitor={monitor!r}, mode="max")', 'ModelCheckpoint("a.keras")'
-    )
-    context, _ = open_context(job_of(lambda: zoo(more), data))
+    context, _ = open_context(job_of(lambda: zoo(saving("a.keras")), data))
 
     context.create_trainer()
 
 
-def test_a_file_name_with_a_validation_metric_needs_validation_data(zoo, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "{val_loss:.2f}.keras",
+            (
+                r"file name '.*' of the callback ModelCheckpoint contains 'val_loss', and there is.*"
+                r"--validation_split, or rename it, such as {loss:\.2f}\."
+            ),
+        ),
+        ("w}.keras", r":\d+: the file name 'w}.keras' of the callback .* Single '}'"),
+    ],
+)
+def test_a_file_name_that_cannot_be_written_is_refused(zoo, tmp_path, name, message):
     data = write_records(tmp_path / "d.recordio", 8)
-    more = EARLY_STOPPING.replace(
-        'EarlyStopping(monitor={monitor!r}, mode="max")', 'ModelCheckpoint("{val_loss:.2f}.keras")'
-    )
-    context, _ = open_context(job_of(lambda: zoo(more), data))
+    context, _ = open_context(job_of(lambda: zoo(saving(name)), data))
 
-    with pytest.raises(
-        DefinitionError,
-        match=r"file name '.*' of the callback ModelCheckpoint contains 'val_loss', and there is.*"
-        r"--validation_split, or rename it, such as {loss:\.2f}\.",
-    ):
-        context.create_trainer()
-
-
-def test_a_file_name_that_cannot_be_formatted_is_refused_with_its_line(zoo, tmp_path):
-    data = write_records(tmp_path / "d.recordio", 8)
-    more = EARLY_STOPPING.replace(
-        'EarlyStopping(monitor={monitor!r}, mode="max")', 'ModelCheckpoint("w}.keras")'
-    )
-    context, _ = open_context(job_of(lambda: zoo(more), data))
-
-    with pytest.raises(
-        DefinitionError, match=r":\d+: the file name 'w}.keras' of the callback .* Single '}'"
-    ):
+    with pytest.raises(DefinitionError, match=message):
         context.create_trainer()
 
 
