@@ -230,7 +230,7 @@ def test_a_checkpoint_of_each_epoch_needs_no_validation_data(zoo, tmp_path):
         (
             "{val_loss:.2f}.keras",
             (
-                r"file name '.*' of the callback ModelCheckpoint contains 'val_loss', and there is.*"
+                r"'.*' of the callback ModelCheckpoint contains 'val_loss', and there is.*"
                 r"--validation_split, or rename it, such as {loss:\.2f}\."
             ),
         ),
