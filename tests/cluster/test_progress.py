@@ -116,6 +116,15 @@ def test_a_resumed_job_counts_only_steps_before_its_checkpoint():
     assert (shown["progress"], shown["step"]) == ("epoch 1/3, 30 %", "3")
 
 
+def test_the_loss_is_the_mean_of_the_epoch_so_far():
+    first = [steps(1, 0, 10, loss=4.0), steps(2, 0, 30, loss=2.0, num_left_out=5)]
+    end = EpochFinished(epoch=0, step=2, metrics={"loss": 2.5, "val_loss": 9.0})
+
+    assert told(STARTED, *first)["loss"] == "2.5"
+    assert told(STARTED, *first, end)["loss"] == "2.5"
+    assert told(STARTED, *first, end, steps(3, 1, 10, loss=1.0))["loss"] == "1"
+
+
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_is_not_shown(loss):
     assert told(STARTED, steps(1, 0, loss=loss))["loss"] is None

@@ -118,6 +118,18 @@ def test_code_that_rejects_zeros_needs_records(tmp_path):
         assert called(model, np.zeros((2, 5), np.float32)).shape == (2,)
 
 
+def test_a_file_that_the_code_cannot_open_is_not_blamed_on_zeros(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "words.txt").write_text("a\nb\n")
+    folder = trained(tmp_path, KERAS.replace("return Net()", 'open("words.txt"); return Net()'))
+    (tmp_path / "words.txt").unlink()
+
+    with pytest.raises(ElasticDLError, match=r"words\.txt") as caught:
+        elasticdl.load(folder)
+
+    assert "zeros" not in str(caught.value)
+
+
 def test_the_training_data_is_suggested_to_load_code_that_rejects_zeros(tmp_path):
     FRAME.to_parquet(tmp_path / "rows.parquet")
     code = INPUT.replace("KIND]", 'KINDS.index(r["kind"].item())]') + TORCH
@@ -312,6 +324,21 @@ def test_a_table_model_loads_without_data_and_has_its_classes(table_model, tmp_p
     assert model.classes == ("no", "yes")
     words = [model.classes[i] for i in outputs.argmax(axis=1)]
     assert words == pd.read_parquet(file)["prediction"].tolist()
+
+
+@pytest.mark.parametrize("labels", [[3, 7], [False, True], [0.5, 1.5]])
+def test_classes_of_a_table_model_are_values_of_the_label(tmp_path, labels):
+    frame = TABLE.assign(kind=[labels[i % 2] for i in range(len(TABLE))])
+    output = str(tmp_path / "out")
+    elasticdl.train(
+        model_def="classifier.DNN", data=frame, params={"label": "kind"}, output=output,
+        num_epochs=1, quiet=True,
+    )  # fmt: skip
+
+    model = elasticdl.load(output)
+
+    assert model.classes == tuple(labels)
+    assert [*map(type, model.classes)] == [*map(type, labels)]
 
 
 def test_a_table_model_predicts_columns_and_refuses_an_array(table_model):

@@ -46,7 +46,7 @@ def commit(events, clock, at):
 
 class Shown(Silent):
     def advanced(self, position, details):
-        self.position = position
+        self.position, self.loss = position, details["loss"]
 
 
 def test_records_are_counted_instead_of_the_loss_divisor(clock) -> None:
@@ -61,12 +61,13 @@ def test_records_are_counted_instead_of_the_loss_divisor(clock) -> None:
     events.add(
         Commit([LeaseUpdate(0, 1, finished=False)], [0], {"loss": (40.0, 20.0)}, num_examples=4),
         ledger,
-        TrainProgress(ledger, epoch_states={"loss": (80.0, 40.0)}, epoch_examples=8),
+        TrainProgress(ledger, epoch_states={"loss": (100.0, 40.0)}, epoch_examples=8),
         1,
     )
     events.write(1)
 
     assert shown.position == 8
+    assert shown.loss == "2.5"  # the mean of the epoch so far
     assert [(event.num_records, event.loss) for event in log.written] == [(4, 2.0)]
 
 

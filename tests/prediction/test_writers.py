@@ -167,6 +167,7 @@ def write_one(output: str, file_format: str, tree) -> None:
 
 TREE = {
     "probs": np.float32([[[0.1, 0.2]], [[0.3, 0.4]]]),
+    "price": np.float32([[1.5], [2.5]]),
     "class": np.int64([-1, 7]),
     "half": np.array([1.5, 2.5], ml_dtypes.bfloat16),
     "exact": np.float64([0.1, 0.2]),
@@ -204,6 +205,7 @@ def test_every_output_is_a_typed_column(tmp_path) -> None:
     assert {name: str(table.schema.field(name).type) for name in table.column_names} == {
         "key": "string",
         "probs": "fixed_size_list<element: fixed_size_list<element: float>[2]>[1]",
+        "price": "float",
         "class": "int64",
         "half": "float",
         "exact": "double",
@@ -213,6 +215,7 @@ def test_every_output_is_a_typed_column(tmp_path) -> None:
     }
     assert table["probs"].to_pylist()[1] == TREE["probs"][1].tolist()
     assert table["class"].to_pylist() == [-1, 7]
+    assert table["price"].to_pylist() == [1.5, 2.5]
 
 
 def test_values_survive_a_csv_round_trip(tmp_path) -> None:
@@ -221,7 +224,7 @@ def test_values_survive_a_csv_round_trip(tmp_path) -> None:
         rows = list(csv.DictReader(file))
 
     assert list(rows[0]) == [
-        *("key", "probs_0", "probs_1", "class", "half", "exact", "yes", "name", "raw")
+        *("key", "probs_0", "probs_1", "price", "class", "half", "exact", "yes", "name", "raw")
     ]
     assert np.float32(rows[1]["probs_1"]) == np.float32(0.4)
     assert rows[0]["probs_0"] == "0.1"

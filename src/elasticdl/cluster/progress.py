@@ -52,8 +52,10 @@ class JobProgress:
         num_records: Records in one epoch.
         epoch: The current epoch, from 0.
         num_seen: Records of that epoch that were trained on.
+        num_with_loss: Records of that epoch whose loss is in `loss`.
         step: Completed steps.
-        loss: Loss of the last steps; NaN before the first step.
+        loss: Mean loss of the epoch so far; before its first step that of the previous epoch, or
+            NaN.
         recent_s: Exponentially weighted sum of the seconds that steps took: the weight of a step
             falls with its age. The speed is `recent_records` or `recent_steps` per `recent_s`.
         recent_records: The records trained on in these steps, summed with the same weights.
@@ -68,6 +70,7 @@ class JobProgress:
     num_records: int = 0
     epoch: int = 0
     num_seen: int = 0
+    num_with_loss: int = 0
     step: int = 0
     loss: float = math.nan
     recent_s: float = 0.0
@@ -96,7 +99,10 @@ class JobProgress:
             case StepCommitted() if event.step > self.step:
                 return self._after_steps(event)
             case EpochFinished() if event.epoch >= self.epoch and not event.stopped:
-                return replace(self, epoch=event.epoch + 1, num_seen=0)
+                # With several workers, a `StepCommitted` may have steps of two epochs.
+                loss = event.metrics.get("loss", self.loss)
+                following = replace(self, epoch=event.epoch + 1, num_seen=0, num_with_loss=0)
+                return replace(following, loss=loss) if isinstance(loss, float) else following
             case WorkerJoined():
                 return replace(self, ranks=self.ranks | {event.rank})
             case WorkerLeft():
@@ -144,16 +150,24 @@ class JobProgress:
 
     def _after_steps(self, event: StepCommitted) -> JobProgress:
         trained = event.num_records + event.num_left_out
-        seen = self.num_seen + trained if event.epoch == self.epoch else trained
-        progress = replace(self, epoch=event.epoch, num_seen=seen, step=event.step)
+        is_same = event.epoch == self.epoch
+        seen, before = (self.num_seen, self.num_with_loss) if is_same else (0, 0)
+        progress = replace(
+            self,
+            epoch=event.epoch,
+            num_seen=seen + trained,
+            num_with_loss=before + event.num_records,
+            step=event.step,
+        )
         if not event.num_records:
             return progress
+        summed = before * self.loss if before else 0.0
         # Not a mean of speeds: a batch of events reported together would seem to take no time.
         seconds = event.num_records / event.records_per_s if event.records_per_s > 0 else 0.0
         kept = math.exp(-seconds / _MEMORY_S)
         return replace(
             progress,
-            loss=event.loss,
+            loss=(summed + event.num_records * event.loss) / progress.num_with_loss,
             recent_s=kept * self.recent_s + seconds,
             recent_records=kept * self.recent_records + event.num_records,
             recent_steps=kept * self.recent_steps + event.step - self.step,

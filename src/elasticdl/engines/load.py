@@ -45,7 +45,7 @@ _NUM_EXAMPLES = 2
 
 
 def load(trained_model: str, data: Any) -> Any:
-    """Progress bar in the output of a notebook's cell; see `engine.Reporter`."""
+    """Return a Keras or PyTorch model with its trained weights; see `api.load`."""
     name = None if data is None else file_names(data)
     if data is None or name is not None:
         return _loaded(trained_model, name)
@@ -77,6 +77,9 @@ def _loaded(trained_model: str, data: str | None) -> Any:
             opened = OpenedModel(job, trained, definition, source, Mode.PREDICTION)
             return _built_on(opened, decoded)
         except ElasticDLError as error:
+            # A file that the code cannot open has nothing to do with the records.
+            if isinstance(error.__cause__, OSError):
+                raise
             errors.append(error)
     raise UsageError(
         f"{trained_model} cannot be loaded without data, because its code does not accept "

@@ -34,7 +34,7 @@ from elasticdl.errors import UsageError, ends_at_caller
 from elasticdl.prediction.rows import named_outputs, outputs_without_axes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from elasticdl.artifacts.trained_model import TrainedModel
     from elasticdl.data.batch import Batch
@@ -71,7 +71,9 @@ def with_additions(opened: OpenedModel, trainer: Any, example: Batch) -> Any:
 
 
 def add_classes(model: Any, trained: TrainedModel) -> None:
-    """Set a model's attribute `classes`, unless it has one: None without class names.
+    """Set a model's attribute `classes`, unless it has one: None if the classes are unknown.
+
+    They are the values of `default_classes`, which may be numbers or booleans, or else names.
 
     Args:
         model: The Keras or PyTorch model.
@@ -80,7 +82,18 @@ def add_classes(model: Any, trained: TrainedModel) -> None:
     if not hasattr(model, "classes"):
         # A model that forbids new attributes still works without it.
         with contextlib.suppress(AttributeError, TypeError):
-            model.classes = tuple(trained.description.classes) or None
+            model.classes = _classes_of(model, trained.description.classes) or None
+
+
+def _classes_of(model: Any, names: Sequence[str]) -> tuple[str | float | bool, ...]:
+    """Return the classes: the label's own values where the model has them, otherwise names."""
+    values = getattr(model, "default_classes", None)
+    # The user's function: what it raises was an error when the model was trained.
+    with contextlib.suppress(Exception):
+        values = values() if callable(values) else values
+        if [str(value) for value in values or ()] == list(names):
+            return tuple(values)
+    return tuple(names)
 
 
 class ArrayEvaluator:

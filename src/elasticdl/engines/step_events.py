@@ -85,7 +85,8 @@ class StepEvents:
             return
         self._num_examples += commit.num_examples
         self._states.append({"loss": commit.metrics["loss"]})
-        total, count = commit.metrics["loss"]
+        # The mean over the epoch so far, as in the bar of Keras: the end of the epoch repeats it.
+        total, count = after.epoch_states["loss"]
         records = before.epoch * self._num_records + after.epoch_examples
         self._reporter.advanced(
             step if self._counts_steps else records,

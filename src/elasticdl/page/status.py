@@ -6,6 +6,7 @@ Pure: the current time and whether the job's process is alive are passed in. Cal
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import dataclass
 from enum import StrEnum
@@ -54,7 +55,7 @@ class JobStatus:
         progress: Progress in words.
         share: Progress as a fraction from 0 to 1; None if unknown.
         eta_s: Estimated seconds until its end; None if unknown.
-        loss: Loss of the latest steps; None if there is none.
+        loss: Mean loss of the epoch so far, or of the latest round; None if there is none.
     """
 
     state: JobState
@@ -169,6 +170,8 @@ def progress_of(history: JobHistory, job: Job | None) -> JobProgress:
     epoch = int(steps["epoch"][before[-1]]) if len(before) else 0
     mine = before[steps["epoch"][before] == epoch]
     seen = int(steps["num_records"][mine].sum() + steps["num_left_out"][mine].sum())
+    losses, counts = steps["loss"][mine], steps["num_records"][mine]
+    losses, counts = losses[counts > 0], counts[counts > 0]
     progress = JobProgress(
         num_workers=job.workers.max if job is not None and job.workers is not None else 0,
         max_steps=job.training.max_steps if job is not None else 0,
@@ -176,6 +179,8 @@ def progress_of(history: JobHistory, job: Job | None) -> JobProgress:
         num_records=start.num_records,
         epoch=epoch,
         num_seen=seen,
+        num_with_loss=int(counts.sum()),
+        loss=float(np.average(losses, weights=counts)) if len(counts) else math.nan,
         step=int(steps["step"][before[-1]]) if len(before) else 0,
         ranks=frozenset(tenure.rank for tenure in history.present),
     )

@@ -1,4 +1,4 @@
-"""Predictions as Parquet: typed columns, arrays as lists of fixed size.
+"""Predictions as Parquet: typed columns, arrays as lists of fixed size, single numbers as they are.
 
 The only file of the folder that imports pyarrow.
 
@@ -141,6 +141,8 @@ def _as_column(array: np.ndarray[Any, Any]) -> Any:
     else:
         values = array if array.dtype.kind == "m" else plain_floats(array)
         column = pa.array(values.ravel(), mask=mask)
+    if math.prod(array.shape[1:]) == 1:
+        return column
     for axis in reversed(range(1, array.ndim)):
         size = array.shape[axis]
         if size > 0:

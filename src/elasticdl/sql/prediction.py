@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from elasticdl import api
@@ -458,7 +457,7 @@ def _joined(
             columns = [rest.column(name).slice(0, count) for name in names]
             for name, field_ in zip(outputs, list(schema)[len(names) :], strict=True):
                 column = predictions.column(name).slice(done, count)
-                columns.append(_plain(column).cast(field_.type))
+                columns.append(column.cast(field_.type))
             yield pa.record_batch(columns, schema=schema)
             rest = rest.slice(count)
             done += count
@@ -492,18 +491,10 @@ def _wanted(request: PredictRequest, schema: pa.Schema) -> dict[str, str]:
 
 def _plain_type(arrow_type: pa.DataType, request: PredictRequest) -> pa.DataType:
     if pa.types.is_fixed_size_list(arrow_type):
-        if arrow_type.list_size != 1:
-            raise DataError(
-                f"The model {request.using} predicts {arrow_type.list_size} numbers for each row, "
-                "but a column holds one. Choose an output with one value: WITH predict.output=NAME."
-            )
-        return _plain_type(arrow_type.value_type, request)
+        raise DataError(
+            f"The model {request.using} predicts several numbers for each row, but a column holds "
+            "one. Choose an output with one value: WITH predict.output=NAME."
+        )
     if pa.types.is_binary(arrow_type):
         return pa.string()
     return pa.float64() if pa.types.is_floating(arrow_type) else arrow_type
-
-
-def _plain(column: pa.Array) -> pa.Array:
-    while pa.types.is_fixed_size_list(column.type):
-        column = pc.list_flatten(column)
-    return column

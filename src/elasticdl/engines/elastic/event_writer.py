@@ -73,6 +73,8 @@ class EventWriter:
         # Events that wait for the last checkpoint; None before it is requested.
         self._held: list[tuple[CommitId, Event]] | None = None
         self._seen = self._run.records_done(checkpoint)
+        # Of the epoch that the progress bar shows: sum of the losses, and number of records.
+        self._epoch, self._epoch_loss, self._epoch_records = -1, 0.0, 0
 
     def take(self, report: WorkerReport) -> None:
         """Write the events of a report, except those that an earlier report already contained."""
@@ -138,6 +140,12 @@ class EventWriter:
             )
         )
         self._since_s = time_s
+        for event in steps:
+            if event.epoch != self._epoch:
+                self._epoch, self._epoch_loss, self._epoch_records = event.epoch, 0.0, 0
+            if event.num_records:
+                self._epoch_loss += event.loss * event.num_records
+                self._epoch_records += event.num_records
         context = self._run.context
         options = context.job.training
         seen = min(self._seen, context.num_records * options.num_epochs)
@@ -146,7 +154,7 @@ class EventWriter:
             {
                 "epoch": f"{steps[-1].epoch + 1}/{options.num_epochs}",
                 "step": str(steps[-1].step),
-                "loss": f"{loss:.4g}",
+                "loss": f"{self._epoch_loss / max(1, self._epoch_records):.4g}",
                 **self.details,
             },
         )

@@ -14,7 +14,7 @@ export function head(section, data, now) {
   const cards = [
     ["Progress", data.progress || "unknown", `${data.is_federated ? "round" : "step"} ${number(data.step)}`],
     endCard(data, left),
-    ["Loss", number(data.loss), data.is_federated ? "of the last round" : "of the last steps"],
+    ["Loss", number(data.loss), data.is_federated ? "of the last round" : "mean of the epoch so far"],
     data.is_federated ? null : ["Speed", data.examples_per_s === null ? "unknown"
       : `${number(data.examples_per_s, 3)}/s`,
     data.state === "running" ? "examples, over 15 s" : "examples, on average"],
