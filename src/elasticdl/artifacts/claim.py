@@ -164,7 +164,7 @@ def _refuse_another_job(folder: OutputFolder, job: Job) -> None:
 
 
 def _other_name(there: Any, asked: Any) -> str:
-    """Return advice if one of two jobs names the class within the file of the other's model."""
+    """Return advice if one job's `model_def` names a file and the other's a class in that file."""
     before, now = ((job.get("model") or {}).get("model_def") or "" for job in (there, asked))
     if not (now.startswith(f"{before}.") or before.startswith(f"{now}.")):
         return ""

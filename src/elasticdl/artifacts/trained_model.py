@@ -288,7 +288,7 @@ def _why_none(folder: OutputFolder) -> str:
 
 
 def _near(path: Path | None) -> str:
-    """Return a suggestion to end the error for a missing folder with, or a period.
+    """Return the end of a missing-folder error: a similarly named model, or a period.
 
     Args:
         path: The folder; None if it is not on this machine.

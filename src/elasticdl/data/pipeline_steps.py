@@ -270,7 +270,7 @@ def _has_several_arrays(spec: Any) -> bool:
 
 
 def may_be_windows(steps: Sequence[Any]) -> bool:
-    """Return whether elements of an unknown size may be windows, which a `batch` in flat_map joins.
+    """Return whether elements whose first axis has an unknown size may be windows, not batches.
 
     Args:
         steps: The steps of a pipeline whose elements have a first axis of unknown size.

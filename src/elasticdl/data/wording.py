@@ -139,7 +139,7 @@ def rename_or_add(missing: Sequence[str], present: Iterable[str], needed: Iterab
 def to_rename(
     missing: Sequence[str], present: Iterable[str], needed: Iterable[str]
 ) -> dict[str, str]:
-    """Return the missing fields to which fields of the data can be renamed, with their names there.
+    """Return missing field -> the similarly named field of the data that can be renamed to it.
 
     The arguments are those of `rename_or_add`.
 

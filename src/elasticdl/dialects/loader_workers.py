@@ -63,7 +63,7 @@ class LoaderWorkers:
             generators.restore()
 
     def making(self, number: int) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager for reading the items of a batch: shows their worker.
+        """Return a context manager in which `get_worker_info()` shows the worker of a batch.
 
         Args:
             number: Number of the batch in its epoch, from 0.

@@ -276,7 +276,7 @@ def _prefix(node: ast.Import | ast.ImportFrom) -> str:
 
 
 def _calls_in(node: ast.AST) -> Iterator[ast.Call]:
-    """Yield the calls that evaluating a statement makes, so none in the body of a lambda."""
+    """Yield the calls made when a statement is evaluated, excluding those in lambda bodies."""
     if isinstance(node, ast.Call):
         yield node
     for child in ast.iter_child_nodes(node.args if isinstance(node, ast.Lambda) else node):

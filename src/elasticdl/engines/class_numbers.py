@@ -40,7 +40,7 @@ _MAX_LISTED = 20
 
 @runtime_checkable
 class ClassFolders(RecordSource, HasClassNames, Protocol):
-    """Interface of a record source in which each class is a folder, whose name is the label."""
+    """Interface of a record source in which each class is a folder, named after the class."""
 
     def numbered_by(self, classes: Sequence[str]) -> RecordSource:
         """Return the same records, with each class numbered by its position in `classes`.
@@ -334,7 +334,7 @@ def renumbered(before: Sequence[str], now: Sequence[str]) -> int | None:
 
 
 def _may_be_named(names: Sequence[str], classes: Sequence[str]) -> bool:
-    """Return whether `classes` of a model file may name a column's classes, or something else.
+    """Return False if `classes` of a model file seems to list a column's classes incompletely.
 
     Args:
         names: The class names of the column; those in both lists have the same numbers.

@@ -208,7 +208,7 @@ class FileVariables:
 
 
 def _users_module(value: Any) -> Any:
-    """Return the module that a variable is, or whose class or function it is; None if a library's.
+    """Return the user's module that a value is, or that defines the class or function; else None.
 
     A file of the user's may import files of other folders, which it adds to `sys.path`.
     """

@@ -138,7 +138,7 @@ class Run:
 
     @property
     def counts_steps(self) -> bool:
-        """Return the number of records trained on up to a checkpoint, over all epochs."""
+        """Whether progress is counted in steps, because `max_steps` ends training early."""
         context, options = self.context, self.context.job.training
         if not options.max_steps:
             return False

@@ -521,7 +521,7 @@ class TrainingContext:
         return ""
 
     def _num_classes_advice(self) -> str:
-        """Return advice on a prebuilt model with another number of outputs than classes."""
+        """Return advice to set `num_classes` of a prebuilt model; empty if it has no such param."""
         name = None if self.job.model is None else self.job.model.model_def
         params = [param.name for each in entries() if each.name == name for param in each.params]
         return f" Set --params='num_classes={len(self.classes)}'." * ("num_classes" in params)

@@ -238,7 +238,7 @@ class Report:
         return {(r["label"], r["prediction"]): r["count_all"] for r in counted.to_pylist()}
 
     def fitting_names(self, names: Sequence[str]) -> list[str]:
-        """Return names of classes; none if there are more than outputs, as in predictions.
+        """Return the class names; empty if there are more names than classes in the outputs.
 
         Args:
             names: The names that the model has, by number.

@@ -93,7 +93,7 @@ class ClassReading:
 
     @property
     def mismatch(self) -> str:
-        """Text about a number of names that differs from that of the classes; empty if it does not.
+        """Phrase that reports too many or too few class names; empty if the number fits or is 0.
 
         It continues a sentence: "The model has names for 3 classes, but its output is for 2: ...".
         """

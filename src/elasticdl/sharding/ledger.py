@@ -277,7 +277,7 @@ class Ledger:
         )
 
     def leave_out(self, batches: Iterable[BatchId]) -> Ledger:
-        """Return a ledger in which these batches are added to `left_out`, which says what follows.
+        """Return a ledger that will skip the records of these batches; see `left_out`.
 
         A batch that is already committed is not added, because the model was trained on it.
         """

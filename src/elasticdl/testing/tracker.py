@@ -132,7 +132,7 @@ def check_metrics_stay_apart(place: TrackingBackend) -> None:
 
 
 def check_status_is_that_of_the_last_attempt(place: TrackingBackend) -> None:
-    """Check that each attempt's status is "running" until `end` sets another."""
+    """Check that a run shows its last attempt's status: "running" until `end` sets another."""
     for number, status in enumerate(
         [RunStatus.KILLED, RunStatus.FAILED, RunStatus.FINISHED], start=1
     ):

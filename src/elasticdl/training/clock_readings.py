@@ -35,7 +35,7 @@ _LEAST_BETWEEN = 10
 
 
 class ClockReadings:
-    """Finds attributes of callbacks that `on_train_begin` sets by a clock, and moves their values.
+    """Finds callback attributes that `on_train_begin` reads from a clock; shifts them on a resume.
 
     Use it as `with readings.beginning(attributes): ...` around the calls of `on_train_begin`; store
     `state()` with the callbacks' attributes; and pass each restored attribute to `moved`.

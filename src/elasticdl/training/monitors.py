@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class Monitor(NamedTuple):
-    """What needs a metric.
+    """A user of a metric: a callback, a scheduler or a file name, as named in error messages.
 
     Attributes:
         subject: `file:line` and the object, as the subject of a sentence.
@@ -21,7 +21,7 @@ class Monitor(NamedTuple):
     is_file_name: bool = False
 
     def needs(self, metric: str) -> str:
-        """Return a clause to begin an error message with.
+        """Return the clause that begins an error about a metric, such as one that is not measured.
 
         Example:
             >>> Monitor("model.py:3: the callback EarlyStopping").needs("val_loss")

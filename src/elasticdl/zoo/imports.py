@@ -43,7 +43,7 @@ _on_path: list[str] = []
 
 
 def forget(zoo: Zoo) -> None:
-    """Prepare to import a zoo's files again.
+    """Unload a zoo's modules, so that the next imports run its files again.
 
     Unload the zoo's modules, and other modules that would be mistaken for its files. In `sys.path`,
     replace the folder of the previous zoo by this zoo's folder.

@@ -70,7 +70,7 @@ def outside_notes(model: ModelReference, zoo: Zoo, copy: Path) -> list[str]:
 
 
 def _zoo_note(name: str, place: Path, folder: Path) -> str:
-    """Return the end of a note on a module of the zoo that is imported by a name from outside.
+    """Return the end of a note on a zoo module imported by a name other than its path in the zoo.
 
     Args:
         name: The dotted name of the module.
@@ -100,7 +100,7 @@ def _zoo_note(name: str, place: Path, folder: Path) -> str:
 
 
 def _outside_note(outside: dict[Path, tuple[Path, str]]) -> Iterator[str]:
-    """Yield one note on all modules outside the zoo: place -> (its importer, its name)."""
+    """Yield one note on modules outside the zoo, if any; `outside`: place -> (importer, name)."""
     if not outside:
         return
     named = [

@@ -90,7 +90,7 @@ class KerasLabelShape:
     def warn_if_spread(
         self, function: Callable[[Any, Any], Any], outputs: Any, labels: Any
     ) -> None:
-        """Warn once if a function compares each label, whose shape is ours, with several outputs.
+        """Warn once if labels in ElasticDL's default shape are compared with several outputs each.
 
         Args:
             function: Function (outputs, labels) -> loss or metric.

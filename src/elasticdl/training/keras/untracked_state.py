@@ -120,7 +120,7 @@ class UntrackedVariables:
         return f"the variable {name or variable.name}"
 
     def _attribute_with(self, is_it: Callable[[Any], bool]) -> str:
-        """Return the name of the attribute or variable of the file with some value, or ''."""
+        """Return the name of the first attribute or variable whose value meets `is_it`, or ''."""
         return next(
             (
                 f"{where}{name}"

@@ -184,7 +184,7 @@ class HookMemory:
         return False
 
     def _attributes_and_defaults(self) -> dict[str, Any]:
-        """Return what user code has set on parameters and in `optimizer.defaults`, for `state`.
+        """Return what user code has set on parameters, on the optimizer and in its `defaults`.
 
         Returns:
             Up to three entries: the attributes of all parameters; the attributes that the optimizer

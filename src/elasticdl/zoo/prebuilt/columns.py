@@ -59,7 +59,7 @@ _SHOWN_WORDS = 3
 
 @dataclass
 class _Compared:
-    """What is known of a column's values in one mode, compared with its vocabulary.
+    """Running comparison of a column's values in one mode with its vocabulary.
 
     Attributes:
         num_present: Number of its first values, without missing ones.
@@ -168,7 +168,7 @@ class Columns:
         return found
 
     def _checked(self, source: Number | Time, values: Array, mode: Mode) -> Array:
-        """Return the values of a batch, after a warning if training loses their differences."""
+        """Return the values of a batch unchanged; in training, warn if float32 would blur them."""
         # Rows to predict may be neighbours that differ little.
         if mode is Mode.TRAINING:
             warn_of_lost_differences(source, values, self.spreads[source])

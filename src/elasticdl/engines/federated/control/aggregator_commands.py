@@ -220,7 +220,7 @@ class AggregatorCommands:
     # --- between two rounds -----------------------------------------------------------------
 
     def between_rounds(self) -> bool:
-        """Execute the queued commands; called while the aggregator waits for no reply of a party.
+        """Execute the queued commands; called only when no party's reply is pending.
 
         Returns:
             Whether to stop training: the command `stop` has been executed.
