@@ -229,7 +229,11 @@ _DEFAULTS = TrainingOptions()
 @click.option("--engine", metavar="NAME", help="Train on an engine of an installed plugin.")
 @page_option
 @click.option("--dry_run", is_flag=True, help="Print the job and exit.")
-@click.option("--quiet", is_flag=True, help="Print only the result: no progress, no notes.")
+@click.option(
+    "--quiet",
+    is_flag=True,
+    help="Print only the result: no progress, no notes. `elasticdl job logs OUTPUT` prints them.",
+)
 @cluster_options
 def train(*, with_page: bool | None, dry_run: bool, quiet: bool, **options: Any) -> None:
     """Train a model and write a TrainedModel to --output, or resume training.
