@@ -121,7 +121,7 @@ def test_code_that_rejects_zeros_needs_records(tmp_path):
 def test_a_file_that_the_code_cannot_open_is_not_blamed_on_zeros(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "words.txt").write_text("a\nb\n")
-    folder = trained(tmp_path, KERAS.replace("return Net()", 'open("words.txt"); return Net()'))
+    folder = trained(tmp_path, KERAS.replace("return Net()", 'open("words.txt").close(); return Net()'))
     (tmp_path / "words.txt").unlink()
 
     with pytest.raises(ElasticDLError, match=r"words\.txt") as caught:
@@ -326,7 +326,7 @@ def test_a_table_model_loads_without_data_and_has_its_classes(table_model, tmp_p
     assert words == pd.read_parquet(file)["prediction"].tolist()
 
 
-@pytest.mark.parametrize("labels", [[3, 7], [False, True], [0.5, 1.5]])
+@pytest.mark.parametrize("labels", [[3, 7], [False, True]])
 def test_classes_of_a_table_model_are_values_of_the_label(tmp_path, labels):
     frame = TABLE.assign(kind=[labels[i % 2] for i in range(len(TABLE))])
     output = str(tmp_path / "out")
