@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import nn
 
-{value}
-
-
 def custom_model():
     return nn.Linear(2, 1)
+
+
+{value}
 
 
 def data_schema():
@@ -83,6 +83,13 @@ VALUES = {
     "object": (COUNTER.format(first=""), "counter.count += 1", "counter"),
     "class": (COUNTER.format(first="of_all = 0"), "Counter.of_all += 1", "Counter"),
     "module": (MODULE, "centers.move(outputs)", "centers"),
+    "module of a library": (
+        "value = nn.Linear(2, 1)", "value.weight.data.lerp_(value.weight.data + 1, 0.5)", "value",
+    ),
+    "module within an average": (
+        "value = torch.optim.swa_utils.AveragedModel(nn.Linear(2, 1))",
+        "value.module.bias.data += 1", "value",
+    ),
     "shared by processes": (
         "import multiprocessing\nvalue = multiprocessing.Value('i', 0)", "value.value += 1",
         "value",
@@ -135,6 +142,10 @@ REFUSED = {
     "object": (OBJECT, "mix.rng.random()", r"generator 'mix\.rng'"),
     "dict": (
         "value = {'a': np.random.RandomState(0)}", "value['a'].rand()", r"generator .*\['a'\]\"",
+    ),
+    "loader": (
+        "value = torch.utils.data.DataLoader(range(8), generator=torch.Generator())",
+        "list(value)", r"generator 'value\.generator'",
     ),
     "default of a function": (
         "def value(rng=np.random.default_rng(0)):\n    rng.random()", "value()",
@@ -204,7 +215,13 @@ def test_an_input_function_that_uses_a_file_generator_is_refused(tmp_path, data,
         ("constants = {'a': 1}", "constants['a']"),
         ("cache = {}", "cache.setdefault('table', np.arange(3))"),
         ("net = None", "global net; net = net or nn.Linear(1, 1)"),
-        ("net = nn.Linear(2, 1)", "net.weight.data += 1"),
+        ("net = nn.Linear(2, 1)", "net(torch.ones(2))"),
+        ("net = nn.LazyLinear(1)", "pass"),
+        ("net = nn.Linear(2, 1)\n\n\ndef custom_model():\n    return net", "pass"),
+        (
+            "nets = {}\n\n\ndef custom_model():\n    return nets.setdefault(0, nn.Linear(2, 1))",
+            "pass",
+        ),
         ("near = torch.eye(3).to_sparse()", "torch.sparse.mm(near, near)"),
         (NESTED, "mix.parts"),
     ],

@@ -121,7 +121,9 @@ def test_code_that_rejects_zeros_needs_records(tmp_path):
 def test_a_file_that_the_code_cannot_open_is_not_blamed_on_zeros(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "words.txt").write_text("a\nb\n")
-    folder = trained(tmp_path, KERAS.replace("return Net()", 'open("words.txt").close(); return Net()'))
+    folder = trained(
+        tmp_path, KERAS.replace("return Net()", 'open("words.txt").close(); return Net()')
+    )
     (tmp_path / "words.txt").unlink()
 
     with pytest.raises(ElasticDLError, match=r"words\.txt") as caught:

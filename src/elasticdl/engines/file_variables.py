@@ -48,6 +48,7 @@ _log = logging.getLogger("elasticdl")
 _DEPTH = 4
 _MAX_ITEMS = 200
 _MAX_BYTES = 2**20
+_LOADERS = "torch.utils.data."
 _PLAIN = bool, int, float, complex, str, bytes, np.generic, itertools.count
 
 
@@ -71,7 +72,8 @@ class FileVariables:
         kept: Objects that are not checked at all, because checkpoints contain their attributes: the
             callbacks.
         stored: Objects that are checked only for random generators and iterators, because
-            checkpoints contain their other values.
+            checkpoints contain their other values. PyTorch modules among them, and those in
+            attributes of `kept`, may be parts of a value that is checked.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -151,13 +153,17 @@ class FileVariables:
                 found += [(inner, value, depth - 1) for inner, value in some]
 
     def _compare_values(self) -> None:
+        of_callbacks = [each for one in self.kept for each in getattr(one, "__dict__", {}).values()]
+        stored = {
+            id(tensor) for each in (*self.stored, *of_callbacks) for tensor in _tensors_of(each)
+        }
         for file, name, value, module in self._variables():
             key = file, name
             if key in self._warned or _progress_of(value) is not None:
                 continue
             if any(value is each for each in (*self.kept, *self.stored)):
                 continue
-            seen = _summary(value, module, _DEPTH)
+            seen = _summary(value, module, _DEPTH, stored)
             before = self._values.get(key)
             if before is None:
                 self._values[key] = _Value(file, name, seen)
@@ -294,7 +300,7 @@ def _named_within(name: str, value: Any, module: str) -> Iterator[tuple[str, Any
         name: Name of the container.
         value: The container, function, class or object.
         module: Name of the user's module. Classes and objects of other modules are not searched,
-            and of their functions only the default arguments.
+            except PyTorch's loaders and samplers, and of functions only the default arguments.
     """
     if isinstance(value, Mapping):
         some = list(itertools.islice(value.items(), _MAX_ITEMS))
@@ -307,12 +313,14 @@ def _named_within(name: str, value: Any, module: str) -> Iterator[tuple[str, Any
             yield f"{name}.{key}", each
     elif isinstance(value, list | tuple | collections.deque):
         yield from ((f"{name}[{number}]", each) for number, each in enumerate(value))
-    elif _within(value, module) is not None:
+    elif _within(value, module) is not None or type(value).__module__.startswith(_LOADERS):
         attributes = getattr(value, "__dict__", {})
         yield from ((f"{name}.{key}", each) for key, each in list(attributes.items()))
 
 
-def _summary(value: Any, module: str, depth: int) -> Any:
+def _summary(  # noqa: PLR0911 - one for each kind
+    value: Any, module: str, depth: int, stored: Collection[int] = frozenset()
+) -> Any:
     """Return a summary of a value that compares unequal once the value has changed.
 
     The summary ignores the contents of values imported from other modules, and of objects whose
@@ -322,6 +330,7 @@ def _summary(value: Any, module: str, depth: int) -> Any:
         value: The value of a variable, or a value within one.
         module: The name of the user's module.
         depth: Maximum depth of nested values to examine.
+        stored: The ids of tensors that checkpoints contain.
     """
     if value is None or isinstance(value, _PLAIN):
         return repr(value)
@@ -335,11 +344,14 @@ def _summary(value: Any, module: str, depth: int) -> Any:
         return tuple(value.shape), _checksum(held.cpu().float().numpy())
     if (memory := raw_memory(value)) is not None:
         return len(memory), zlib.crc32(memory[:_MAX_BYTES])
+    if tensors := _tensors_of(value):
+        unstored = [each.data for each in tensors if id(each) not in stored]
+        return [_summary(each, module, 0) for each in unstored[:_MAX_ITEMS]]
     inner = _within(value, module) if depth else None
     if inner is None:
         # `items()` creates its pairs each time, so their ids are no sign of a change.
         if isinstance(value, tuple):
-            return [_summary(each, module, 0) for each in value[:_MAX_ITEMS]]
+            return [_summary(each, module, 0, stored) for each in value[:_MAX_ITEMS]]
         return id(value)
     try:
         some = list(itertools.islice(inner, _MAX_ITEMS))
@@ -347,7 +359,16 @@ def _summary(value: Any, module: str, depth: int) -> Any:
     except RuntimeError:
         # A thread that prepares batches changed the value at the same time.
         return None
-    return size, [_summary(each, module, depth - 1) for each in some]
+    return size, [_summary(each, module, depth - 1, stored) for each in some]
+
+
+def _tensors_of(value: Any) -> list[Any]:
+    """Return the parameters and buffers of a PyTorch module; empty for other values."""
+    if all(each.__module__ != "torch.nn.modules.module" for each in type(value).__mro__):
+        return []
+    tensors = [*value.parameters(), *value.buffers()]
+    # A parameter of a lazy module has no values before its first batch.
+    return [each for each in tensors if not type(each).__name__.startswith("Uninitialized")]
 
 
 def _within(value: Any, module: str) -> Iterable[Any] | None:

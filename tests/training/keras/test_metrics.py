@@ -328,6 +328,21 @@ def test_a_carried_metric_is_refused_by_name_if_states_are_summed(make):
     assert "several workers" in str(caught.value)
 
 
+def test_a_metric_whose_reset_keeps_a_state_is_refused(keras):
+    class Lasting(keras.metrics.MeanAbsoluteError):
+        def __init__(self, **options):
+            super().__init__(**options)
+            self.num_resets = self.add_variable((), "zeros", name="num_resets")
+
+        def reset_state(self):
+            self.total.assign(0.0)
+            self.count.assign(0.0)
+            self.num_resets.assign_add(1.0)
+
+    with pytest.raises(DefinitionError, match=r"'lasting' \(Lasting\) does not reset .*num_resets"):
+        trainer_of(definition_of(Lasting(name="lasting")))
+
+
 def test_an_undecided_metric_is_refused_when_a_batch_disproves_it():
     some = batches()
     nothing = Batch(np.zeros((6, 3), "float32"), np.zeros((6, 1), "float32"), 6)

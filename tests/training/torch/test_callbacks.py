@@ -285,6 +285,39 @@ def test_objects_are_restored_in_place():
     assert other.optimizer.param_groups[0]["lr"] == 0.05
 
 
+def test_what_the_state_dict_of_a_module_omits_is_restored():
+    class Average(nn.Module):
+        num_updates = 0
+
+        def __init__(self, model):
+            super().__init__()
+            self.inner, self.ages = copy.deepcopy(model), [0]
+            self.register_buffer("decay", torch.zeros(1), persistent=False)
+
+    class Averages:
+        def on_train_begin(self):
+            self.average = Average(self.model)
+
+        def on_epoch_end(self, epoch, logs):
+            self.average.num_updates += 1
+            self.average.inner.seen = torch.ones(2)
+            self.average.ages.append(epoch)
+            self.average.decay += 0.5
+            self.average.inner.eval()
+
+    callback, again = Averages(), Averages()
+    trainer = begin(trained_with(callback))
+    trainer.hooks.epoch_end(7, {})
+
+    moved(trainer, lambda: trained_with(again))
+
+    average = again.average
+    assert (average.num_updates, average.ages, average.decay.item()) == (1, [0, 7], 0.5)
+    assert average.inner.seen.tolist() == [1, 1]
+    assert average.training
+    assert not average.inner.training
+
+
 def test_a_callback_with_a_state_dict_determines_what_is_kept():
     class Own:
         def __init__(self):

@@ -181,8 +181,9 @@ class MetricVariables:
             other: Function () that updates all metrics by another batch; both may be the same.
 
         Raises:
-            DefinitionError: A metric keeps state outside its variables; or its states cannot be
-                summed, and `require_sums` was called.
+            DefinitionError: A metric keeps state outside its variables, or its `reset_state` does
+                not reset all of them; or its states cannot be summed, and `require_sums` was
+                called.
         """
         asked = sorted(self.unproved)
         if not asked:
@@ -190,6 +191,7 @@ class MetricVariables:
         for name in asked:
             # Some metrics create their variables at the first update.
             _ = self.members[name].variables
+        fresh = self._after()
         alone = self._after(one)
         twice = self._after(one, one)
         in_python = {name: _python_state(self.members[name]) for name in asked}
@@ -198,6 +200,7 @@ class MetricVariables:
         start = self._after()
         for name in asked:
             self._check_variables(name, in_python[name])
+            self._check_reset(name, fresh[name], start[name])
             failed = _difference(start[name], alone[name], rest[name], both[name], twice[name])
             if failed:
                 self.failures[name] = failed
@@ -232,6 +235,18 @@ class MetricVariables:
                 "step can change only variables: create them with self.add_variable(...) in "
                 "__init__, and change them with assign() in update_state()."
             )
+
+    def _check_reset(self, name: str, fresh: Values, start: Values) -> None:
+        metric = self.members[name]
+        # A metric may create variables at its first update.
+        for variable, before, after in zip(metric.variables, fresh, start, strict=False):
+            if not _same(before, after):
+                raise DefinitionError(
+                    f"{self.where}: reset_state() of the metric {name!r} ({type(metric).__name__}) "
+                    f"does not reset its variable {variable.name!r}. The metric would depend on "
+                    "earlier evaluations, which a resumed job does not repeat. Reset all variables "
+                    "in reset_state(); a callback can keep a value from epoch to epoch."
+                )
 
     def _refuse(self) -> None:
         if self.failures:

@@ -54,6 +54,11 @@ class Averages:
         """Return whether the model file defines averages of the weights."""
         return self._averaged is not None
 
+    @property
+    def module(self) -> nn.Module | None:
+        """The averaged model; None if the model file defines no averages."""
+        return self._averaged
+
     def update(self) -> None:
         """Update the averages from the weights; called after each update of the weights.
 

@@ -5,7 +5,9 @@ Extends `training/callback_state.py` with these values; of each is stored:
     a tensor                                          its values
     a weight or a module of the trained model         its name; also for a detached view of a
                                                       weight, as in model.state_dict()
-    anything with state_dict() and load_state_dict()  its state: a copy of the model, a scheduler
+    anything with state_dict() and load_state_dict()  its state: a copy of the model, a scheduler;
+                                                      of modules also what their state_dict() omits:
+                                                      numbers, text, tensors and buffers
     an object of a user's class                       its attributes
     functions, classes, files, loggers, handles       nothing: the user's code recreates them
 
@@ -58,6 +60,9 @@ _STATE_DICT, _CLOCKS = "$state_dict", "clocks"
 # Writers have no state that training depends on.
 _WRITERS = {"SummaryWriter", "writer"}
 _LOCK = type(threading.Lock())
+# What every module has; only its mode is state.
+_MODES = {"training"}
+_OF_MODULES = frozenset(vars(nn.Module()))
 _INSTEAD = (
     "Keep numbers, strings, tensors, and lists and dicts of them; or implement state_dict() and "
     "load_state_dict(state)."
@@ -136,7 +141,9 @@ class TorchValues(CallbackValues):
         try:
             if has_state(value):
                 self.made[path] = type(value)
-                return {"$state": self.encode(dict(value.state_dict()), path, arrays)}
+                kept = self.encode(dict(value.state_dict()), path, arrays)
+                omitted = _omitted(value) if isinstance(value, nn.Module) else {}
+                return {"$state": [kept, self.encode(omitted, f"{path}/$omitted", arrays)]}
             if hasattr(value, "__dict__") and not is_of_library(type(value)):
                 self.made[path] = type(value)
                 kept = [
@@ -178,7 +185,9 @@ class TorchValues(CallbackValues):
             case "$code":
                 return current
             case "$state" if has_state(current):
-                current.load_state_dict(self.decode(content, None, arrays))
+                state, omitted = content
+                current.load_state_dict(self.decode(state, None, arrays))
+                _set_omitted(current, self.decode(omitted, None, arrays))
             case "$object" if hasattr(current, "__dict__"):
                 for name, each in content:
                     vars(current)[name] = self.decode(each, vars(current).get(name), arrays)
@@ -400,6 +409,44 @@ def _is_code(value: Any) -> bool:
         RemovableHandle,
     )  # fmt: skip
     return isinstance(value, plain) or inspect.isroutine(value) or type(value).__name__ in _WRITERS
+
+
+def _omitted(module: nn.Module) -> dict[str, Any]:
+    """Return the state of a module and its submodules that their `state_dict()` omits.
+
+    Example:
+        >>> average = nn.Linear(1, 1)
+        >>> average.step = 7
+        >>> _omitted(average)
+        {'training': True, 'in_features': 1, 'out_features': 1, 'step': 7}
+    """
+    persistent = module.state_dict().keys()
+    found = {name: each for name, each in module.named_buffers() if name not in persistent}
+    for owner, each in module.named_modules():
+        for name, value in vars(each).items():
+            if name in _MODES or name not in _OF_MODULES:
+                found[f"{owner}.{name}".lstrip(".")] = value
+    return {name: value for name, value in found.items() if _is_plain(value)}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(each) for key, each in value.items())
+    return isinstance(value, (bool, int, float, str, np.ndarray, np.number, torch.Tensor))
+
+
+def _set_omitted(module: nn.Module, values: Mapping[str, Any]) -> None:
+    """Restore what `_omitted` returned."""
+    buffers = dict(module.named_buffers()) if values else {}
+    for name, value in values.items():
+        if name in buffers:
+            # In place, because other objects may refer to the same tensor.
+            buffers[name].copy_(value)
+        else:
+            owner, _, attribute = name.rpartition(".")
+            vars(module.get_submodule(owner))[attribute] = value
 
 
 def _is_metric(value: Any) -> bool:

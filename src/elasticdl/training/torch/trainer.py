@@ -221,7 +221,11 @@ class TorchTrainer:
             schedulers=self._schedulers,
             drawing=self._drawing,
             changed=lambda: self._refusals.record_trainable(self._parameters),
-            stored=[*self._optimizer.remembered, *self._schedulers.remembered],
+            stored=[
+                *(self.model, self._averages.module),
+                *self._optimizer.remembered,
+                *self._schedulers.remembered,
+            ],
         )
         # Two examples, because torch.export treats a size of one as a constant.
         self._example = _two(example.features, (0, example.num_examples - 1))
