@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import re
+import subprocess
+import sys
 import traceback
 from pathlib import Path
 
@@ -491,6 +493,27 @@ def test_an_interrupt_ends_at_the_line_of_the_script(tmp_path):
     assert caught.value._render_traceback_() == [
         "KeyboardInterrupt: Nothing was saved yet; make the same call to start again."
     ]
+
+
+def test_an_interrupted_import_of_a_framework_asks_for_a_new_kernel(tmp_path):
+    (tmp_path / "tensorflow").mkdir()
+    (tmp_path / "tensorflow/part.py").write_text("")
+    (tmp_path / "tensorflow/__init__.py").write_text(
+        "import os, signal\nimport tensorflow.part\nos.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    (tmp_path / "m.py").write_text("import tensorflow\n")
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    program = (
+        "import elasticdl\ntry:\n"
+        "    elasticdl.train(model_zoo='.', model_def='m', data='a.csv', output='out')\n"
+        "except KeyboardInterrupt as error:\n    print(*error._render_traceback_())\n"
+    )
+
+    printed = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
+
+    assert printed.endswith("was interrupted: restart the kernel first.\n")
 
 
 @pytest.mark.parametrize(

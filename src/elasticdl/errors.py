@@ -37,6 +37,7 @@ import functools
 import inspect
 import os
 import re
+import sys
 from collections.abc import Callable, Collection, Iterator
 from typing import ParamSpec, TypeVar
 
@@ -59,6 +60,7 @@ _OPTION = re.compile(
     r"|(?<![\w-])--(no-)?([a-z]\w*)=?"
 )
 # A single quote within single quotes of a shell.
+_FRAMEWORKS = "keras", "tensorflow", "torch"
 _QUOTE = "'\"'\"'"
 # The names of the params after the first one of such an option.
 _FURTHER_PARAM = re.compile(r", (\w+)=")
@@ -140,7 +142,18 @@ def _show_without_traceback(error: KeyboardInterrupt) -> None:
     notes = " ".join(getattr(error, "__notes__", ()))
     if notes:
         notes = notes.replace("run the same command", "make the same call")
+        if _is_half_imported():
+            notes += " The import of a framework was interrupted: restart the kernel first."
         error._render_traceback_ = lambda: [f"{type(error).__name__}: {notes}"]  # type: ignore[attr-defined]
+
+
+def _is_half_imported() -> bool:
+    """Return whether an interrupt ended the import of a framework, which cannot be repeated.
+
+    Python then forgets the package, but not the modules of it that were complete.
+    """
+    packages = {name.partition(".")[0] for name in list(sys.modules) if "." in name}
+    return any(name in packages and name not in sys.modules for name in _FRAMEWORKS)
 
 
 def _check_arguments(

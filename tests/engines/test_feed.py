@@ -221,18 +221,27 @@ def with_plan(nullable):
 
 @pytest.mark.parametrize("nullable", [True, False])
 @pytest.mark.parametrize("has_label", [True, False])
-def test_a_missing_feature_of_unknown_words_is_reported_in_prediction(
-    nullable, has_label, caplog, tmp_path
-):
-    missing_fields._reported.clear()
+def test_a_missing_feature_of_unknown_words_is_refused_in_prediction(nullable, has_label, tmp_path):
     columns = {"x": np.float32([1, 2, 3]), "Plan": ["plus"] * 3, "label": [0, 1, 0]}
     if not has_label:
         columns.pop("label")
     pq.write_table(pa.table(columns), tmp_path / "renamed.parquet")
     source = open_source(str(tmp_path / "renamed.parquet"))
 
+    with pytest.raises(DataError, match="have no 'plan', which .* inputs.*'Plan'"):
+        list(batches_in_order(with_plan(nullable), source, 2, Mode.PREDICTION))
+
+
+def test_a_missing_field_that_is_not_read_is_reported(caplog, tmp_path):
+    missing_fields._reported.clear()
+    unread = Schema((*SCHEMA.fields, Field("plan", (), STRING)))
+    columns = {"x": np.float32([1, 2, 3]), "Plan": ["plus"] * 3, "label": [0, 1, 0]}
+    pq.write_table(pa.table(columns), tmp_path / "renamed.parquet")
+    source = open_source(str(tmp_path / "renamed.parquet"))
+    definition = definition_of(RecordInput(stack_fields, unread))
+
     for _ in range(2):
-        batches = list(batches_in_order(with_plan(nullable), source, 2, Mode.PREDICTION))
+        batches = list(batches_in_order(definition, source, 2, Mode.PREDICTION))
         assert len(batches) == 2
 
     (message,) = [record.getMessage() for record in caplog.records]

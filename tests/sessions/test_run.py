@@ -231,8 +231,8 @@ def test_the_last_model_is_exported_if_all_values_are_nan(run):
 
     assert (status.state, status.step) == (SessionState.EVALUATED, 6)
     assert (
-        "There is no best checkpoint by val_never: its value was never a number. "
-        "The last model is published." in notes.texts
+        "There is no best checkpoint by val_never: it was not measured, or its value was never a "
+        "number. The last model is published." in notes.texts
     )
     # As JSON, which knows no NaN.
     told, listed = (

@@ -86,7 +86,12 @@ def without_labels(
         have = _present(source, needed[0]) or [field.name for field in present]
         raise _needed(definition, schema, _first_of(source), needed, have)
     if reports:
-        for field in trial.possible_features(present):
+        possible, is_label_known = trial.possible_features(present)
+        if is_label_known and (needed := [field for field in possible if trial.reads(field)]):
+            raise _needed(
+                definition, schema, _first_of(source), needed, _present(source, needed[0]) or []
+            )
+        for field in possible:
             _report(definition, field, _present(source, field) or [], schema)
     return reduced, missing
 
@@ -134,12 +139,13 @@ class _Trial:
         found = [each for each in self._missing if moves_features([each])]
         return found or ([*self._missing] if moves_features(self._missing) else [])
 
-    def possible_features(self, present: Sequence[Field]) -> list[Field]:
-        """Return the missing fields that may be features although `needed` does not show it.
+    def possible_features(self, present: Sequence[Field]) -> tuple[list[Field], bool]:
+        """Return the missing fields that may be features, and whether other fields are the label.
 
-        The values in the trial may all be unknown to the input function: words that are not in its
-        vocabulary. A single missing field may as well be a label of which this is true, such as
-        `label == b"yes"`, unless it is nullable or the records have the label.
+        They may be features although `needed` does not show it: the values in the trial may all be
+        unknown to the input function, such as words that are not in its vocabulary. A single
+        missing field may as well be a label of which this is true, such as `label == b"yes"`,
+        unless it is nullable or the records have the label.
 
         Args:
             present: The fields that the records have.
@@ -148,7 +154,16 @@ class _Trial:
         others = [field for field in self._missing if field not in labels]
         if others and not labels and len(present) <= _MAX_TRIED:
             labels = [field for field in present if self._is_label(field)]
-        return [field for field in others if labels or field.nullable]
+        return [field for field in others if labels or field.nullable], bool(labels)
+
+    def reads(self, field: Field) -> bool:
+        """Return whether the input function, in prediction, fails or differs without a field."""
+        record = self._filled({})
+        del record[field.name]
+        try:
+            return not _are_same(self.features_of(record), self.features_with({}))
+        except UserCodeError:
+            return True
 
     def are_labels(self) -> bool:
         """Return whether the missing fields are labels."""
@@ -177,7 +192,7 @@ class _Trial:
         """Return the features of a record."""
         return leaves(self._batch_of(record, Mode.PREDICTION).features)
 
-    def _filled(self, values: Record) -> Record:
+    def _filled(self, values: Record) -> dict[str, Any]:
         zeros = {field.name: filled(field, 0) for field in self._missing}
         return {**self._record, **zeros, **values}
 

@@ -323,8 +323,8 @@ def _best_of(run: Run, trained: TrainResult) -> TrainResult:
         return trained
     if best is None:
         run.reporter.note(
-            f"There is no best checkpoint by {run.context.job.training.best_metric}: its value "
-            "was never a number. The last model is published."
+            f"There is no best checkpoint by {run.context.job.training.best_metric}: it was not "
+            "measured, or its value was never a number. The last model is published."
         )
         return trained
     # A checkpoint may contain the state of an accumulator as well.
