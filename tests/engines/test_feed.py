@@ -760,3 +760,36 @@ def test_an_example_has_two_records_even_if_minibatches_have_one():
     data = RecordData(definition_of(RecordInput(stack_fields, SCHEMA)), source_of(6))
 
     assert data.example(ShardPlan(6, 1, 3)).num_examples == 2
+
+
+WORDS = Schema((Field("x", (), np.dtype("float32")), Field("kind", (), STRING)))
+
+
+@pytest.mark.parametrize(
+    ("read", "what"),
+    [
+        (lambda x, kind: (x, kind == "dog"), "labels"),
+        (lambda x, kind: (x, float(kind.item() == "dog")), "labels"),
+        (lambda x, kind: ([x, kind == "dog"], x), "features"),
+        (lambda x, kind: ([x, {"dog": 1}.get(kind.item(), 0)], x), "features"),
+        (lambda x, kind: (x, kind == b"dog"), None),
+        (lambda x, kind: (x, kind.item().decode() == "dog"), None),
+        (lambda x, kind: (x, kind == b"bird"), None),
+        (lambda x, kind: (x, 0), None),
+    ],
+)
+def test_a_comparison_of_bytes_with_str_is_reported(caplog, tmp_path, read, what, request):
+    columns = {"x": np.arange(8, dtype=np.float32), "kind": ["cat", "dog"] * 4}
+    pq.write_table(pa.table(columns), tmp_path / "kinds.parquet")
+
+    def input_fn(records):
+        features, labels = zip(*(read(r["x"], r["kind"]) for r in records), strict=True)
+        return np.array(features, np.float32).reshape(len(records), -1), np.float32(labels)
+
+    line = 100 + hash(request.node.name) % 10**6
+    definition = definition_of(RecordInput(input_fn, WORDS), line)
+    list(feed(definition, open_source(str(tmp_path / "kinds.parquet")), ShardPlan(8, 4)))
+
+    told = [message for message in caplog.messages if "never equal a str" in message]
+    assert len(told) == (what is not None)
+    assert all(f"the {what} that the input function makes" in message for message in told)

@@ -1,4 +1,7 @@
-"""Input checks: warn about an input function whose result for a record depends on other records.
+"""Input checks: warn about an input function whose results are probably not what the user means.
+
+Two mistakes are found: a result for a record that depends on other records, and a comparison of a
+text field, which is bytes, with a `str`, which is never true.
 
 A script often computes all of its examples at once. There, `x - x.mean(0)`, `np.unique(labels)` or
 a maximum covers all records; here it covers the records of one minibatch, and on workers even
@@ -14,10 +17,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from elasticdl.data.batch import leaves
 from elasticdl.data.padding import is_same, lengths_of
 
 if TYPE_CHECKING:
@@ -63,6 +67,7 @@ def check(
         # With another number of examples, their order may differ.
         return
     _compared.add(where)
+    _warn_of_text(where, records, batch, make)
     first = max(1, size // 3)
     try:
         again, one, other = (make(copies(records[at])) for at in _parts(first))
@@ -82,6 +87,55 @@ def check(
             first,
             size - first,
         )
+
+
+def _warn_of_text(
+    where: str, records: Sequence[Record], batch: Batch, make: Callable[[Sequence[Record]], Batch]
+) -> None:
+    """Warn if a comparison of bytes with `str` makes a feature or label equal in all records.
+
+    With text in place of the bytes, its values then differ. The arguments are those of `check`.
+    """
+    as_text = [{name: _as_text(value) for name, value in record.items()} for record in records]
+    if not any(value.dtype.kind == "U" for record in as_text for value in record.values()):
+        return
+    try:
+        other = make(as_text)
+    except Exception:  # noqa: BLE001 - a function that decodes the bytes itself
+        return
+    trees = (("features", batch.features, other.features), ("labels", batch.labels, other.labels))
+    for name, mine, others in trees:
+        pairs = zip(leaves(mine), leaves(others), strict=False)
+        if any(
+            np.shape(ours) == np.shape(theirs) and (_varies(theirs) & ~_varies(ours)).any()
+            for ours, theirs in pairs
+        ):
+            _log.warning(
+                "%s: the %s that the input function makes are equal in all %d records, but differ "
+                "if text is str. Text fields are bytes, which never equal a str: compare with "
+                'bytes, as in record["kind"] == b"cat", or decode them first: '
+                'record["kind"].item().decode().',
+                where,
+                name,
+                len(records),
+            )
+
+
+def _as_text(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an array with its byte strings as text; others are copied."""
+    if value.dtype != object or not all(isinstance(each, bytes) for each in value.flat):
+        return np.copy(value)
+    return np.array([each.decode(errors="replace") for each in value.flat], str).reshape(
+        value.shape
+    )
+
+
+def _varies(array: Any) -> np.ndarray[Any, Any]:
+    """Return for each column of an array [n, ...] whether its values differ."""
+    flat = np.asarray(array)
+    flat = flat.reshape(len(flat), -1)
+    varies: np.ndarray[Any, Any] = (flat != flat[0]).any(axis=0)
+    return varies
 
 
 def has_varying_lengths(where: str, batch: Batch) -> bool:
