@@ -92,7 +92,7 @@ def _classes_of(model: Any, names: Sequence[str]) -> tuple[str | float | bool, .
     with contextlib.suppress(Exception):
         values = values() if callable(values) else values
         if [str(value) for value in values or ()] == list(names):
-            return tuple(values)
+            return tuple(values or ())
     return tuple(names)
 
 
