@@ -12,6 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import keras
+import tensorflow as tf
 
 from elasticdl.errors import (
     DefinitionError,
@@ -55,7 +56,10 @@ _BATCH_MOMENTS = (
 )
 _TEST_BATCH_MOMENTS = ("on_test_batch_begin", "on_test_batch_end")
 # Methods of a model that need its loss; without one they use only losses added by layers.
-_NEED_LOSS = ("evaluate", "fit", "test_on_batch", "train_on_batch")
+_NEED_LOSS = (
+    "compute_loss", "compute_metrics", "evaluate", "fit", "get_metrics_result", "test_on_batch",
+    "test_step", "train_on_batch", "train_step",
+)  # fmt: skip
 # A compiled step keeps the optimizer and the loss that it was compiled with.
 _NEVER = ("compile",)
 # Key of the rows that a CSVLogger has written.
@@ -174,6 +178,7 @@ class KerasHooks:
         self._memory: UnstoredMemory | None = None
         self._files = CallbackFiles(self._callbacks, model)
         self._has_model = False
+        self._has_own_loss = overrides.own(model, overrides.COMPUTE_LOSS) is not None
 
     @property
     def has_begun(self) -> bool:
@@ -744,12 +749,17 @@ class KerasHooks:
         """
         attributes = vars(self._model)
         refused = _NEVER if self._is_compiled else (*_NEVER, *_NEED_LOSS)
-        put = {each: _refusing(each) for each in refused if each not in attributes}
+        put = {
+            each: _refusing(each)
+            for each in refused
+            # A loss of the model itself works here as well.
+            if each not in attributes and not (each == "compute_loss" and self._has_own_loss)
+        }
         put |= self._files.redirected()
         own = {each: attributes[each] for each in put if each in attributes}
         attributes.update(put)
         try:
-            with self._drawing(name, number):
+            with self._drawing(name, number), _without_result(self._model):
                 yield
             self._files.flush_for_others()
         except ElasticDLError:
@@ -785,11 +795,40 @@ def _refusing(method: str) -> Callable[..., Any]:
             )
         raise NotImplementedError(
             f"model.{method}() does not work in a callback here: the model is compiled with its "
-            "optimizer only, and ElasticDL has its loss and metrics. Compute metrics from "
-            "self.model.predict(...), or put the records into the validation data."
+            "optimizer only, and ElasticDL has its loss and metrics. Read the logs that the "
+            "callback gets, compute metrics from self.model.predict(...), or put the records into "
+            "the validation data."
         )
 
     return refuse
+
+
+@contextlib.contextmanager
+def _without_result(model: keras.Model) -> Iterator[None]:
+    """Context manager in which the model's mean loss raises, instead of being 0.
+
+    `fit` tracks the loss in it, ElasticDL does not; `model.evaluate` in a callback does.
+    """
+    # Keras has no public name for it.
+    tracker = getattr(model, "_loss_tracker", None)
+    if not isinstance(tracker, keras.metrics.Mean) or "result" in vars(tracker):
+        yield
+        return
+
+    def result() -> Any:
+        if tf.executing_eagerly() and not float(tracker.count):
+            raise NotImplementedError(
+                "The metric 'loss' of the model (model.metrics, model.get_metrics_result()) has no "
+                "value in a callback here: ElasticDL does not track the loss in it. Read the logs "
+                "that the callback gets."
+            )
+        return type(tracker).result(tracker)
+
+    vars(tracker)["result"] = result
+    try:
+        yield
+    finally:
+        del vars(tracker)["result"]
 
 
 def _overrides(callback: keras.callbacks.Callback, moment: str) -> bool:
