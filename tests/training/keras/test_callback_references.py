@@ -56,6 +56,30 @@ def test_weights_of_the_model_in_a_callback_are_those_of_the_resumed_model():
     assert own.layers == tuple(trainer.model.layers)
 
 
+def test_generators_and_metrics_of_layers_are_those_of_the_resumed_model(keras):
+    class Noisy(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.seeds, self.mean = keras.random.SeedGenerator(0), keras.metrics.Mean()
+
+        def call(self, inputs):
+            return inputs
+
+    def model():
+        return keras.Sequential([keras.Input((2,)), Noisy()])
+
+    from elasticdl.training.keras.callback_references import References
+
+    first, second = model(), model()
+    stored, restored = References(first, []), References(second, [])
+    stored.find()
+    restored.find()
+
+    for name in ("seeds", "mean"):
+        place = stored.place(getattr(first.layers[0], name))
+        assert restored.at(place) is getattr(second.layers[0], name)
+
+
 def test_ids_of_weights_are_those_of_the_resumed_model():
     def keep(self):
         self.averages = {id(weight): 1.0 for weight in self.model.weights}

@@ -27,6 +27,8 @@ from elasticdl.training.keras.read_variables import is_users
 if TYPE_CHECKING:
     import keras
 
+_GENERATORS = "_seed_generators"
+
 Place = list[Any]
 """[name of a group of objects, index in it]."""
 
@@ -69,6 +71,9 @@ class References:
             **groups,
             **inner,
             "layers": layers,
+            "metrics": list(self._model.metrics),
+            # Keras has no public name for these either.
+            "generators": [one for each in layers for one in getattr(each, _GENERATORS, ())],
             "optimizers": list(_optimizers(optimizer)),
             "callbacks": list(self._callbacks),
         }

@@ -626,7 +626,8 @@ class KerasHooks:
         if not callback_state.is_code(value):
             return False
         if inspect.isroutine(value) or isinstance(value, type):
-            return is_same_code(value, self._begun.get((number, name), self))
+            before = self._begun.get((number, name), self) if self.has_begun else value
+            return is_same_code(value, before)
         return self._references.place(value) is None
 
     def _warn_of_value(self, number: int, name: str, kind: str) -> None:
