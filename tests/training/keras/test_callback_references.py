@@ -44,6 +44,7 @@ def test_weights_of_the_model_in_a_callback_are_those_of_the_resumed_model():
     def keep(self):
         self.weights = {"all": list(self.model.weights), "first": self.model.weights[0].value}
         self.rate, self.layers = self.model.optimizer.learning_rate, tuple(self.model.layers)
+        self.loss, self.itself = self.model.loss, self.model
 
     own, trainer = resumed(**at_epoch_end(keep))
 
@@ -54,6 +55,7 @@ def test_weights_of_the_model_in_a_callback_are_those_of_the_resumed_model():
     assert own.weights["first"] is trainer.model.weights[0].value
     assert own.rate is trainer.optimizer.learning_rate
     assert own.layers == tuple(trainer.model.layers)
+    assert (own.loss, own.itself) == (trainer.model.loss, trainer.model)
 
 
 def test_generators_and_metrics_of_layers_are_those_of_the_resumed_model(keras):

@@ -71,6 +71,7 @@ class References:
             **groups,
             **inner,
             "layers": layers,
+            "losses": [loss] if callable(loss := getattr(self._model, "loss", None)) else [],
             "metrics": list(self._model.metrics),
             # Keras has no public name for these either.
             "generators": [one for each in layers for one in getattr(each, _GENERATORS, ())],
