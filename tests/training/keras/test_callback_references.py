@@ -167,6 +167,20 @@ def test_only_a_local_function_that_was_replaced_causes_a_warning(caplog, is_new
     assert all("Use a method of the callback, or a function or class" in each for each in named)
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+def test_only_an_object_of_an_own_class_that_was_replaced_causes_a_warning(caplog, is_new):
+    def begin(self, logs=None):
+        self.policy = OfFile()
+
+    def keep(self):
+        if is_new:
+            self.policy = OfFile()
+
+    resumed(on_train_begin=begin, **at_epoch_end(keep))
+
+    assert sum("OfFile in self.policy" in each for each in caplog.messages) == is_new
+
+
 def test_an_argument_that_a_callback_has_set_back_is_restored(keras):
     class Pulls(keras.callbacks.Callback):
         def __init__(self, active=False):
