@@ -335,6 +335,42 @@ def test_a_custom_train_step_is_refused(step):
         )
 
 
+def with_results(name, change):
+    """Return a function that creates a model whose method `name` changes what its base returns."""
+    import keras
+
+    def create():
+        class Changes(keras.Model):
+            pass
+
+        def method(self, *args, **more):
+            return change(getattr(super(Changes, self), name)(*args, **more))
+
+        setattr(Changes, name, method)
+        x = keras.Input((4,))
+        return compiled(Changes(x, keras.layers.Dense(1)(x)), loss="mse", metrics=["mae"])
+
+    return create
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("get_metrics_result", lambda found: {**found, "mae": 100 * found["mae"]}),
+        ("get_metrics_result", lambda found: {**found, "loss": 100 * found["loss"]}),
+        ("compute_metrics", lambda found: {**found, "twice": 2 * found["mae"]}),
+    ],
+)
+def test_results_that_are_not_those_of_metrics_are_refused(name, change):
+    with pytest.raises(DefinitionError, match=rf"test_compiled.py:\d+: {name}\(\) of Changes ret"):
+        trainer_of(with_results(name, change), batch_of(8))
+
+
+def test_own_methods_that_return_the_results_of_metrics_are_accepted():
+    for name in ("get_metrics_result", "compute_metrics"):
+        trainer_of(with_results(name, lambda found: found), batch_of(8))
+
+
 def test_labels_unsuitable_for_the_loss_are_a_user_code_error():
     batch = batch_of(8, labels=lambda y: np.zeros((len(y), 5), "float32"))
 

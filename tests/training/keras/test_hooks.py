@@ -476,6 +476,22 @@ def test_evaluating_the_model_in_a_callback_is_refused_with_the_line(keras, meth
         hooks.epoch_end(0, {"loss": 1.0})
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda model: model.get_metrics_result(),
+        lambda model: model.metrics[0].result(),
+        lambda model: model.compute_loss(y=np.zeros((2, 1)), y_pred=np.zeros((2, 1))),
+    ],
+)
+def test_reading_the_models_loss_and_metrics_in_a_callback_is_refused(keras, read):
+    end = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: read(end.model))
+    hooks = Checkpointed(lambda: [end]).hooks
+
+    with pytest.raises(UserCodeError, match=r"test_hooks.py(?s:.*)in a callback here(?s:.*)logs"):
+        hooks.epoch_end(0, {"loss": 1.0})
+
+
 def test_a_callback_that_raises_is_a_user_code_error(keras):
     def end(epoch, logs):
         raise KeyError("mae")

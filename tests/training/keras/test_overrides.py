@@ -108,8 +108,11 @@ def test_compute_loss_that_couples_examples_is_refused_on_workers():
 
 @pytest.mark.parametrize(
     "name",
-    ["train_step", "test_step", "predict_step", "fit", "make_train_function", "compute_metrics"],
-)
+    [
+        "train_step", "test_step", "predict_step", "fit", "make_train_function", "compute_metrics",
+        "get_metrics_result",
+    ],
+)  # fmt: skip
 def test_a_method_that_would_not_be_called_is_refused_with_its_line(name):
     def method(self, *args, **kwargs):
         raise AssertionError("called")
@@ -119,6 +122,26 @@ def test_a_method_that_would_not_be_called_is_refused_with_its_line(name):
 
     with pytest.raises(DefinitionError, match=expected):
         trainer_of(net(**{name: method}))
+
+
+def test_reset_metrics_that_changes_more_than_metrics_is_refused_with_its_line():
+    def reset_metrics(self):
+        self.num_resets = getattr(self, "num_resets", 0) + 1
+        self.weights[0].assign(0 * self.weights[0])
+
+    line = reset_metrics.__code__.co_firstlineno
+    expected = rf"test_overrides.py:{line}: reset_metrics\(\) of Net changes .*, num_resets"
+
+    with pytest.raises(DefinitionError, match=expected):
+        trainer_of(net(reset_metrics=reset_metrics))
+
+
+def test_reset_metrics_that_resets_metrics_is_accepted():
+    def reset_metrics(self):
+        for metric in self.metrics:
+            metric.reset_state()
+
+    trainer_of(net(reset_metrics=reset_metrics))
 
 
 def test_a_method_set_on_the_object_is_refused_too():

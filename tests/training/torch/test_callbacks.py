@@ -358,6 +358,29 @@ def test_new_arguments_win_over_kept_ones_unless_changed():
     assert (again.patience, again.wait) == (5, 1)
 
 
+def test_an_argument_that_is_set_back_and_a_deleted_attribute_are_kept():
+    class Pulls:
+        def __init__(self, active=False):
+            self.active = active
+
+        def on_train_begin(self, logs):
+            self.active, self.first = True, True
+
+    def create():
+        return trained_with(Pulls())
+
+    trainer = create()
+    begin(trainer)
+    (callback,) = trainer.hooks.callbacks
+    callback.active = False
+    del callback.first
+
+    (again,) = moved(trainer, create).hooks.callbacks
+
+    assert again.active is False
+    assert not hasattr(again, "first")
+
+
 def test_class_attributes_are_kept_too():
     def create():
         class Counts:

@@ -10,9 +10,11 @@ import inspect
 from typing import TYPE_CHECKING, Any, Literal
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from elasticdl.errors import DefinitionError
+from elasticdl.training.keras import overrides
 from elasticdl.training.keras.metric_states import MetricVariables
 from elasticdl.training.keras.metrics import direction_of, in_numbers, tracked_metrics
 from elasticdl.training.means import mean_of
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays
     from elasticdl.definition import Origin
     from elasticdl.training.trainer import MetricStates
+
+# Methods that return the metrics' results; a model may override them.
+_RESULTS = ("compute_metrics", "get_metrics_result")
 
 
 def check(model: keras.Model, origin: Origin) -> None:
@@ -115,7 +120,8 @@ class CompiledMetrics:
         variables: The variables of all metrics.
 
     Raises:
-        DefinitionError: Two metrics have the same name, or one has the name of the loss.
+        DefinitionError: Two metrics have the same name, or one has the name of the loss; or the
+            model's own `compute_metrics` or `get_metrics_result` returns other values.
     """
 
     def __init__(
@@ -132,6 +138,7 @@ class CompiledMetrics:
         by_compile = getattr(model, "_compile_metrics", None)
         self._metrics = [by_compile] if by_compile is not None and by_compile.metrics else []
         self._metrics += tracked_metrics(model)
+        self._check_results(outputs, labels, where)
         found = [in_numbers(metric.name, metric.result()) for metric in self._metrics]
         taken = ("loss", *(tracker.name for tracker in self._trackers))
         check_names([name for some in found for name in some], where, taken=taken)
@@ -150,9 +157,39 @@ class CompiledMetrics:
         """
         return bool(self.variables.unproved)
 
-    def _update(self, outputs: Any, labels: Arrays) -> None:
+    def _update(self, outputs: Any, labels: Arrays) -> Any:
         targets, weights = labels
-        self._model.compute_metrics(x=None, y=targets, y_pred=outputs, sample_weight=weights)
+        return self._model.compute_metrics(x=None, y=targets, y_pred=outputs, sample_weight=weights)
+
+    def _check_results(self, outputs: Any, labels: Arrays, where: str) -> None:
+        """Check that a model's own methods return the results of its metrics, as computed here."""
+        model = self._model
+        named = {name: overrides.own(model, name) for name in _RESULTS}
+        methods = {name: method for name, method in named.items() if method is not None}
+        tracker = getattr(model, "_loss_tracker", None)
+        if not methods:
+            return
+        if tracker is not None:
+            tracker.update_state(1.0)
+        logs = self._update(outputs, labels)
+        reported = model.get_metrics_result()
+        # As `fit`, which reports the former only if both have the same names.
+        reported = reported if reported.keys() == logs.keys() else logs
+        expected = keras.Model.get_metrics_result(model)
+        if tracker is not None:
+            tracker.reset_state()
+        for name, value in reported.items():
+            # A metric of per-class values is a list.
+            if name not in expected or not np.allclose(value, expected[name], equal_nan=True):
+                method = next(iter(methods))
+                raise DefinitionError(
+                    f"{overrides.place(methods[method]) or where}: {method}() of "
+                    f"{type(model).__name__} returns {name}={float(np.mean(value)):g} for an "
+                    f"example batch, which is not the result of a metric of the model "
+                    f"({', '.join(expected)}). ElasticDL reports the results of metrics, summed "
+                    "over batches and workers: compute this value in a metric (keras.metrics."
+                    "Metric), and pass it to compile(metrics=[...])."
+                )
 
     def states(
         self,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import logging
 import string
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import keras
+import tensorflow as tf
 
 from elasticdl.errors import (
     DefinitionError,
@@ -24,6 +27,14 @@ from elasticdl.training.clock_readings import ClockReadings
 from elasticdl.training.keras import callback_state, overrides
 from elasticdl.training.keras.callback_files import CallbackFiles, LoggedRows
 from elasticdl.training.keras.callback_memory import UnstoredMemory
+from elasticdl.training.keras.callback_models import (
+    METRICS,
+    WEIGHTS,
+    set_variables,
+    shapes_of_model,
+    variables_of_model,
+)
+from elasticdl.training.keras.callback_references import References, is_same_code
 from elasticdl.training.keras.callback_state import CannotKeepError
 from elasticdl.training.keras.untracked_state import variables_in
 from elasticdl.training.metric_direction import direction_by_name
@@ -45,7 +56,10 @@ _BATCH_MOMENTS = (
 )
 _TEST_BATCH_MOMENTS = ("on_test_batch_begin", "on_test_batch_end")
 # Methods of a model that need its loss; without one they use only losses added by layers.
-_NEED_LOSS = ("evaluate", "fit", "test_on_batch", "train_on_batch")
+_NEED_LOSS = (
+    "compute_loss", "compute_metrics", "evaluate", "fit", "get_metrics_result", "test_on_batch",
+    "test_step", "train_on_batch", "train_step",
+)  # fmt: skip
 # A compiled step keeps the optimizer and the loss that it was compiled with.
 _NEVER = ("compile",)
 # Key of the rows that a CSVLogger has written.
@@ -57,8 +71,16 @@ _CLOCKS = "clocks"
 _ATTRIBUTES = "$attributes"
 # Key of those of them that evaluations are compiled with.
 _IN_EVALUATION = "$attributes_in_evaluation"
-# Key of the weights of a model that a callback holds in addition to the trained one.
-_WEIGHTS = "$weights"
+# Key of the names of attributes that a callback had as training began, and has deleted.
+_DELETED = "$deleted"
+_VALUES_INSTEAD = (
+    "Create what has no state in on_train_begin(), and keep state as numbers, strings, lists, "
+    "dicts or arrays."
+)
+_FUNCTIONS_INSTEAD = (
+    "Use a method of the callback, or a function or class at the top level of your file: these are "
+    "stored by name."
+)
 
 
 class KerasHooks:
@@ -146,10 +168,17 @@ class KerasHooks:
             for each in self._callbacks
         ]
         self._warned: set[tuple[str, str]] = set()
+        self._references = References(model, self._callbacks, self._variables_of_others)
+        self._values = callback_state.KerasValues(self._references)
+        # (number of a callback, name of its attribute) -> its value as training begins.
+        self._begun: dict[tuple[int, str], Any] = {}
+        # The same key, part of a model -> shapes of the variables of a model that it is.
+        self._shapes: dict[tuple[tuple[int, str], str], list[tuple[int, ...]]] = {}
         self._containers = ContainerRestorer({})
         self._memory: UnstoredMemory | None = None
         self._files = CallbackFiles(self._callbacks, model)
         self._has_model = False
+        self._has_own_loss = overrides.own(model, overrides.COMPUTE_LOSS) is not None
 
     @property
     def has_begun(self) -> bool:
@@ -344,13 +373,22 @@ class KerasHooks:
                 self._files.set_model(self._list)
             self._files.begin(self._list)
         self._files.leads = leads
-        self._containers = ContainerRestorer(
-            {
-                (number, name): value
-                for number, each in enumerate(self._callbacks)
-                for name, value in callback_state.attributes_of(each).items()
-            }
-        )
+        self._begun = {
+            (number, name): value
+            for number, each in enumerate(self._callbacks)
+            for name, value in callback_state.attributes_of(each).items()
+        }
+        self._containers = ContainerRestorer(self._begun)
+        self._values.begin(self._begun.values())
+        self._shapes = {
+            (key, part): shapes_of_model(value, self._trained_ids(), part)
+            for key, value in self._begun.items()
+            for part in (WEIGHTS, METRICS)
+        }
+        for (number, name), value in self._begun.items():
+            # on_train_begin has set the argument, so its value of the file is state as well.
+            if not self._is_as_in_file(number, name, value):
+                self._first[number].pop(name, None)
         self._check_directions()
         if not resumes:
             self._note_wrong_modes()
@@ -446,17 +484,30 @@ class KerasHooks:
         return self._keep()[1]
 
     def load_state(self, state: Mapping[str, Any], arrays: State) -> None:  # noqa: D102
+        self._references.find()
         for number, callback in enumerate(self._callbacks):
             kept = dict(state.get(self._key(number), {}))
             rows = kept.pop(_ROWS, None)
+            for name in kept.pop(_DELETED, ()):
+                vars(callback).pop(name, None)
             for name, value in kept.items():
                 current = vars(callback).get(name)
-                if isinstance(value, dict) and _WEIGHTS in value:
-                    weights = callback_state.decode(value[_WEIGHTS], None, arrays)
-                    self._give_weights(callback, name, current, weights)
+                if isinstance(value, dict) and WEIGHTS in value:
+                    parts = {
+                        part: callback_state.decode(each, None, arrays)
+                        for part, each in value.items()
+                    }
+                    self._give_weights(callback, name, current, parts)
                     continue
-                decode = functools.partial(callback_state.decode, current=current, arrays=arrays)
-                restored = self._containers.restored((number, name), value, decode)
+                decode = functools.partial(self._values.decode, current=current, arrays=arrays)
+                try:
+                    restored = self._containers.restored((number, name), value, decode)
+                except CannotKeepError as error:
+                    raise DefinitionError(
+                        f"{self._where}: the callback {type(callback).__name__} had {error} in "
+                        f"{name} when the checkpoint was written, which is not there now, so it "
+                        "cannot be restored. Create it in on_train_begin()."
+                    ) from error
                 vars(callback)[name] = self._clocks.moved(
                     state.get(_CLOCKS, {}), f"{number}/{name}", restored
                 )
@@ -481,30 +532,10 @@ class KerasHooks:
         values: dict[str, Any] = {}
         arrays: dict[str, np.ndarray[Any, Any]] = {}
         self._files.flush()
+        self._references.find()
         self._warn_of_memory()
-        for number, callback in enumerate(self._callbacks):
-            key = self._key(number)
-            values[key] = {}
-            for name, value in callback_state.attributes_of(callback).items():
-                if self._is_as_in_file(number, name, value):
-                    continue
-                found: dict[str, np.ndarray[Any, Any]] = {}
-                if weights := self._separate_variables(value):
-                    kept = callback_state.encode(
-                        [weight.value for weight in weights], f"{CALLBACKS}{key}/{name}", found
-                    )
-                    values[key][name] = {_WEIGHTS: kept}
-                    arrays |= found
-                    continue
-                try:
-                    if not callback_state.is_code(value):
-                        kept = callback_state.encode(value, f"{CALLBACKS}{key}/{name}", found)
-                        values[key][name] = self._containers.mark((number, name), value, kept)
-                        arrays |= found
-                except CannotKeepError as error:
-                    self._warn_of_value(callback, name, str(error))
-            if isinstance(getattr(callback, "csv_file", None), LoggedRows):
-                values[key][_ROWS] = callback.csv_file.state()
+        for number in range(len(self._callbacks)):
+            values[self._key(number)] = self._keep_callback(number, arrays)
         if self.attributes is not None and self.are_of_users:
             changed = self.attributes.changed()
             values[_ATTRIBUTES] = self._keep_attributes(changed, _ATTRIBUTES, arrays)
@@ -513,6 +544,37 @@ class KerasHooks:
                 kept = self._keep_attributes(in_evaluation, _IN_EVALUATION, arrays)
                 values[_IN_EVALUATION] = kept
         return values, arrays
+
+    def _keep_callback(
+        self, number: int, arrays: dict[str, np.ndarray[Any, Any]]
+    ) -> dict[str, Any]:
+        callback, key = self._callbacks[number], self._key(number)
+        values: dict[str, Any] = {}
+        for name, value in callback_state.attributes_of(callback).items():
+            if self._is_as_in_file(number, name, value):
+                continue
+            path = f"{CALLBACKS}{key}/{name}"
+            found: dict[str, np.ndarray[Any, Any]] = {}
+            if parts := variables_of_model(value, self._trained_ids()):
+                self._warn_of_model(number, name, value)
+                values[name] = {
+                    part: callback_state.encode([v.value for v in some], f"{path}/{part}", found)
+                    for part, some in parts.items()
+                }
+            elif not self._is_created_again(number, name, value):
+                try:
+                    kept = self._values.encode(value, path, found)
+                except CannotKeepError as error:
+                    self._warn_of_value(number, name, str(error))
+                    continue
+                values[name] = self._containers.mark((number, name), value, kept)
+            arrays |= found
+        begun = (name for of, name in self._begun if of == number)
+        if deleted := sorted(name for name in begun if name not in vars(callback)):
+            values[_DELETED] = deleted
+        if isinstance(getattr(callback, "csv_file", None), LoggedRows):
+            values[_ROWS] = callback.csv_file.state()
+        return values
 
     def _keep_attributes(
         self, changed: Mapping[str, Any], part: str, arrays: dict[str, np.ndarray[Any, Any]]
@@ -526,32 +588,25 @@ class KerasHooks:
                 self._warn_of_attribute(name, str(error))
         return values
 
-    def _separate_variables(self, value: Any) -> list[Any]:
-        """Return the variables of another model or optimizer that a callback has as an attribute.
-
-        Checkpoints store them with the callback. The result is empty for other values, and for a
-        model or optimizer that shares variables with the trained model or its optimizer.
-        """
-        if not isinstance(value, (keras.Model, keras.optimizers.Optimizer)):
-            return []
+    def _trained_ids(self) -> set[int]:
         optimizer = getattr(self._model, "optimizer", None)
-        trained = [*self._model.variables, *(optimizer.variables if optimizer else ())]
-        ids = {id(variable) for variable in trained}
-        found = [variable for variable in value.variables if id(variable) not in ids]
-        return found if len(found) == len(value.variables) else []
+        of_optimizer = optimizer.variables if optimizer else ()
+        trained = [*self._model.variables, *self._model.metrics_variables, *of_optimizer]
+        return {id(variable) for variable in trained}
 
     def _give_weights(
-        self, callback: keras.callbacks.Callback, name: str, current: Any, weights: Sequence[Any]
+        self,
+        callback: keras.callbacks.Callback,
+        name: str,
+        current: Any,
+        kept: Mapping[str, Sequence[Any]],
     ) -> None:
-        variables = self._separate_variables(current)
-        if [tuple(one.shape) for one in variables] != [one.shape for one in weights]:
+        if not set_variables(current, self._trained_ids(), kept):
             raise DefinitionError(
                 f"{self._where}: the callback {type(callback).__name__} had a model or optimizer "
                 f"in {name} when the checkpoint was written, and now has none with the same "
                 "weights, so it cannot be restored. Create it in on_train_begin()."
             )
-        for variable, weight in zip(variables, weights, strict=True):
-            variable.assign(weight)
 
     def _key(self, number: int) -> str:
         return f"{number}/{type(self._callbacks[number]).__name__}"
@@ -562,19 +617,65 @@ class KerasHooks:
         first, digest = self._first[number][name]
         return value is first if digest is None else callback_state.digest(value) == digest
 
-    def _warn_of_value(self, callback: keras.callbacks.Callback, name: str, kind: str) -> None:
-        if self._memory and self._memory.watches(callback, name):
+    def _is_created_again(self, number: int, name: str, value: Any) -> bool:
+        """Return whether an attribute is code that the user's code creates again on a resume.
+
+        That is code that the attribute had as training began. False for a function or class that
+        it got later, and for the model, a layer or the optimizer.
+        """
+        if not callback_state.is_code(value):
+            return False
+        if inspect.isroutine(value) or isinstance(value, type):
+            before = self._begun.get((number, name), self) if self.has_begun else value
+            return is_same_code(value, before)
+        return self._references.place(value) is None
+
+    def _warn_of_value(self, number: int, name: str, kind: str) -> None:
+        callback = self._callbacks[number]
+        value, before = vars(callback)[name], self._begun.get((number, name))
+        if value is before and self._memory and self._memory.watches(callback, name):
             return
         who = type(callback).__name__
         if (who, name) not in self._warned:
             self._warned.add((who, name))
+            is_function = inspect.isroutine(value) or isinstance(value, type)
             _log.warning(
                 "%s: the callback %s keeps %s in self.%s, which a checkpoint cannot store, so it "
-                "is reset when this job resumes. Create what has no state in on_train_begin(), and "
-                "keep state as numbers, strings, lists, dicts or arrays.",
+                "is reset when this job resumes. %s",
                 self._where,
                 who,
                 _with_article(kind.removeprefix("builtins.")),
+                name,
+                _FUNCTIONS_INSTEAD if is_function else _VALUES_INSTEAD,
+            )
+
+    def _warn_of_model(self, number: int, name: str, value: Any) -> None:
+        """Warn of a callback's model that a resume could not restore, or not with its metrics."""
+        who, trained = type(self._callbacks[number]).__name__, self._trained_ids()
+        is_other = {
+            part: shapes_of_model(value, trained, part) != self._shapes.get(((number, name), part))
+            for part in (WEIGHTS, METRICS)
+        }
+        if not any(is_other.values()) or (who, name) in self._warned:
+            return
+        self._warned.add((who, name))
+        if is_other[WEIGHTS]:
+            _log.warning(
+                "%s: the callback %s has in self.%s a model or optimizer that did not have these "
+                "weights after on_train_begin(), so this job cannot be resumed. Create it in "
+                "on_train_begin(), a model with an Input, an optimizer with "
+                "optimizer.build(variables).",
+                self._where,
+                who,
+                name,
+            )
+        else:
+            _log.warning(
+                "%s: the callback %s has a model in self.%s whose metrics Keras creates in its "
+                "first step: they begin again when this job resumes. If their values matter, call "
+                "reset_metrics() of this model before each use.",
+                self._where,
+                who,
                 name,
             )
 
@@ -609,7 +710,25 @@ class KerasHooks:
         return [*self._model.variables, *of_optimizer, *self.variables()]
 
     def _known_attributes(self) -> set[tuple[int, str]]:
-        return self.attributes.stored() if self.attributes and self.are_of_users else set()
+        stored = {
+            (id(each), name)
+            for each in self._callbacks
+            for name, value in callback_state.attributes_of(each).items()
+            if isinstance(value, (list, tuple, dict)) and self._values.digest(value) is not None
+        }
+        return stored | (
+            self.attributes.stored() if self.attributes and self.are_of_users else set()
+        )
+
+    def _variables_of_others(self) -> dict[str, list[Any]]:
+        """Return the variables of other models that callbacks have, by place; for references."""
+        trained = self._trained_ids()
+        return {
+            f"{number}/{name}": found
+            for number, each in enumerate(self._callbacks)
+            for name, value in vars(each).items()
+            if (found := [*chain(*variables_of_model(value, trained).values())])
+        }
 
     @contextlib.contextmanager
     def _moment(
@@ -631,12 +750,17 @@ class KerasHooks:
         """
         attributes = vars(self._model)
         refused = _NEVER if self._is_compiled else (*_NEVER, *_NEED_LOSS)
-        put = {each: _refusing(each) for each in refused if each not in attributes}
+        put = {
+            each: _refusing(each)
+            for each in refused
+            # A loss of the model itself works here as well.
+            if each not in attributes and not (each == "compute_loss" and self._has_own_loss)
+        }
         put |= self._files.redirected()
         own = {each: attributes[each] for each in put if each in attributes}
         attributes.update(put)
         try:
-            with self._drawing(name, number):
+            with self._drawing(name, number), _without_result(self._model):
                 yield
             self._files.flush_for_others()
         except ElasticDLError:
@@ -672,11 +796,40 @@ def _refusing(method: str) -> Callable[..., Any]:
             )
         raise NotImplementedError(
             f"model.{method}() does not work in a callback here: the model is compiled with its "
-            "optimizer only, and ElasticDL has its loss and metrics. Compute metrics from "
-            "self.model.predict(...), or put the records into the validation data."
+            "optimizer only, and ElasticDL has its loss and metrics. Read the logs that the "
+            "callback gets, compute metrics from self.model.predict(...), or put the records into "
+            "the validation data."
         )
 
     return refuse
+
+
+@contextlib.contextmanager
+def _without_result(model: keras.Model) -> Iterator[None]:
+    """Context manager in which the model's mean loss raises, instead of being 0.
+
+    `fit` tracks the loss in it, ElasticDL does not; `model.evaluate` in a callback does.
+    """
+    # Keras has no public name for it.
+    tracker = getattr(model, "_loss_tracker", None)
+    if not isinstance(tracker, keras.metrics.Mean) or "result" in vars(tracker):
+        yield
+        return
+
+    def result() -> Any:
+        if tf.executing_eagerly() and not float(tracker.count):
+            raise NotImplementedError(
+                "The metric 'loss' of the model (model.metrics, model.get_metrics_result()) has no "
+                "value in a callback here: ElasticDL does not track the loss in it. Read the logs "
+                "that the callback gets."
+            )
+        return type(tracker).result(tracker)
+
+    vars(tracker)["result"] = result
+    try:
+        yield
+    finally:
+        del vars(tracker)["result"]
 
 
 def _overrides(callback: keras.callbacks.Callback, moment: str) -> bool:

@@ -8,10 +8,12 @@ first step. `compute_loss` is called, in training and in evaluation. The propert
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 
 from elasticdl.errors import DefinitionError
 
@@ -34,10 +36,11 @@ _NOT_CALLED = (
     "make_predict_function",
 )
 # Called by their public names if the user compiled the model.
-_OF_COMPILED = ("compile", "compute_metrics")
+_OF_COMPILED = ("compile", "compute_metrics", "get_metrics_result")
 _ADVICE = {
     "compile": "Remove it, or do the same in the model file's loss() and optimizer().",
     "compute_metrics": "Return the metrics from the model file's metrics function.",
+    "get_metrics_result": "Return the metrics from the model file's metrics function.",
 }
 _LIBRARIES = ("keras", "tf_keras")
 # Modules of Keras with models that train in their own way.
@@ -74,6 +77,49 @@ def check(model: Any, origin: Origin, *, is_compiled: bool) -> None:
                 )
     if not is_compiled:
         _check_not_compiled(model, origin)
+
+
+def check_reset(model: Any, origin: Origin) -> None:
+    """Reject a model whose own `reset_metrics` changes more than metrics, by a call of it.
+
+    `fit` calls it for each epoch and evaluation. ElasticDL resets the metrics without it.
+
+    Args:
+        model: The user's model, built, with its optimizer.
+        origin: Prefix of the error.
+
+    Raises:
+        DefinitionError: The method changes weights, variables of the optimizer or numbers in
+            attributes of the model.
+    """
+    method = own(model, "reset_metrics")
+    if method is None:
+        return
+    optimizer = getattr(model, "optimizer", None)
+    variables = [*model.variables, *(optimizer.variables if optimizer else ())]
+    before = [np.array(each) for each in variables]
+    numbers = _numbers_of(model)
+    # It may need what training creates.
+    with contextlib.suppress(Exception):
+        model.reset_metrics()
+    moved = [
+        each.path
+        for each, value in zip(variables, before, strict=True)
+        if np.array(each).tobytes() != value.tobytes()
+    ]
+    moved += [name for name, value in _numbers_of(model).items() if numbers.get(name) != value]
+    for each, value in zip(variables, before, strict=True):
+        each.assign(value)
+    if moved:
+        raise DefinitionError(
+            f"{_place_of(method, model, origin)}: reset_metrics() of {type(model).__name__} "
+            f"changes {', '.join(moved)}, but it would not be called: ElasticDL resets the metrics "
+            "itself. Do this in a callback (on_epoch_begin, on_test_begin)."
+        )
+
+
+def _numbers_of(model: Any) -> dict[str, Any]:
+    return {name: each for name, each in vars(model).items() if type(each) in {int, float, bool}}
 
 
 def _place_of(method: Any, model: Any, origin: Origin) -> object:

@@ -169,6 +169,7 @@ class KerasTrainer:
         self._moved: list[Any] = []
         self._changes = self._create_changes()
         self.optimizer = optimizers.create(definition, self.model, self._trainable)
+        overrides.check_reset(self.model, definition.where("model"))
         self._update_may_draw = optimizers.may_draw(self.optimizer, self._trainable)
         self._loss = TrainingLoss(self.model, definition, self._adapt)
         self._attributes = Attributes(definition.where("model"))
@@ -241,8 +242,7 @@ class KerasTrainer:
         )
         self._has_reported_normalization = False
         self._single: ExampleBatch | None = None
-        self._recorded_outside = False
-        self._is_evaluation_checked = False
+        self._recorded_outside = self._is_evaluation_checked = False
 
     # --- the Trainer protocol ----------------------------------------------------------
 

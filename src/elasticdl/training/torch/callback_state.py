@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from elasticdl.training.torch.callbacks import Callbacks
     from elasticdl.training.trainer import State
 
-_STATE_DICT, _CLOCKS = "$state_dict", "clocks"
+_STATE_DICT, _CLOCKS, _DELETED = "$state_dict", "clocks", "$deleted"
 # Writers have no state that training depends on.
 _WRITERS = {"SummaryWriter", "writer"}
 _LOCK = type(threading.Lock())
@@ -262,6 +262,8 @@ class CallbackMemory:
             for number, each in enumerate(callbacks.objects)
         ]
         self._made: dict[str, Any] | None = None
+        # (number of a callback, name of an attribute) that existed after `on_train_begin`.
+        self._begun: list[tuple[int, str]] = []
         self._containers = ContainerRestorer({})
         self._clocks = ClockReadings()
 
@@ -285,13 +287,17 @@ class CallbackMemory:
         """
         self._made = None
         self.keep()
-        self._containers = ContainerRestorer(
-            {
-                (number, name): value
-                for number in range(len(self._callbacks.objects))
-                for name, value in self._callbacks.remembered(number).items()
-            }
-        )
+        begun = {
+            (number, name): value
+            for number in range(len(self._callbacks.objects))
+            for name, value in self._callbacks.remembered(number).items()
+        }
+        self._begun = list(begun)
+        self._containers = ContainerRestorer(begun)
+        for (number, name), value in begun.items():
+            # on_train_begin has set the argument, so its value of the file is state as well.
+            if not self._is_as_in_file(number, name, value):
+                self._first[number].pop(name, None)
         self._values.begin()
         for number in range(len(self._callbacks.objects)):
             for name, value in self._callbacks.remembered(number).items():
@@ -323,6 +329,9 @@ class CallbackMemory:
                 for name, value in self._callbacks.remembered(number).items()
                 if not self._is_as_in_file(number, name, value)
             }
+            begun = {name for of, name in self._begun if of == number}
+            if deleted := sorted(begun - self._callbacks.remembered(number).keys()):
+                values[key][_DELETED] = deleted
         return values, arrays
 
     def load(self, state: Mapping[str, Any], arrays: State) -> None:
@@ -339,6 +348,10 @@ class CallbackMemory:
             for name, kept in state.get(self._key(number), {}).items():
                 if name == _STATE_DICT:
                     callback.load_state_dict(self._values.decode(kept, None, arrays))
+                    continue
+                if name == _DELETED:
+                    for each in kept:
+                        vars(callback).pop(each, None)
                     continue
                 current = self._callbacks.remembered(number)
                 decode = functools.partial(
