@@ -9,9 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import torch.utils.module_tracker
 from tests.training.torch.conftest import batch_of, definition_of, same_bits, sgd, trainer_of
 from tests.training.torch.plain import assert_parity
 from torch import nn
+from torch.nn.utils import prune
 
 from elasticdl.errors import DefinitionError
 
@@ -966,3 +968,144 @@ def test_a_changing_buffer_is_not_mistaken_for_mixed_examples():
     trainer = trainer_of(definition_of(lambda: Changing(jump)))
 
     assert trainer.gradients(batch_of(8))[0].num_examples == 8
+
+
+# --- changes of what a model consists of ---------------------------------------------------------
+
+
+def test_a_hook_of_the_optimizer_that_prunes_is_refused():
+    made = []
+
+    def create_model():
+        made.append(nn.Linear(4, 3))
+        return made[-1]
+
+    def prunes_in_a_hook(parameters):
+        stepped, model = sgd(parameters), made[-1]
+        stepped.register_step_post_hook(lambda *_: prune.random_unstructured(model, "weight", 0.3))
+        return stepped
+
+    trainer = trainer_of(definition_of(create_model, optimizer=prunes_in_a_hook))
+
+    with pytest.raises(DefinitionError, match="weight is gone, weight_orig is new, weight_mask"):
+        trainer.train_steps([batch_of(8)])
+
+
+def test_a_hook_of_the_optimizer_that_changes_a_group_is_refused():
+    def appends_in_a_hook(parameters):
+        weight, bias = parameters
+        stepped = sgd([weight])
+        group = stepped.param_groups[0]["params"]
+        stepped.register_step_post_hook(lambda *_: group.append(bias))
+        return stepped
+
+    trainer = trainer_of(definition_of(optimizer=appends_in_a_hook))
+
+    with pytest.raises(DefinitionError, match="group 0 of the optimizer no longer has the param"):
+        trainer.train_steps([batch_of(8)])
+
+
+class ReplacesItsWeight(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 3)
+        self.register_buffer("steps", torch.tensor(0))
+
+    def forward(self, x):
+        if self.training:
+            self.steps += 1
+            if self.steps == 3:
+                self.weight = nn.Parameter(self.weight.detach() * 0.5)
+        return super().forward(x)
+
+
+def test_a_parameter_that_forward_replaces_is_refused_at_the_next_checkpoint():
+    trainer = trainer_of(definition_of(ReplacesItsWeight))
+    trainer.train_steps([batch_of(8), batch_of(8)])
+    trainer.state()
+    trainer.train_steps([batch_of(8)])
+
+    with pytest.raises(DefinitionError, match="weight is another object"):
+        trainer.state()
+
+
+class MeanOfTheFirst(nn.Linear):
+    """Sets a buffer that is None in its first call, in training only or in any mode."""
+
+    def __init__(self, *, only_in_training):
+        super().__init__(4, 3)
+        self.register_buffer("mean", None)
+        self.only_in_training = only_in_training
+
+    def forward(self, x):
+        if self.mean is None and (self.training or not self.only_in_training):
+            self.mean = x.detach().mean(0)
+        return super().forward(x if self.mean is None else x - self.mean)
+
+
+def test_a_buffer_that_is_none_until_the_first_batch_is_refused():
+    with pytest.raises(DefinitionError, match="the buffer mean of the model is None until"):
+        trainer_of(definition_of(lambda: MeanOfTheFirst(only_in_training=False)))
+
+
+def test_a_buffer_that_is_none_until_the_first_training_step_is_refused():
+    trainer = trainer_of(definition_of(lambda: MeanOfTheFirst(only_in_training=True)))
+
+    with pytest.raises(DefinitionError, match="mean is new"):
+        trainer.train_steps([batch_of(8)])
+
+
+class Positions(nn.Linear):
+    """Keeps a buffer that depends on the shape of its input only."""
+
+    def __init__(self):
+        super().__init__(4, 3)
+        self.register_buffer("positions", None)
+        self.norm = nn.BatchNorm1d(4, track_running_stats=False)
+
+    def forward(self, x):
+        if self.positions is None:
+            self.positions = torch.arange(x.shape[1]) / 10
+        return super().forward(self.norm(x) + self.positions)
+
+
+def test_a_buffer_that_depends_on_the_shape_only_may_be_none_at_first():
+    trainer = trainer_of(definition_of(Positions))
+    trainer.train_steps([batch_of(8)])
+
+    assert "model/positions" in trainer.state()
+
+
+def count_calls(module, given, output):
+    return None
+
+
+class CountsCalls:
+    def __call__(self, module, given, output):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("register", "hook"),
+    [
+        (nn.modules.module.register_module_forward_hook, count_calls),
+        (nn.modules.module.register_module_forward_pre_hook, lambda module, given: None),
+        (nn.modules.module.register_module_full_backward_hook, CountsCalls()),
+    ],
+)
+def test_a_hook_of_all_modules_is_refused_with_its_line(register, hook):
+    code = getattr(hook, "__code__", None) or CountsCalls.__call__.__code__
+    handle = register(hook)
+    try:
+        with pytest.raises(
+            DefinitionError,
+            match=f"{__file__}:{code.co_firstlineno}: .* is registered as a hook of all modules",
+        ):
+            trainer_of()
+    finally:
+        handle.remove()
+        nn.modules.module._global_is_full_backward_hook = None
+
+
+def test_a_hook_of_all_modules_of_a_library_is_accepted():
+    with torch.utils.module_tracker.ModuleTracker():
+        trainer_of()

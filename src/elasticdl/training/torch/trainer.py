@@ -60,7 +60,11 @@ from elasticdl.training.torch.hooks import TorchHooks
 from elasticdl.training.torch.inner_loss import InnerLossSteps, check_takes_labels
 from elasticdl.training.torch.inputs import Adapter, find_adapter
 from elasticdl.training.torch.label_shapes import is_number_per_example
-from elasticdl.training.torch.lazy_parameters import computed_from_data, tensor_names
+from elasticdl.training.torch.lazy_parameters import (
+    computed_from_data,
+    missing_buffers,
+    tensor_names,
+)
 from elasticdl.training.torch.lightning_steps import LightningSteps, TrainerProgress
 from elasticdl.training.torch.logged_metrics import take_metrics
 from elasticdl.training.torch.losses import BatchLoss, TorchLoss
@@ -83,6 +87,7 @@ from elasticdl.training.torch.schedulers import Schedulers
 from elasticdl.training.torch.scores import last_activation, scores_of, takes_logits
 from elasticdl.training.torch.statistics import BatchParts, TorchStatistics, change_of, has_room
 from elasticdl.training.torch.steps import ForwardSteps, Stepped, Steps, Tensors
+from elasticdl.training.torch.structure import Structure
 from elasticdl.training.torch.tensors import assign_array, batch_tensors, to_array, to_tensor
 from elasticdl.training.torch.untracked_state import (
     check_loss,
@@ -208,6 +213,7 @@ class TorchTrainer:
             may_reshape=definition.has_default_input,
             maximizes_loss=all(group.get("maximize") for group in self.optimizer.param_groups),
         )
+        self._structure = Structure(self.model, self.optimizer, definition)
         self.training_metrics = metrics_of(
             definition.create_metrics(Mode.TRAINING), why_sums=OF_TRAINING
         )
@@ -243,9 +249,10 @@ class TorchTrainer:
         )
         # Number of examples of the largest update so far.
         self._update_size = 0
-        self._repeated = RepeatedChecks(definition.origin)
-        # Apart from the other checks, which end with their first warning.
-        self._repeated_comparisons = RepeatedChecks(definition.origin)
+        # Two, because the checks of each end with their first warning.
+        self._repeated, self._repeated_comparisons = (
+            RepeatedChecks(definition.origin) for _ in range(2)
+        )
         self._is_evaluation_checked = self._has_checked_first_batch = False
         self._anchors: dict[str, torch.Tensor] = {}
         self._pull = 0.0
@@ -507,7 +514,12 @@ class TorchTrainer:
         return bool(self._averages)
 
     def state(self) -> State:
-        """Return copies of all state; parameters without an update have no optimizer state yet."""
+        """Return copies of all state; parameters without an update have no optimizer state yet.
+
+        Raises:
+            DefinitionError: The model or the optimizer has state that no checkpoint can store.
+        """
+        self._structure.check()
         state = {f"model/{name}": to_array(tensor) for name, tensor in self._tensors_kept().items()}
         state |= {f"optimizer/{path}": a for path, a in self._optimizer.state().items()}
         state |= {f"average/{path}": a for path, a in self._averages.state().items()}
@@ -782,6 +794,8 @@ class TorchTrainer:
         self._averages.update()
         self.step += 1
         self._schedulers.updated(self.step)
+        if self.step & (self.step - 1) == 0:
+            self._structure.check()
 
     def _gradients(self) -> list[torch.Tensor]:
         return [p.grad for p in self._parameters.values() if p.grad is not None]
@@ -973,8 +987,18 @@ class TorchTrainer:
             torch.set_rng_state(draws)
             self._adapter_of(model, batch)
 
+        missing = missing_buffers(self.model)
         self._computed_from_data = computed_from_data(self.model, example, run)
         torch.set_rng_state(draws)
+        if found := [name for name in missing if name in self._computed_from_data]:
+            raise DefinitionError(
+                f"{self._definition.where('model')}: the buffer {found[0]} of the model is None "
+                "until `forward` computes it from the first batch that it receives, which is not "
+                "the first batch of the training here. Register it with its shape, and a flag that "
+                f'marks it as set, and change both in training only: self.register_buffer("'
+                f'{found[0].rpartition(".")[2]}", torch.zeros(...)); '
+                'self.register_buffer("is_set", torch.tensor(False)).'
+            )
         tried = trial_copy(self.model)
         adapter = self._adapter_of(tried, example)
         # An average of the model has a copy of every buffer.

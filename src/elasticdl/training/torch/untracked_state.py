@@ -225,8 +225,8 @@ def _of_earlier_examples(
         tensors = [
             (name, tensor.detach())
             for name, tensor in _kept(module)
-            # Another error is raised for a buffer that changes its shape.
-            if tensor.shape == kept[name].shape
+            # Other errors are raised for a buffer that changes its shape, and for a new one.
+            if name in kept and tensor.shape == kept[name].shape
         ]
         found.append(_digests([*values, *tensors]))
     _restore(tried, kept)
