@@ -2,8 +2,12 @@
 
 import itertools
 import logging
+import threading
 import warnings
 from collections import deque
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from types import SimpleNamespace
 
 import numpy as np
@@ -189,6 +193,39 @@ def ask(module, x):
     module.decay()
 
 
+def add_a_twentieth(module, x):
+    module.share += Fraction(1, 20)
+
+
+@dataclass(slots=True)
+class Slots:
+    """State without a `__dict__`."""
+
+    steps: int = 0
+
+
+def count_in_a_slot(module, x):
+    module.slots.steps += 1
+
+
+def call_what_counts(module, x):
+    module.compiled(x)
+
+
+class CountsWhenCompiled(nn.Module):
+    """Counts its calls, also once compiled; the counter is outside of Python's attributes then."""
+
+    calls: int
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x * self.calls
+
+
 def pull(module, x):
     next(module.numbers)
 
@@ -201,6 +238,8 @@ OUTSIDE = {
     "the attribute generator": (draw, {"generator": torch.Generator()}),
     "the attribute decay": (ask, {"decay": Decay()}),
     "the attribute numbers": (pull, {"numbers": itertools.count()}),
+    "the attribute share": (add_a_twentieth, {"share": Fraction(0)}),
+    "the attribute slots": (count_in_a_slot, {"slots": Slots()}),
 }
 
 
@@ -210,6 +249,98 @@ def test_unstorable_memory_is_refused_when_creating_the_trainer(what):
 
     with pytest.raises(DefinitionError, match=f"model.py:1: {what} of the model changes with"):
         trainer_of(definition_of(lambda: Remembering(remember, **attributes)))
+
+
+@pytest.mark.parametrize("zero", [np.int64(0), np.float32(0.0), Decimal(0), 0j])
+def test_a_count_of_any_type_of_number_is_refused(zero):
+    with pytest.raises(DefinitionError, match="the attribute calls of the model changes with"):
+        trainer_of(definition_of(lambda: Remembering(count, calls=zero)))
+
+
+def of_script_module():
+    class Compiled(torch.jit.ScriptModule):
+        calls: int
+
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+        @torch.jit.script_method
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return x * self.calls
+
+    return Compiled()
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+@pytest.mark.parametrize(
+    "create", [lambda: torch.jit.script(CountsWhenCompiled()), of_script_module]
+)
+def test_an_attribute_of_a_compiled_layer_is_refused(create):
+    def create_model():
+        return Remembering(call_what_counts, compiled=create())
+
+    with pytest.raises(DefinitionError, match="the attribute compiled.calls of the model changes"):
+        trainer_of(definition_of(create_model))
+
+
+class NeedsFour(nn.Linear):
+    """Fails on pairs of examples."""
+
+    def __init__(self, keeps):
+        super().__init__(4, 3)
+        self.calls, self.keeps = 0, keeps
+
+    def forward(self, x):
+        if self.training and len(x) % 4:
+            raise ValueError("statistics need four examples")
+        self.calls += self.keeps
+        return super().forward(x) * (1 + self.calls)
+
+
+def test_a_model_that_fails_on_pairs_is_tried_on_as_many_as_in_a_minibatch(caplog):
+    with pytest.raises(DefinitionError, match="the attribute calls of the model changes with"):
+        trainer_of(definition_of(lambda: NeedsFour(keeps=True)))
+    trainer_of(definition_of(lambda: NeedsFour(keeps=False))).train_steps([batch_of(8)])
+
+    assert not caplog.records
+
+
+class NoCopy:
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def __deepcopy__(self, memo):
+        raise TypeError("one of a kind")
+
+
+def test_a_model_that_cannot_be_copied_is_trained_with_a_warning(caplog):
+    trainer = trainer_of(definition_of(lambda: Remembering(lambda m, x: None, own=NoCopy())))
+    trainer.train_steps([batch_of(8)] * 2)
+
+    (message,) = [each.getMessage() for each in caplog.records]
+    assert "model.py:1: it is unknown whether the model keeps values that no checkpoint" in message
+    assert "the model cannot be copied (TypeError: one of a kind)" in message
+
+
+def count_under_a_lock(module, x):
+    with module.lock:
+        module.calls += 1
+
+
+def test_a_lock_or_a_log_file_does_not_hide_a_counter(tmp_path, caplog):
+    with (tmp_path / "log").open("w") as file:
+        beside = {"lock": threading.Lock(), "file": file}
+
+        def create_model():
+            return Remembering(count_under_a_lock, calls=0, **beside)
+
+        with pytest.raises(DefinitionError, match="the attribute calls of the model changes"):
+            trainer_of(definition_of(create_model))
+        trainer_of(definition_of(lambda: Remembering(lambda m, x: None, calls=0, **beside)))
+
+    assert not caplog.records
 
 
 class LayerLocal(nn.Module):
@@ -359,6 +490,24 @@ class CountsInItsClass(nn.Linear):
         return super().forward(x) * min(1.0, self.calls / 1e6)
 
 
+def with_a_closure_that_counts():
+    calls = 0
+
+    class CountsInAClosure(nn.Linear):
+        def forward(self, x):
+            nonlocal calls
+            calls += 1
+            return super().forward(x) * min(1.0, calls / 1e6)
+
+    return CountsInAClosure(4, 3)
+
+
+class CountsInADefault(nn.Linear):
+    def forward(self, x, calls=[0]):  # noqa: B006 - that is what is tried
+        calls[0] += 1
+        return super().forward(x) * min(1.0, calls[0] / 1e6)
+
+
 def with_a_hook_that_counts():
     calls = 0
 
@@ -380,6 +529,14 @@ def with_a_hook_that_counts():
             r"the variable CALLS, which CountsInItsFile.forward \(.*\) uses,",
         ),
         (lambda: CountsInItsClass(4, 3), "the class attribute CountsInItsClass.calls"),
+        (
+            with_a_closure_that_counts,
+            r"the variable calls of a function, which CountsInAClosure.forward \(.*\) uses,",
+        ),
+        (
+            lambda: CountsInADefault(4, 3),
+            r"a default value of an argument of CountsInADefault.forward \(.*\)",
+        ),
         (with_a_hook_that_counts, "the state of the forward hooks of 1"),
     ],
 )
