@@ -184,8 +184,23 @@ def _with_channels(
 
 def _required(model: nn.Module) -> list[str]:
     """Return the names of the arguments that `forward` requires."""
-    parameters = inspect.signature(model.forward).parameters.values()
-    return [p.name for p in parameters if p.kind in _POSITIONAL and p.default is p.empty]
+    return [p.name for p in _parameters(model) if p.kind in _POSITIONAL and p.default is p.empty]
+
+
+def _parameters(model: nn.Module) -> list[inspect.Parameter]:
+    """Return the parameters of `forward`, also of a model that `torch.jit.script` has compiled."""
+    if isinstance(model, torch.jit.ScriptModule):
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        return [
+            inspect.Parameter(
+                each.name,
+                kind,
+                default=each.default_value if each.has_default_value() else inspect.Parameter.empty,
+            )
+            # The first is the module itself.
+            for each in model.forward.schema.arguments[1:]
+        ]
+    return list(inspect.signature(model.forward).parameters.values())
 
 
 def _missing(
@@ -206,7 +221,7 @@ def _missing(
 def _candidates(
     model: nn.Module, features: Arrays, origin: Origin, *, is_default: bool
 ) -> Sequence[Adapter]:
-    parameters = inspect.signature(model.forward).parameters.values()
+    parameters = _parameters(model)
     required = _required(model)
     if isinstance(features, (list, tuple)):
         return [_one_an_argument if len(required) > 1 else _as_they_are]
