@@ -307,6 +307,15 @@ def test_a_model_that_fails_on_pairs_is_tried_on_as_many_as_in_a_minibatch(caplo
     assert not caplog.records
 
 
+def test_a_module_without_values_in_an_attribute_hides_no_counter():
+    def create_model():
+        # As the base of an ensemble (`torch.func.functional_call`), which is no layer.
+        return Remembering(count, calls=0, base=[nn.Linear(4, 3, device="meta")])
+
+    with pytest.raises(DefinitionError, match="the attribute calls of the model changes with"):
+        trainer_of(definition_of(create_model))
+
+
 class NoCopy:
     def __init__(self):
         self.lock = threading.Lock()

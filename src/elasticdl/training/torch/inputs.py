@@ -184,10 +184,12 @@ def _with_channels(
 
 def _required(model: nn.Module) -> list[str]:
     """Return the names of the arguments that `forward` requires."""
-    return [p.name for p in _parameters(model) if p.kind in _POSITIONAL and p.default is p.empty]
+    return [
+        p.name for p in forward_parameters(model) if p.kind in _POSITIONAL and p.default is p.empty
+    ]
 
 
-def _parameters(model: nn.Module) -> list[inspect.Parameter]:
+def forward_parameters(model: nn.Module) -> list[inspect.Parameter]:
     """Return the parameters of `forward`, also of a model that `torch.jit.script` has compiled."""
     if isinstance(model, torch.jit.ScriptModule):
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -221,7 +223,7 @@ def _missing(
 def _candidates(
     model: nn.Module, features: Arrays, origin: Origin, *, is_default: bool
 ) -> Sequence[Adapter]:
-    parameters = _parameters(model)
+    parameters = forward_parameters(model)
     required = _required(model)
     if isinstance(features, (list, tuple)):
         return [_one_an_argument if len(required) > 1 else _as_they_are]

@@ -134,7 +134,8 @@ def check_no_untracked_state(
         ]
         earlier = [] if changed else _of_earlier_examples(tried, without_history, kept, run_others)
         earlier = [name for name in earlier if name not in logs]
-        if not changed and not earlier:
+        # Outputs that differ anyway, such as those of a clock, show nothing.
+        if same and not changed and not earlier:
             del without_history
             _restore(tried, kept)
             earlier = _missing_after_a_resume(tried, model, run, run_others)
@@ -584,10 +585,10 @@ def _feed(hasher: Any, value: Any, depth: int, seen: dict[int, tuple[int, Any]])
     if isinstance(value, _SIMPLE):
         hasher.update(repr(value).encode())
     elif isinstance(value, torch.Tensor):
-        array = value.detach().cpu()
-        hasher.update(repr((array.dtype, tuple(array.shape))).encode())
-        if not array.is_quantized:
-            for part in parts_of(array):
+        hasher.update(repr((value.dtype, tuple(value.shape))).encode())
+        # On the device "meta", such as the base of an ensemble (vmap), tensors have no values.
+        if not value.is_quantized and not value.is_meta:
+            for part in parts_of(value.detach().cpu()):
                 hasher.update(to_array(part).tobytes())
     elif isinstance(value, (np.ndarray, torch.Generator, *_DRAW)):
         hasher.update(_bytes_of(value))
@@ -634,7 +635,8 @@ def _held_by(value: Any, hasher: Any) -> Iterator[Any]:
 def _in_slots(value: Any) -> Iterator[Any]:
     for kind in type(value).__mro__:
         # Python's own classes keep caches in slots.
-        if "__slots__" not in vars(kind) or kind.__module__ in sys.stdlib_module_names:
+        is_of_python = kind.__module__.partition(".")[0] in sys.stdlib_module_names
+        if is_of_python or "__slots__" not in vars(kind):
             continue
         for member in vars(kind).values():
             # A slot may have no value yet.
