@@ -192,15 +192,14 @@ def _required(model: nn.Module) -> list[str]:
 def forward_parameters(model: nn.Module) -> list[inspect.Parameter]:
     """Return the parameters of `forward`, also of a model that `torch.jit.script` has compiled."""
     if isinstance(model, torch.jit.ScriptModule):
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        compiled: Any = model.forward
+        kind, none = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
         return [
             inspect.Parameter(
-                each.name,
-                kind,
-                default=each.default_value if each.has_default_value() else inspect.Parameter.empty,
+                each.name, kind, default=each.default_value if each.has_default_value() else none
             )
             # The first is the module itself.
-            for each in model.forward.schema.arguments[1:]
+            for each in compiled.schema.arguments[1:]
         ]
     return list(inspect.signature(model.forward).parameters.values())
 
