@@ -350,6 +350,18 @@ def test_a_loss_gets_outputs_and_labels_in_its_order(define, text) -> None:
     torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(outputs, labels))
 
 
+@pytest.mark.parametrize("arguments", ["labels, outputs", "outputs, labels"])
+def test_the_hooks_of_a_loss_module_run(define, arguments) -> None:
+    outputs, labels = torch.tensor([[0.0, 2.0], [1.0, 0.0]]), torch.tensor([1, 1])
+    hook = "loss.register_forward_hook(lambda module, given, value: 3.0 * value)"
+    text = f"{LOSS_MODULE}\n{hook}".replace("labels, outputs", arguments)
+
+    loss = define(with_loss(text)).loss(outputs, labels)
+
+    expected = 3.0 * torch.nn.functional.cross_entropy(outputs, labels)
+    torch.testing.assert_close(loss, expected)
+
+
 def test_a_loss_of_pytorch_may_have_its_options_set_by_partial(define) -> None:
     outputs, labels = torch.tensor([[0.0, 2.0], [1.0, 0.0]]), torch.tensor([1, 1])
     text = "from functools import partial\n\n"

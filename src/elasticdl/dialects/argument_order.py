@@ -63,7 +63,9 @@ def takes_outputs_and_labels(symbol: Symbol) -> bool:
     return any(map(role_of, signature_of(symbol).parameters))
 
 
-def by_name(symbol: Symbol, reading: DialectReader) -> OutputsAndLabels:
+def by_name(
+    symbol: Symbol, reading: DialectReader, *, called: OutputsAndLabels | None = None
+) -> OutputsAndLabels:
     """Return a function `(outputs, labels)` that calls a user's loss or metric.
 
     It passes outputs and labels in the order that the names of the user's arguments show.
@@ -72,6 +74,8 @@ def by_name(symbol: Symbol, reading: DialectReader) -> OutputsAndLabels:
         symbol: A function of outputs and labels, in either order. Its params (`--params`) are
             bound.
         reading: Reader of the user's code, which provides the params and builds error messages.
+        called: What to call with these arguments, if not the function itself: a module, whose
+            `forward` is the function.
 
     Raises:
         DefinitionError: The number of arguments is wrong, or their names do not show the order.
@@ -80,7 +84,7 @@ def by_name(symbol: Symbol, reading: DialectReader) -> OutputsAndLabels:
     signature = signature_of(symbol)
     outputs, labels = _find(symbol, signature, reading)
     given = reading.params.declare(symbol, {outputs.name, labels.name})
-    function: OutputsAndLabels = symbol.value
+    function: OutputsAndLabels = symbol.value if called is None else called
     kinds = (outputs.kind, labels.kind)
     in_order = list(signature.parameters)[:2] == [outputs.name, labels.name]
     if not given and in_order and inspect.Parameter.KEYWORD_ONLY not in kinds:

@@ -97,8 +97,9 @@ def _torch_loss(symbol: Symbol, reading: DialectReader) -> OutputsAndLabels:
         loss: OutputsAndLabels = value
         return loss
     if framework_of_model(value) == "torch":
-        # A user's module: only its `forward` shows the arguments, calling the module does not.
-        return by_name(dataclasses.replace(symbol, value=value.forward), reading)
+        # Only its `forward` shows the arguments; calling the module runs its hooks, too.
+        of_forward = dataclasses.replace(symbol, value=value.forward)
+        return by_name(of_forward, reading, called=value)
     return by_name(symbol, reading)
 
 

@@ -1127,3 +1127,75 @@ def test_a_list_filled_by_the_loss_may_be_cleared_by_a_callback():
     trainer.hooks.epoch_end(0, {})
 
     assert SEEN == []
+
+
+# --- modes that steps set ------------------------------------------------------------------------
+
+
+class FreezesItsNorm(nn.Module):
+    """Puts a BatchNorm into evaluation mode in its second step."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.out = nn.BatchNorm1d(4), nn.Linear(4, 3)
+        self.register_buffer("steps", torch.tensor(0))
+
+    def forward(self, x):
+        if self.training:
+            self.steps += 1
+            if self.steps == 2:
+                self.norm.eval()
+        return self.out(self.norm(x))
+
+
+def test_a_mode_that_a_step_sets_is_kept_until_the_next_epoch():
+    trainer, other = (trainer_of(definition_of(FreezesItsNorm)) for _ in range(2))
+    trainer.train_steps([batch_of(8)] * 2)
+    other.load_state(trainer.state())
+    other.hooks.load_state(trainer.hooks.state(), {})
+    # A check within the training evaluates and continues.
+    trainer.predict(batch_of(8).features)
+    for each in (trainer, other):
+        each.train_steps([batch_of(8)])
+
+    assert not trainer.model.norm.training
+    assert same_bits(trainer.state(), other.state())
+    trainer.hooks.epoch_begin(1)
+    trainer.train_steps([batch_of(8)])
+    assert trainer.model.norm.training
+    assert not trainer.hooks.state()
+
+
+# --- optimizers that have modes ------------------------------------------------------------------
+
+
+class HasModes(torch.optim.SGD):
+    """Has the methods of a schedule-free optimizer."""
+
+    def train(self):
+        pass
+
+    def eval(self):
+        pass
+
+
+class Switches:
+    def on_train_begin(self):
+        self.optimizer.train()
+
+    def on_train_end(self):
+        self.optimizer.eval()
+
+
+@pytest.mark.parametrize("callbacks", [[], [Switches()]])
+def test_an_optimizer_that_no_callback_switches_is_reported(caplog, callbacks):
+    def optimizer(parameters):
+        return HasModes(parameters, 0.1)
+
+    trainer = trainer_of(definition_of(optimizer=optimizer, create_callbacks=lambda: callbacks))
+
+    trainer.hooks.train_begin(num_epochs=1, num_steps=1, resumes=False)
+
+    reported = [each.getMessage() for each in caplog.records]
+    assert len(reported) == (not callbacks)
+    assert all("HasModes has train() and eval()" in each for each in reported)

@@ -68,6 +68,44 @@ class KeepsTheFirst(nn.Linear):
         return super().forward(x - self.mean)
 
 
+class FlagInABuffer(ByBuffer):
+    """Keeps the flag in a buffer, but not the value."""
+
+    def __init__(self):
+        super().__init__()
+        del self.shift
+        self.shift = torch.zeros(4)
+
+
+class TargetNetwork(nn.Linear):
+    """Refreshes a copy of its weight in every fourth step."""
+
+    def __init__(self, *, persistent):
+        super().__init__(4, 3)
+        self.register_buffer("steps", torch.tensor(0))
+        self.register_buffer("target", torch.zeros(3, 4), persistent=persistent)
+
+    def forward(self, x):
+        if self.training:
+            if self.steps % 4 == 0:
+                self.target = self.weight.detach().clone()
+            self.steps += 1
+        return super().forward(x) + functional.linear(x, self.target)
+
+
+class StartsAt(nn.Linear):
+    """Keeps its first weights, from which it measures how far it has come."""
+
+    def __init__(self):
+        super().__init__(4, 3)
+        self.first = None
+
+    def forward(self, x):
+        if self.first is None:
+            self.first = [self.weight.detach().clone()]
+        return super().forward(x) / (1 + (self.weight - self.first[0]).square().sum())
+
+
 class Remembers(nn.Linear):
     """What it keeps is replaced in each call, or depends on shapes only."""
 
@@ -103,9 +141,26 @@ def test_a_model_is_initialized_by_the_first_training_batch(create):
     torch.testing.assert_close(trainer.model.shift, torch.tensor(batch.features).mean(0))
 
 
+@pytest.mark.parametrize(
+    ("create", "what"),
+    [
+        (FlagInABuffer, "the attribute shift"),
+        (lambda: TargetNetwork(persistent=False), "the buffer target, which is not persistent,"),
+        (StartsAt, "the attribute first"),
+    ],
+)
+def test_values_that_only_some_steps_set_are_refused_outside_of_buffers(create, what):
+    with pytest.raises(DefinitionError, match=f"{what} of the model depends on an earlier call"):
+        trainer_of(definition_of(create))
+
+
+def test_values_that_only_some_steps_set_may_be_in_buffers():
+    trainer_of(definition_of(lambda: TargetNetwork(persistent=True)))
+
+
 @pytest.mark.parametrize("create", [ByAttribute, KeepsTheFirst])
 def test_memory_of_earlier_examples_in_an_attribute_is_refused(create):
-    with pytest.raises(DefinitionError, match=r"depends on the examples of an earlier call"):
+    with pytest.raises(DefinitionError, match=r"depends on an earlier call"):
         trainer_of(definition_of(create))
 
 

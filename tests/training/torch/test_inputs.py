@@ -10,6 +10,7 @@ from tests.training.torch.conftest import (
     TakesDict,
     batch_of,
     definition_of,
+    same_bits,
     small_model,
     trainer_of,
 )
@@ -311,3 +312,14 @@ def test_text_labels_are_refused_with_how_to_number_them():
     assert "returns labels |S3[" in str(caught.value)
     assert "such as 'red', and a loss needs numbers" in str(caught.value)
     assert "classes.index(label.decode())" in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_a_model_that_is_compiled_as_a_whole_trains(tmp_path):
+    scripted = trainer_of(definition_of(lambda: torch.jit.script(nn.Linear(4, 3))))
+    plain = trainer_of()
+    for trainer in (scripted, plain):
+        trainer.train_steps([batch_of(8)])
+
+    assert same_bits(scripted.state(), plain.state())
+    scripted.export(tmp_path)

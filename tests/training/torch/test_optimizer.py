@@ -184,8 +184,8 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_difference():
         trainer_of().load_state(wider.state())
 
 
-def unfreezing(parameters):
-    first, *others = parameters
+def unfreezing(parameters, *, named=False):
+    first, *others = zip(["weight", "bias"], parameters, strict=True) if named else parameters
     optimizer = torch.optim.Adam(others, lr=0.02)
     steps = [0]
 
@@ -198,9 +198,11 @@ def unfreezing(parameters):
     return optimizer
 
 
-def test_param_groups_added_by_hooks_are_restored():
+@pytest.mark.parametrize("named", [False, True])
+def test_param_groups_added_by_hooks_are_restored(named):
     batches = [batch_of(8, seed) for seed in range(5)]
-    whole, begun, resumed = (trainer_of(definition_of(optimizer=unfreezing)) for _ in "123")
+    optimizer = functools.partial(unfreezing, named=named)
+    whole, begun, resumed = (trainer_of(definition_of(optimizer=optimizer)) for _ in "123")
     early = begun.state()
     whole.train_steps(batches)
     begun.train_steps(batches[:3])

@@ -2,16 +2,22 @@
 
 import itertools
 import logging
+import threading
 import warnings
 from collections import deque
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+import torch.utils.module_tracker
 from tests.training.torch.conftest import batch_of, definition_of, same_bits, sgd, trainer_of
 from tests.training.torch.plain import assert_parity
 from torch import nn
+from torch.nn.utils import prune
 
 from elasticdl.errors import DefinitionError
 
@@ -187,6 +193,39 @@ def ask(module, x):
     module.decay()
 
 
+def add_a_twentieth(module, x):
+    module.share += Fraction(1, 20)
+
+
+@dataclass(slots=True)
+class Slots:
+    """State without a `__dict__`."""
+
+    steps: int = 0
+
+
+def count_in_a_slot(module, x):
+    module.slots.steps += 1
+
+
+def call_what_counts(module, x):
+    module.compiled(x)
+
+
+class CountsWhenCompiled(nn.Module):
+    """Counts its calls, also once compiled; the counter is outside of Python's attributes then."""
+
+    calls: int
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x * self.calls
+
+
 def pull(module, x):
     next(module.numbers)
 
@@ -199,6 +238,8 @@ OUTSIDE = {
     "the attribute generator": (draw, {"generator": torch.Generator()}),
     "the attribute decay": (ask, {"decay": Decay()}),
     "the attribute numbers": (pull, {"numbers": itertools.count()}),
+    "the attribute share": (add_a_twentieth, {"share": Fraction(0)}),
+    "the attribute slots": (count_in_a_slot, {"slots": Slots()}),
 }
 
 
@@ -208,6 +249,107 @@ def test_unstorable_memory_is_refused_when_creating_the_trainer(what):
 
     with pytest.raises(DefinitionError, match=f"model.py:1: {what} of the model changes with"):
         trainer_of(definition_of(lambda: Remembering(remember, **attributes)))
+
+
+@pytest.mark.parametrize("zero", [np.int64(0), np.float32(0.0), Decimal(0), 0j])
+def test_a_count_of_any_type_of_number_is_refused(zero):
+    with pytest.raises(DefinitionError, match="the attribute calls of the model changes with"):
+        trainer_of(definition_of(lambda: Remembering(count, calls=zero)))
+
+
+def of_script_module():
+    class Compiled(torch.jit.ScriptModule):
+        calls: int
+
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+        @torch.jit.script_method
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return x * self.calls
+
+    return Compiled()
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+@pytest.mark.parametrize(
+    "create", [lambda: torch.jit.script(CountsWhenCompiled()), of_script_module]
+)
+def test_an_attribute_of_a_compiled_layer_is_refused(create):
+    def create_model():
+        return Remembering(call_what_counts, compiled=create())
+
+    with pytest.raises(DefinitionError, match="the attribute compiled.calls of the model changes"):
+        trainer_of(definition_of(create_model))
+
+
+class NeedsFour(nn.Linear):
+    """Fails on pairs of examples."""
+
+    def __init__(self, keeps):
+        super().__init__(4, 3)
+        self.calls, self.keeps = 0, keeps
+
+    def forward(self, x):
+        if self.training and len(x) % 4:
+            raise ValueError("statistics need four examples")
+        self.calls += self.keeps
+        return super().forward(x) * (1 + self.calls)
+
+
+def test_a_model_that_fails_on_pairs_is_tried_on_as_many_as_in_a_minibatch(caplog):
+    with pytest.raises(DefinitionError, match="the attribute calls of the model changes with"):
+        trainer_of(definition_of(lambda: NeedsFour(keeps=True)))
+    trainer_of(definition_of(lambda: NeedsFour(keeps=False))).train_steps([batch_of(8)])
+
+    assert not caplog.records
+
+
+def test_a_module_without_values_in_an_attribute_hides_no_counter():
+    def create_model():
+        # As the base of an ensemble (`torch.func.functional_call`), which is no layer.
+        return Remembering(count, calls=0, base=[nn.Linear(4, 3, device="meta")])
+
+    with pytest.raises(DefinitionError, match="the attribute calls of the model changes with"):
+        trainer_of(definition_of(create_model))
+
+
+class NoCopy:
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def __deepcopy__(self, memo):
+        raise TypeError("one of a kind")
+
+
+def test_a_model_that_cannot_be_copied_is_trained_with_a_warning(caplog):
+    trainer = trainer_of(definition_of(lambda: Remembering(lambda m, x: None, own=NoCopy())))
+    trainer.train_steps([batch_of(8)] * 2)
+
+    (message,) = [each.getMessage() for each in caplog.records]
+    assert "model.py:1: it is unknown whether the model keeps values that no checkpoint" in message
+    assert "the model cannot be copied (TypeError: one of a kind)" in message
+
+
+def count_under_a_lock(module, x):
+    with module.lock:
+        module.calls += 1
+
+
+def test_a_lock_or_a_log_file_does_not_hide_a_counter(tmp_path, caplog):
+    with (tmp_path / "log").open("w") as file:
+        beside = {"lock": threading.Lock(), "file": file}
+
+        def create_model():
+            return Remembering(count_under_a_lock, calls=0, **beside)
+
+        with pytest.raises(DefinitionError, match="the attribute calls of the model changes"):
+            trainer_of(definition_of(create_model))
+        trainer_of(definition_of(lambda: Remembering(lambda m, x: None, calls=0, **beside)))
+
+    assert not caplog.records
 
 
 class LayerLocal(nn.Module):
@@ -357,6 +499,24 @@ class CountsInItsClass(nn.Linear):
         return super().forward(x) * min(1.0, self.calls / 1e6)
 
 
+def with_a_closure_that_counts():
+    calls = 0
+
+    class CountsInAClosure(nn.Linear):
+        def forward(self, x):
+            nonlocal calls
+            calls += 1
+            return super().forward(x) * min(1.0, calls / 1e6)
+
+    return CountsInAClosure(4, 3)
+
+
+class CountsInADefault(nn.Linear):
+    def forward(self, x, calls=[0]):  # noqa: B006 - that is what is tried
+        calls[0] += 1
+        return super().forward(x) * min(1.0, calls[0] / 1e6)
+
+
 def with_a_hook_that_counts():
     calls = 0
 
@@ -378,6 +538,14 @@ def with_a_hook_that_counts():
             r"the variable CALLS, which CountsInItsFile.forward \(.*\) uses,",
         ),
         (lambda: CountsInItsClass(4, 3), "the class attribute CountsInItsClass.calls"),
+        (
+            with_a_closure_that_counts,
+            r"the variable calls of a function, which CountsInAClosure.forward \(.*\) uses,",
+        ),
+        (
+            lambda: CountsInADefault(4, 3),
+            r"a default value of an argument of CountsInADefault.forward \(.*\)",
+        ),
         (with_a_hook_that_counts, "the state of the forward hooks of 1"),
     ],
 )
@@ -966,3 +1134,144 @@ def test_a_changing_buffer_is_not_mistaken_for_mixed_examples():
     trainer = trainer_of(definition_of(lambda: Changing(jump)))
 
     assert trainer.gradients(batch_of(8))[0].num_examples == 8
+
+
+# --- changes of what a model consists of ---------------------------------------------------------
+
+
+def test_a_hook_of_the_optimizer_that_prunes_is_refused():
+    made = []
+
+    def create_model():
+        made.append(nn.Linear(4, 3))
+        return made[-1]
+
+    def prunes_in_a_hook(parameters):
+        stepped, model = sgd(parameters), made[-1]
+        stepped.register_step_post_hook(lambda *_: prune.random_unstructured(model, "weight", 0.3))
+        return stepped
+
+    trainer = trainer_of(definition_of(create_model, optimizer=prunes_in_a_hook))
+
+    with pytest.raises(DefinitionError, match="weight is gone, weight_orig is new, weight_mask"):
+        trainer.train_steps([batch_of(8)])
+
+
+def test_a_hook_of_the_optimizer_that_changes_a_group_is_refused():
+    def appends_in_a_hook(parameters):
+        weight, bias = parameters
+        stepped = sgd([weight])
+        group = stepped.param_groups[0]["params"]
+        stepped.register_step_post_hook(lambda *_: group.append(bias))
+        return stepped
+
+    trainer = trainer_of(definition_of(optimizer=appends_in_a_hook))
+
+    with pytest.raises(DefinitionError, match="group 0 of the optimizer no longer has the param"):
+        trainer.train_steps([batch_of(8)])
+
+
+class ReplacesItsWeight(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 3)
+        self.register_buffer("steps", torch.tensor(0))
+
+    def forward(self, x):
+        if self.training:
+            self.steps += 1
+            if self.steps == 3:
+                self.weight = nn.Parameter(self.weight.detach() * 0.5)
+        return super().forward(x)
+
+
+def test_a_parameter_that_forward_replaces_is_refused_at_the_next_checkpoint():
+    trainer = trainer_of(definition_of(ReplacesItsWeight))
+    trainer.train_steps([batch_of(8), batch_of(8)])
+    trainer.state()
+    trainer.train_steps([batch_of(8)])
+
+    with pytest.raises(DefinitionError, match="weight is another object"):
+        trainer.state()
+
+
+class MeanOfTheFirst(nn.Linear):
+    """Sets a buffer that is None in its first call, in training only or in any mode."""
+
+    def __init__(self, *, only_in_training):
+        super().__init__(4, 3)
+        self.register_buffer("mean", None)
+        self.only_in_training = only_in_training
+
+    def forward(self, x):
+        if self.mean is None and (self.training or not self.only_in_training):
+            self.mean = x.detach().mean(0)
+        return super().forward(x if self.mean is None else x - self.mean)
+
+
+def test_a_buffer_that_is_none_until_the_first_batch_is_refused():
+    with pytest.raises(DefinitionError, match="the buffer mean of the model is None until"):
+        trainer_of(definition_of(lambda: MeanOfTheFirst(only_in_training=False)))
+
+
+def test_a_buffer_that_is_none_until_the_first_training_step_is_refused():
+    trainer = trainer_of(definition_of(lambda: MeanOfTheFirst(only_in_training=True)))
+
+    with pytest.raises(DefinitionError, match="mean is new"):
+        trainer.train_steps([batch_of(8)])
+
+
+class Positions(nn.Linear):
+    """Keeps a buffer that depends on the shape of its input only."""
+
+    def __init__(self):
+        super().__init__(4, 3)
+        self.register_buffer("positions", None)
+        self.norm = nn.BatchNorm1d(4, track_running_stats=False)
+
+    def forward(self, x):
+        if self.positions is None:
+            self.positions = torch.arange(x.shape[1]) / 10
+        return super().forward(self.norm(x) + self.positions)
+
+
+def test_a_buffer_that_depends_on_the_shape_only_may_be_none_at_first():
+    trainer = trainer_of(definition_of(Positions))
+    trainer.train_steps([batch_of(8)])
+
+    assert "model/positions" in trainer.state()
+
+
+def count_calls(module, given, output):
+    return None
+
+
+class CountsCalls:
+    def __call__(self, module, given, output):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("register", "hook"),
+    [
+        (nn.modules.module.register_module_forward_hook, count_calls),
+        (nn.modules.module.register_module_forward_pre_hook, lambda module, given: None),
+        (nn.modules.module.register_module_full_backward_hook, CountsCalls()),
+    ],
+)
+def test_a_hook_of_all_modules_is_refused_with_its_line(register, hook):
+    code = getattr(hook, "__code__", None) or CountsCalls.__call__.__code__
+    handle = register(hook)
+    try:
+        with pytest.raises(
+            DefinitionError,
+            match=f"{__file__}:{code.co_firstlineno}: .* is registered as a hook of all modules",
+        ):
+            trainer_of()
+    finally:
+        handle.remove()
+        nn.modules.module._global_is_full_backward_hook = None
+
+
+def test_a_hook_of_all_modules_of_a_library_is_accepted():
+    with torch.utils.module_tracker.ModuleTracker():
+        trainer_of()

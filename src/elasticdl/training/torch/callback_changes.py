@@ -58,34 +58,38 @@ _LOSS = "loss"
 
 
 class Modes:
-    """Switches a model between training and evaluation, but keeps the modes that callbacks set.
+    """Switches a model between training and evaluation, but keeps the modes that user code sets.
 
-    A callback may set a module's mode, such as `layer.eval()` for a frozen BatchNorm. A plain loop
-    resets these modes by `model.train()` at the start of each epoch; Lightning's `Trainer` never
-    does.
+    A callback, a hook of the optimizer or `forward` may set a module's mode, such as `layer.eval()`
+    for a frozen BatchNorm. A plain loop resets these modes by `model.train()` at the start of each
+    epoch; Lightning's `Trainer` never does.
 
     Args:
         model: The module.
-        keeps: Whether to behave as Lightning: modules keep, in all epochs, the mode that a callback
+        keeps: Whether to behave as Lightning: modules keep, in all epochs, the mode that user code
             has set or in which they were created.
 
     Attributes:
         differing: Name of a module -> its mode in training (`module.training`). Contains only
-            modules for which this is not the mode that `model.train()` sets.
+            modules for which this is not the mode that `model.train()` sets. Those that a step
+            has set are added when the model leaves training mode; see `present`.
     """
 
     def __init__(self, model: nn.Module, *, keeps: bool = False) -> None:
         self._model, self._keeps = model, keeps
         self.differing: dict[str, bool] = {}
+        # The modes that `model.train()` has set.
+        self._plain: dict[str, bool] = {}
         self._is_set = False
         if keeps:
             self.record()
 
     def train(self) -> None:
         """Put the model into training mode; the modules in `differing` get their own mode."""
-        if self._is_set and self._model.training is self.differing.get("", True):
+        if self._is_training():
             return
         self._model.train()
+        self._plain = self._now()
         for name, module in self._model.named_modules():
             if name in self.differing:
                 module.training = self.differing[name]
@@ -93,12 +97,23 @@ class Modes:
 
     def eval(self) -> None:
         """Put the model into evaluation mode."""
+        self.differing = self.present()
         if self._is_set or self._model.training:
             self._model.eval()
         self._is_set = False
 
+    def present(self) -> dict[str, bool]:
+        """Return `differing`, together with the modes that steps have set since."""
+        if not self._is_training():
+            return self.differing
+        return {n: mode for n, mode in self._now().items() if self._plain.get(n) is not mode}
+
+    def restore(self, modes: Mapping[str, bool]) -> None:
+        """Let modules have the modes that `present` returned, from the next step on."""
+        self.differing, self._is_set = dict(modes), False
+
     def forget(self) -> None:
-        """Forget the modes that callbacks have set, unless `keeps`; called when an epoch begins."""
+        """Forget the modes that user code has set, unless `keeps`; called when an epoch begins."""
         if not self._keeps:
             self.differing, self._is_set = {}, False
 
@@ -107,12 +122,17 @@ class Modes:
 
         Called after callbacks, so that `train` can restore the modes that they have set.
         """
-        now = {name: module.training for name, module in self._model.named_modules()}
+        now = self._now()
         self.differing, self._is_set = {}, False
         self.train()
-        plain = {name: module.training for name, module in self._model.named_modules()}
-        self.differing = {name: mode for name, mode in now.items() if mode is not plain.get(name)}
+        self.differing = {n: mode for n, mode in now.items() if mode is not self._plain.get(n)}
         self._is_set = not self.differing
+
+    def _is_training(self) -> bool:
+        return self._is_set and self._model.training is self.differing.get("", True)
+
+    def _now(self) -> dict[str, bool]:
+        return {name: module.training for name, module in self._model.named_modules()}
 
 
 class CallbackChanges:
@@ -241,7 +261,7 @@ class CallbackChanges:
                     "numbers, strings and tensors there."
                 ) from error
         trained = [n for n, p in nn.Module.named_parameters(self._model) if p.requires_grad]
-        state = {"trained": trained, "attributes": kept, "modes": dict(self._modes.differing)}
+        state = {"trained": trained, "attributes": kept, "modes": self._modes.present()}
         return state, arrays
 
     def load(self, state: Mapping[str, Any], arrays: State) -> None:
@@ -267,8 +287,7 @@ class CallbackChanges:
             if value is not current:
                 put_attribute(owner, name, value)
             self._attributes.add((prefix, name))
-        self._modes.forget()
-        self._modes.differing = dict(state["modes"])
+        self._modes.restore(state["modes"])
 
     def _may_add_or_remove(self, what: str, now: Any, moment: str) -> bool:
         """Return whether callbacks may add or remove objects of this kind in an event.

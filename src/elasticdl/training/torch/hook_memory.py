@@ -20,7 +20,7 @@ import dis
 import functools
 import inspect
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ from elasticdl.training.torch.function_memory import (
     remembered_by_function,
     remembered_by_object,
 )
-from elasticdl.training.torch.refusals import place_of
+from elasticdl.training.torch.refusals import is_of_users_file, place_of
 from elasticdl.training.torch.untracked_state import digest
 from elasticdl.training.torch.value_codec import NUMBERS, Codec, UnkeepableValueError
 
@@ -48,6 +48,12 @@ if TYPE_CHECKING:
 _ATTRIBUTES, _DEFAULTS = "attributes of parameters", "defaults"
 _LATER = "attributes of the optimizer"
 _ATTRIBUTES_AND_DEFAULTS = {_ATTRIBUTES, _DEFAULTS, _LATER}
+_GLOBAL_HOOKS = (
+    "_global_forward_pre_hooks",
+    "_global_forward_hooks",
+    "_global_backward_pre_hooks",
+    "_global_backward_hooks",
+)
 _OF_EVERY_OPTIMIZER = {
     *vars(torch.optim.SGD([torch.zeros(1, requires_grad=True, device="cpu")], 0.0)),
     "step",
@@ -71,7 +77,7 @@ class HookMemory:
 
     Raises:
         DefinitionError: A hook has state that cannot be stored, a hook is registered for all
-            optimizers, or the optimizer has a scheduler that nothing would step.
+            optimizers or modules, or the optimizer has a scheduler that nothing would step.
     """
 
     def __init__(
@@ -342,22 +348,40 @@ def _set_by_library(kind: type[Any]) -> frozenset[str]:
 
 
 def _check_global_hooks(origin: Origin) -> None:
-    """Check that no function of a user is a hook of all optimizers of the process.
+    """Check that no function of a user is a hook of all optimizers or modules of the process.
 
     It would also be called in later trainings of the same process, and twice once its file is
     imported again.
     """
-    hooks = (*_global_optimizer_pre_hooks.values(), *_global_optimizer_post_hooks.values())
-    for hook in map(_unwrapped, hooks):
+    of_optimizers = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
+    for hook in _hooks_in(of_optimizers):
         if not is_of_library(type(hook)) or not is_library(getattr(hook, "__module__", "")):
-            name = getattr(hook, "__qualname__", type(hook).__qualname__)
             raise DefinitionError(
-                f"{origin}: {name} is registered as a hook of all optimizers of the process "
+                f"{origin}: {_name_of(hook)} is registered as a hook of all optimizers of the "
+                "process "
                 "(register_optimizer_step_pre_hook or register_optimizer_step_post_hook), which "
                 "would also change other trainings. Register it for this optimizer: "
                 "optimizer.register_step_pre_hook(hook) or "
                 "optimizer.register_step_post_hook(hook)."
             )
+    for hook in _hooks_in(getattr(nn.modules.module, name) for name in _GLOBAL_HOOKS):
+        if is_of_users_file(hook):
+            code = hook if inspect.isroutine(hook) else type(hook).__call__
+            raise DefinitionError(
+                f"{place_of(code, origin)}: {_name_of(hook)} is registered as a hook of all "
+                "modules of the process (register_module_forward_hook and the like of "
+                "torch.nn.modules.module), which would also change other trainings, and what it "
+                "keeps is in no checkpoint. Register it on the modules of this model: for module "
+                "in model.modules(): module.register_forward_hook(hook)."
+            )
+
+
+def _hooks_in(dicts: Iterable[Mapping[Any, Any]]) -> list[Any]:
+    return [_unwrapped(hook) for hooks in dicts for hook in hooks.values()]
+
+
+def _name_of(hook: Any) -> str:
+    return str(getattr(hook, "__qualname__", type(hook).__qualname__))
 
 
 def _unwrapped(hook: Any) -> Any:

@@ -6,6 +6,7 @@ import logging
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.errors import DefinitionError
@@ -13,6 +14,8 @@ from elasticdl.training.torch.callback_changes import CallbackChanges
 from elasticdl.training.torch.callback_hooks import CallbackHooks
 from elasticdl.training.torch.callback_state import CallbackMemory, TorchValues
 from elasticdl.training.torch.callbacks import BATCH_MOMENTS, TEST_BATCH_MOMENTS
+from elasticdl.training.torch.function_memory import is_of_library
+from elasticdl.training.torch.untracked_state import names_read_by
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,6 +33,7 @@ _log = logging.getLogger("elasticdl")
 
 _STOPS = "stop_training"
 _TOUCHED = "model"
+_MODES = "modes"
 
 
 class TorchHooks:
@@ -73,6 +77,7 @@ class TorchHooks:
         self._callbacks, self._model, self._optimizer = callbacks, model, optimizer
         self._modes, self._schedulers, self._drawing = modes, schedulers, drawing
         self._changed, self._optimizer_at = changed, definition.where("optimizer")
+        self._has_own_steps = definition.loss_within == "training_step"
         values = TorchValues(model, optimizer, callbacks.objects)
         self._memory = CallbackMemory(callbacks, values)
         self._touched = CallbackChanges(
@@ -131,6 +136,7 @@ class TorchHooks:
             self._schedulers.note_wrong_mode()
             self._schedulers.note_unfinished(num_updates, num_full_epochs)
             self._note_opposite_directions()
+            self._note_modes_of_optimizer()
         self._schedulers.check_length(
             num_updates, num_full_epochs, may_end_earlier=bool(self._callbacks)
         )
@@ -159,6 +165,24 @@ class TorchHooks:
                 num_maximizing,
                 len(groups),
             )
+
+    def _note_modes_of_optimizer(self) -> None:
+        kind = type(self._optimizer)
+        if not all(callable(getattr(kind, name, None)) for name in ("train", "eval")):
+            return
+        # A LightningModule may call them in its hooks.
+        owners = [*self._callbacks.objects, *([self._model] if self._has_own_steps else [])]
+        if "eval" in set().union(*map(_names_in_code_of, owners)):
+            return
+        _log.warning(
+            "%s: %s has train() and eval(), which switch between the weights that are trained and "
+            "those to use, as schedule-free optimizers do, but no callback calls them. So "
+            "validation and the trained model have the weights that are trained. If your script "
+            "calls them, let a callback do so: self.optimizer.train() in on_train_begin() and "
+            "on_test_end(), self.optimizer.eval() in on_test_begin() and on_train_end().",
+            self._optimizer_at,
+            kind.__name__,
+        )
 
     def committed(self, *, leads: bool) -> None:  # noqa: D102
         pass
@@ -198,9 +222,13 @@ class TorchHooks:
         return ""
 
     def state(self) -> dict[str, Any]:
-        """Return the callbacks' state as JSON; the state of schedulers is in `Trainer.state`."""
+        """Return the callbacks' state as JSON; the state of schedulers is in `Trainer.state`.
+
+        Without callbacks, it has only the modes that steps have set, if any.
+        """
         if not self._callbacks:
-            return {}
+            modes = self._modes.present()
+            return {_MODES: modes} if modes else {}
         # A callback may have requested the end just before a checkpoint.
         kept, touched = self._memory.keep()[0], self._touched.keep()[0]
         return {**kept, _TOUCHED: touched, _STOPS: self.stop_requested}
@@ -214,6 +242,7 @@ class TorchHooks:
 
     def load_state(self, state: Mapping[str, Any], arrays: State) -> None:  # noqa: D102
         if not self._callbacks:
+            self._modes.restore(state.get(_MODES, {}))
             return
         self._touched.load(state.get(_TOUCHED, {}), arrays)
         self._changed()
@@ -254,3 +283,13 @@ class TorchHooks:
         ):
             yield
         self._changed()
+
+
+def _names_in_code_of(owner: Any) -> set[str]:
+    """Return the names in the methods of an object's class, and in the functions that they call."""
+    kinds = [kind for kind in type(owner).__mro__ if not is_of_library(kind)]
+    methods = [each for kind in kinds for each in vars(kind).values()]
+    functions = [each for each in methods if isinstance(each, FunctionType)]
+    called = [each.__globals__.get(n) for each in functions for n in names_read_by(each.__code__)]
+    functions += [each for each in called if isinstance(each, FunctionType)]
+    return set().union(*(each.__code__.co_names for each in functions))

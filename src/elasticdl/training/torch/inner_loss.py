@@ -10,7 +10,6 @@ outputs.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ import torch
 from torch import nn
 
 from elasticdl.errors import DefinitionError
+from elasticdl.training.torch.inputs import forward_parameters
 from elasticdl.training.torch.label_shapes import TorchLabelShape
 from elasticdl.training.torch.outputs import detached
 from elasticdl.training.torch.steps import Stepped, Tensors, check_parts
@@ -37,7 +37,7 @@ def check_takes_labels(model: nn.Module, origin: Origin) -> None:
     Raises:
         DefinitionError: `forward` has no argument for the labels.
     """
-    if "labels" not in inspect.signature(model.forward).parameters:
+    if "labels" not in [each.name for each in forward_parameters(model)]:
         raise DefinitionError(
             f"{origin}: there is no loss, and {type(model).__name__}.forward has no argument "
             "labels to compute one from. Add the loss to the model file: "

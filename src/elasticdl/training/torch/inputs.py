@@ -184,8 +184,24 @@ def _with_channels(
 
 def _required(model: nn.Module) -> list[str]:
     """Return the names of the arguments that `forward` requires."""
-    parameters = inspect.signature(model.forward).parameters.values()
-    return [p.name for p in parameters if p.kind in _POSITIONAL and p.default is p.empty]
+    return [
+        p.name for p in forward_parameters(model) if p.kind in _POSITIONAL and p.default is p.empty
+    ]
+
+
+def forward_parameters(model: nn.Module) -> list[inspect.Parameter]:
+    """Return the parameters of `forward`, also of a model that `torch.jit.script` has compiled."""
+    if isinstance(model, torch.jit.ScriptModule):
+        compiled: Any = model.forward
+        kind, none = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+        return [
+            inspect.Parameter(
+                each.name, kind, default=each.default_value if each.has_default_value() else none
+            )
+            # The first is the module itself.
+            for each in compiled.schema.arguments[1:]
+        ]
+    return list(inspect.signature(model.forward).parameters.values())
 
 
 def _missing(
@@ -206,7 +222,7 @@ def _missing(
 def _candidates(
     model: nn.Module, features: Arrays, origin: Origin, *, is_default: bool
 ) -> Sequence[Adapter]:
-    parameters = inspect.signature(model.forward).parameters.values()
+    parameters = forward_parameters(model)
     required = _required(model)
     if isinstance(features, (list, tuple)):
         return [_one_an_argument if len(required) > 1 else _as_they_are]

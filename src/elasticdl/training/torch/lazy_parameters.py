@@ -1,7 +1,8 @@
-"""Finds lazy parameters whose initial values a module computes from the first batch it receives.
+"""Finds tensors whose initial values a module computes from the first batch it receives.
 
-PyTorch's own lazy modules take only shapes from it. A module of the user's that takes its mean or
-variance would get other values here, where the first batch is not a whole minibatch.
+These are lazy parameters and buffers, and buffers that are registered as None. PyTorch's own lazy
+modules take only shapes from the batch. A module of the user's that takes its mean or variance
+would get other values here, where the first batch is not a whole minibatch.
 
 Callers: `trainer.py`.
 """
@@ -26,12 +27,12 @@ from elasticdl.training.torch.buffers import is_kept
 def computed_from_data(
     model: nn.Module, example: Batch, run: Callable[[nn.Module, Batch], Any]
 ) -> list[str]:
-    """Return the names of lazy parameters and buffers whose initial values depend on the data.
+    """Return the names of lazy or missing tensors whose initial values depend on the data.
 
     Initializes two copies of the module: with the example, and with its first record only.
 
     Args:
-        model: The module, whose lazy parameters have no values yet.
+        model: The module, whose lazy parameters and buffers have no values yet.
         example: Different examples, at least two.
         run: Function (module, batch) that seeds all random generators and calls the module on the
             batch.
@@ -44,14 +45,34 @@ def computed_from_data(
         for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers())
         if is_lazy(tensor)
     ]
+    lazy += missing_buffers(model)
     # The training itself reports what is wrong with the model.
     with suppress(Exception):
         if lazy:
             first = map_arrays(lambda array: array[[0] * len(array)], example.features)
             batches = example, replace(example, features=first)
             whole, repeated = (_initialized(model, batch, run, lazy) for batch in batches)
-            return [name for name in lazy if not torch.equal(whole[name], repeated[name])]
+            return [
+                name
+                for name in lazy
+                if name in whole
+                and (name not in repeated or not torch.equal(whole[name], repeated[name]))
+            ]
     return []
+
+
+def missing_buffers(model: nn.Module) -> list[str]:
+    """Return the names of the persistent buffers that are None, but for those of PyTorch's modules.
+
+    The latter stay None, as those of a BatchNorm without running statistics.
+    """
+    return [
+        f"{prefix}.{leaf}".lstrip(".")
+        for prefix, module in model.named_modules()
+        if not type(module).__module__.startswith("torch.")
+        for leaf, buffer in module._buffers.items()  # noqa: SLF001 - see `buffers.is_kept`
+        if buffer is None and is_kept(module, leaf)
+    ]
 
 
 def tensor_names(model: nn.Module, *, all_buffers: bool = False) -> set[str]:

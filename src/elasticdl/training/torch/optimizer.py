@@ -231,12 +231,15 @@ class OptimizerState:
             if key == "params":
                 members.setdefault(int(of_group), {})["/".join(more)] = array
         del self.optimizer.param_groups[self._num_groups :]
+        is_named = any("param_names" in group for group in self.optimizer.param_groups)
         for number in sorted(members):
             try:
                 parameters = self._codec.to_values(members[number])
             except KeyError as error:
                 return [f"{_GROUPS}{number}/params: {error} is not in the model"]
-            self.optimizer.add_param_group({"params": parameters})
+            # All groups have names or none; the saved values contain the right ones.
+            given = [(str(n), p) for n, p in enumerate(parameters)] if is_named else parameters
+            self.optimizer.add_param_group({"params": given})
         return []
 
     def _set_slots(self, slots: Mapping[str, Mapping[str, np.ndarray[Any, Any]]]) -> None:

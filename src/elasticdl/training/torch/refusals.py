@@ -198,15 +198,15 @@ def _state_dict_code(model: nn.Module) -> Iterator[str]:
         kind = type(module)
         for name in _STATE_DICT_METHODS:
             owner = next(each for each in kind.__mro__ if name in vars(each))
-            if _is_of_the_user(owner):
+            if is_of_users_file(owner):
                 yield f"{owner.__name__}.{name}()"
         for attribute, name in _STATE_DICT_HOOKS.items():
             for hook in getattr(module, attribute).values():
-                if _is_of_the_user(hook):
+                if is_of_users_file(hook):
                     yield f"a {name} of {kind.__name__}"
 
 
-def _is_of_the_user(code: Any) -> bool:
+def is_of_users_file(code: Any) -> bool:
     """Return whether the user's files define a class, a function or the class of an object.
 
     Libraries rename entries of old checkpoints in this way.

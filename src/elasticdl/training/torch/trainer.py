@@ -19,6 +19,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import itertools
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,7 +61,11 @@ from elasticdl.training.torch.hooks import TorchHooks
 from elasticdl.training.torch.inner_loss import InnerLossSteps, check_takes_labels
 from elasticdl.training.torch.inputs import Adapter, find_adapter
 from elasticdl.training.torch.label_shapes import is_number_per_example
-from elasticdl.training.torch.lazy_parameters import computed_from_data, tensor_names
+from elasticdl.training.torch.lazy_parameters import (
+    computed_from_data,
+    missing_buffers,
+    tensor_names,
+)
 from elasticdl.training.torch.lightning_steps import LightningSteps, TrainerProgress
 from elasticdl.training.torch.logged_metrics import take_metrics
 from elasticdl.training.torch.losses import BatchLoss, TorchLoss
@@ -83,6 +88,7 @@ from elasticdl.training.torch.schedulers import Schedulers
 from elasticdl.training.torch.scores import last_activation, scores_of, takes_logits
 from elasticdl.training.torch.statistics import BatchParts, TorchStatistics, change_of, has_room
 from elasticdl.training.torch.steps import ForwardSteps, Stepped, Steps, Tensors
+from elasticdl.training.torch.structure import Structure
 from elasticdl.training.torch.tensors import assign_array, batch_tensors, to_array, to_tensor
 from elasticdl.training.torch.untracked_state import (
     check_loss,
@@ -130,7 +136,7 @@ class TorchTrainer:
         definition: The model definition.
         example: A representative batch; its values are used only for trial runs that check the
             model.
-        minibatch_size: Examples in a full batch; not used by this trainer.
+        minibatch_size: Examples in a full batch.
         seed: Determines the initial weights and, with step and rank, all randomness of steps.
         rank: This worker's rank.
         deterministic: Whether to use deterministic kernels, where PyTorch has them.
@@ -157,7 +163,6 @@ class TorchTrainer:
         rank: int = 0,
         deterministic: bool = True,
     ) -> None:
-        del minibatch_size
         if deterministic:
             be_deterministic()
         keep_freed_memory()
@@ -208,6 +213,7 @@ class TorchTrainer:
             may_reshape=definition.has_default_input,
             maximizes_loss=all(group.get("maximize") for group in self.optimizer.param_groups),
         )
+        self._structure = Structure(self.model, self.optimizer, definition)
         self.training_metrics = metrics_of(
             definition.create_metrics(Mode.TRAINING), why_sums=OF_TRAINING
         )
@@ -228,9 +234,9 @@ class TorchTrainer:
             ],
         )
         # Two examples, because torch.export treats a size of one as a constant.
-        self._example = _two(example.features, (0, example.num_examples - 1))
-        self._check_nothing_outside(example)
-        self._find_label_shapes(example)
+        self._example = _rows(example.features, (0, example.num_examples - 1))
+        self._check_nothing_outside(example, minibatch_size)
+        self._find_label_shapes(example, minibatch_size)
         self._find_logged(example)
         self._part_check = PartCheck(
             definition.where("model"),
@@ -247,9 +253,10 @@ class TorchTrainer:
         )
         # Number of examples of the largest update so far.
         self._update_size = 0
-        self._repeated = RepeatedChecks(definition.origin)
-        # Apart from the other checks, which end with their first warning.
-        self._repeated_comparisons = RepeatedChecks(definition.origin)
+        # Two, because the checks of each end with their first warning.
+        self._repeated, self._repeated_comparisons = (
+            RepeatedChecks(definition.origin) for _ in range(2)
+        )
         self._is_evaluation_checked = self._has_checked_first_batch = False
         self._anchors: dict[str, torch.Tensor] = {}
         self._pull = 0.0
@@ -511,7 +518,12 @@ class TorchTrainer:
         return bool(self._averages)
 
     def state(self) -> State:
-        """Return copies of all state; parameters without an update have no optimizer state yet."""
+        """Return copies of all state; parameters without an update have no optimizer state yet.
+
+        Raises:
+            DefinitionError: The model or the optimizer has state that no checkpoint can store.
+        """
+        self._structure.check()
         state = {f"model/{name}": to_array(tensor) for name, tensor in self._tensors_kept().items()}
         state |= {f"optimizer/{path}": a for path, a in self._optimizer.state().items()}
         state |= {f"average/{path}": a for path, a in self._averages.state().items()}
@@ -786,6 +798,8 @@ class TorchTrainer:
         self._averages.update()
         self.step += 1
         self._schedulers.updated(self.step)
+        if self.step & (self.step - 1) == 0:
+            self._structure.check()
 
     def _gradients(self) -> list[torch.Tensor]:
         return [p.grad for p in self._parameters.values() if p.grad is not None]
@@ -802,6 +816,14 @@ class TorchTrainer:
                 "the model on it in custom_model().",
                 self._definition.where("model"),
                 listed(self._computed_from_data),
+            )
+        if self._unchecked:
+            _log.warning(
+                "%s: it is unknown whether the model keeps values that no checkpoint stores "
+                "(counters, means or flags in attributes, hooks or variables), because %s. If it "
+                "does, a resumed training continues differently; keep them in buffers.",
+                self._definition.where("model"),
+                self._unchecked,
             )
         has_trainable = any(p.requires_grad for p in self._parameters.values())
         if has_trainable and not self._gradients():
@@ -977,8 +999,18 @@ class TorchTrainer:
             torch.set_rng_state(draws)
             self._adapter_of(model, batch)
 
+        missing = missing_buffers(self.model)
         self._computed_from_data = computed_from_data(self.model, example, run)
         torch.set_rng_state(draws)
+        if found := [name for name in missing if name in self._computed_from_data]:
+            raise DefinitionError(
+                f"{self._definition.where('model')}: the buffer {found[0]} of the model is None "
+                "until `forward` computes it from the first batch that it receives, which is not "
+                "the first batch of the training here. Register it with its shape, and a flag that "
+                f'marks it as set, and change both in training only: self.register_buffer("'
+                f'{found[0].rpartition(".")[2]}", torch.zeros(...)); '
+                'self.register_buffer("is_set", torch.tensor(False)).'
+            )
         tried = trial_copy(self.model)
         adapter = self._adapter_of(tried, example)
         # An average of the model has a copy of every buffer.
@@ -1036,7 +1068,7 @@ class TorchTrainer:
                 raise
             raise mistake from cause
 
-    def _find_label_shapes(self, example: Batch) -> None:
+    def _find_label_shapes(self, example: Batch, minibatch_size: int) -> None:
         """Run the model on the example to find which shape of labels the loss and metrics need."""
         if not (isinstance(example.labels, np.ndarray) and is_number_per_example(example.labels)):
             return
@@ -1050,12 +1082,18 @@ class TorchTrainer:
                 self.evaluation_metrics.find_label_shapes(outputs, batch.labels)
         if self._loss.reshapes_labels:
             # With labels of the other shape, it may have raised before.
-            self._check_loss(example)
+            self._check_loss(example, minibatch_size)
 
-    def _check_nothing_outside(self, example: Batch) -> None:
-        batch, last = self._batch_tensors(_pair(example)), example.num_examples - 1
-        others = self._batch_tensors(_pair(example, (last, last)))
+    def _check_nothing_outside(self, example: Batch, minibatch_size: int) -> None:
+        for one, other in _trials(example, minibatch_size):
+            self._unchecked = self._check_model(
+                self._batch_tensors(one), self._batch_tensors(other)
+            )
+            if not self._unchecked:
+                break
+        self._check_loss(example, minibatch_size)
 
+    def _check_model(self, batch: Tensors, others: Tensors) -> str:
         def run(model: nn.Module, batch: Tensors = batch) -> object:
             with self._drawing(self.rank):
                 outputs = self._steps.touch(model, copy.deepcopy(batch))
@@ -1067,17 +1105,17 @@ class TorchTrainer:
         def run_others(model: nn.Module) -> object:
             return run(model, others)
 
-        check_no_untracked_state(self.model, run, run_others, self._definition.where("model"))
-        self._check_loss(example)
+        return check_no_untracked_state(
+            self.model, run, run_others, self._definition.where("model")
+        )
 
-    def _check_loss(self, example: Batch) -> None:
+    def _check_loss(self, example: Batch, minibatch_size: int) -> None:
         loss = self._definition.loss
         if loss is None or example.labels is None:
             return
-        batch = self._batch_tensors(_pair(example))
         tried = trial_copy(self.model).eval()
 
-        def compute() -> object:
+        def compute(batch: Tensors) -> object:
             with self._no_side_effects():
                 outputs = self._steps.outputs(tried, batch.features)
                 with torch.enable_grad(), self._precision.autocast():
@@ -1085,7 +1123,10 @@ class TorchTrainer:
                     labels = copied(batch.labels)
                     return self._loss.of(outputs, labels, None, batch.num_examples).value
 
-        check_loss(compute, loss, self._definition.where("loss"))
+        for one, _ in _trials(example, minibatch_size):
+            once = functools.partial(compute, self._batch_tensors(one))
+            if check_loss(once, loss, self._definition.where("loss")):
+                break
 
     def _find_logged(self, example: Batch) -> None:
         """Register the metrics that a LightningModule logs, by running its steps on the example.
@@ -1107,29 +1148,49 @@ class TorchTrainer:
         return {**self._parameters, **self._buffers.tensors()}
 
 
-def _two(arrays: Arrays, examples: tuple[int, int] = (0, 0)) -> Arrays:
-    """Return nested arrays of two examples, from those of a batch.
+def _rows(arrays: Arrays, examples: Sequence[int]) -> Arrays:
+    """Return nested arrays of some examples, from those of a batch.
 
     Args:
         arrays: Features, labels or sample weights of the batch.
-        examples: Positions of the two examples; they may be equal.
+        examples: Positions of the examples; they may repeat.
     """
     return map_arrays(lambda a: a[list(examples)], arrays)
 
 
-def _pair(batch: Batch, examples: tuple[int, int] = (0, 0)) -> Batch:
-    """Return a batch of two examples of a batch, for trial runs of the model.
+def _pair(batch: Batch, examples: Sequence[int] = (0, 0)) -> Batch:
+    """Return a batch of two (or more) examples of a batch, for trial runs of the model.
 
     Args:
         batch: The batch.
-        examples: Positions of the two examples; they may be equal.
+        examples: Positions of the examples; they may repeat.
     """
     features, labels, weights = (
-        _two(arrays, examples) for arrays in (batch.features, batch.labels, batch.weights)
+        _rows(arrays, examples) for arrays in (batch.features, batch.labels, batch.weights)
     )
     return dataclasses.replace(
-        batch, features=features, labels=labels, weights=weights, num_examples=2
+        batch, features=features, labels=labels, weights=weights, num_examples=len(examples)
     )
+
+
+def _trials(example: Batch, minibatch_size: int) -> Iterator[tuple[Batch, Batch]]:
+    """Yield two batches of the same shapes for trial runs: pairs, then whole minibatches.
+
+    Most models accept a pair of equal examples, which is fast; some need as many as in a minibatch.
+
+    Args:
+        example: A batch of at least one example.
+        minibatch_size: Number of examples in a minibatch.
+    """
+    last = example.num_examples - 1
+    yield _pair(example), _pair(example, (last, last))
+    if minibatch_size > 2:  # noqa: PLR2004
+        for_both = ((0, last), (0, last, last))
+        one, other = (
+            _pair(example, list(itertools.islice(itertools.cycle(each), minibatch_size)))
+            for each in for_both
+        )
+        yield one, other
 
 
 def _dense(parameter: nn.Parameter) -> torch.Tensor:

@@ -11,6 +11,8 @@ same after both runs, and is permitted.
 Then both this copy and a new copy run two other examples. A value that differs between the two
 copies depends on the examples that only the first copy ran before: a mean of the first batch, or
 weights initialized from it, if a plain attribute records that this was done. It is rejected too.
+Last, a new copy takes over the parameters and buffers of the first copy after a step, as a resumed
+training does. A value that only the first copy has is rejected if their outputs differ.
 
 If the user's code registers hooks on tensors in `forward` (`h.register_hook(self.hook)`), gradients
 of the squares of the outputs are computed as well. Hooks that were registered when the model was
@@ -30,11 +32,23 @@ import dis
 import functools
 import hashlib
 import itertools
+import numbers
 import random
+import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import CodeType, FunctionType, GeneratorType, MethodType, ModuleType
+from contextlib import suppress
+from datetime import date, time, timedelta
+from io import IOBase
+from types import (
+    CodeType,
+    FunctionType,
+    GeneratorType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,9 +71,16 @@ if TYPE_CHECKING:
 _DEPTH = 4
 # Deeper, because a loss is wrapped in functions of ElasticDL that order its arguments.
 _DEPTH_OF_A_LOSS = 7
+# Relative change of all parameters in a step that is tried, and differences due to rounding.
+_STEP, _ROUNDING = 0.1, 1e-4
 _DRAW = (random.Random, np.random.Generator, np.random.RandomState)
 _OF_MODULES = vars(nn.Module()).keys()
 _READS = ("LOAD_GLOBAL", "LOAD_NAME")
+# Values that `repr` shows completely. `Number` includes fractions and decimal numbers.
+_SIMPLE = (
+    bool, int, float, str, type(None), itertools.count, range, numbers.Number, np.generic, date,
+    time, timedelta,
+)  # fmt: skip
 
 
 def check_no_untracked_state(
@@ -67,7 +88,7 @@ def check_no_untracked_state(
     run: Callable[[nn.Module], object],
     run_others: Callable[[nn.Module], object],
     origin: Origin,
-) -> None:
+) -> str:
     """Check that checkpoints contain all state that a model keeps during training.
 
     Args:
@@ -77,14 +98,17 @@ def check_no_untracked_state(
         run_others: Function (module): the same as `run`, with other examples of the same shapes.
         origin: Prefix for error messages.
 
+    Returns:
+        Why the model could not be checked; empty if it was.
+
     Raises:
         DefinitionError: The model has other state, or `eval()` changes its weights.
     """
     try:
         with warnings.catch_warnings(action="ignore"):
             tried, without_history = _copied(model), _copied(model)
-    except Exception:  # noqa: BLE001 - some values cannot be copied, such as a tensor of a graph
-        return
+    except Exception as error:  # noqa: BLE001 - the user's classes may raise anything
+        return f"the model cannot be copied ({type(error).__name__}: {error})"
     kept = {name: tensor.detach().clone() for name, tensor in _kept(tried)}
     try:
         tried.train()
@@ -110,8 +134,13 @@ def check_no_untracked_state(
         ]
         earlier = [] if changed else _of_earlier_examples(tried, without_history, kept, run_others)
         earlier = [name for name in earlier if name not in logs]
-    except Exception:  # noqa: BLE001 - the first step will report it, on a batch of the data
-        return
+        # Outputs that differ anyway, such as those of a clock, show nothing.
+        if same and not changed and not earlier:
+            del without_history
+            _restore(tried, kept)
+            earlier = _missing_after_a_resume(tried, model, run, run_others)
+    except Exception as error:  # noqa: BLE001 - a user's model may raise anything
+        return f"a trial run of the model raised {type(error).__name__}: {error}"
     if changed:
         raise DefinitionError(
             f"{origin}: {changed[0]} changes with every "
@@ -121,12 +150,14 @@ def check_no_untracked_state(
         )
     if earlier:
         raise DefinitionError(
-            f"{origin}: {earlier[0]} depends on the examples of an earlier call of `forward` "
-            "through state that no checkpoint stores, so a resumed training would continue "
-            "differently. Keep such values in buffers, and also the flag that marks them as set: "
+            f"{origin}: {earlier[0]} depends on an earlier call of `forward`, on its examples or "
+            "on the weights then, through state that no checkpoint stores, so a resumed training "
+            "would continue differently. Keep such values in buffers, and also the flag that marks "
+            "them as set: "
             'self.register_buffer("is_set", torch.tensor(False)).'
         )
     _check_modes(tried, origin)
+    return ""
 
 
 def _outcome(
@@ -225,13 +256,69 @@ def _of_earlier_examples(
         tensors = [
             (name, tensor.detach())
             for name, tensor in _kept(module)
-            # Another error is raised for a buffer that changes its shape.
-            if tensor.shape == kept[name].shape
+            # Other errors are raised for a buffer that changes its shape, and for a new one.
+            if name in kept and tensor.shape == kept[name].shape
         ]
         found.append(_digests([*values, *tensors]))
     _restore(tried, kept)
     with_history, alone = found
     return [name for name, value in alone.items() if with_history.get(name, value) != value]
+
+
+def _missing_after_a_resume(
+    tried: nn.Module,
+    model: nn.Module,
+    run: Callable[[nn.Module], object],
+    run_others: Callable[[nn.Module], object],
+) -> list[str]:
+    """Return the names of values that a resumed training lacks, and without which outputs differ.
+
+    `tried` makes a step, after which its parameters are changed as by an optimizer. Then a new copy
+    gets its parameters and buffers, as a resumed training does, and both are run on other examples.
+    This finds values that `forward` sets only in some steps, such as a target network.
+
+    Args:
+        tried: A copy of the model, with its initial parameters and buffers; both are changed.
+        model: The model.
+        run: Function (module) -> its outputs.
+        run_others: The same, with other examples.
+
+    Returns:
+        The names; empty if the outputs are the same, or the changed model raises.
+    """
+    with warnings.catch_warnings(action="ignore"), suppress(Exception):
+        run(tried)
+        with torch.no_grad():
+            for parameter in tried.parameters():
+                if parameter.is_floating_point():
+                    parameter.mul_(1 - _STEP)
+        resumed = _copied(model)
+        resumed.train()
+        _restore(resumed, dict(_kept(tried)))
+        before = _digests(_remembered(tried))
+        found = [
+            (_is_log(value), name)
+            for name, value in _remembered(resumed)
+            # Functions may be compiled, separately for each copy.
+            if not _is_function(value) and before.get(name) != digest(value)
+        ]
+        if found and not _are_near(run_others(tried), run_others(resumed)):
+            # A list that differs may be a log, so the other values are more likely.
+            return [name for _, name in sorted(found)]
+    return []
+
+
+def _are_near(one: object, other: object) -> bool:
+    """Return whether nested outputs have the same values, but for rounding."""
+    some, others = (
+        [t for t in leaves(as_plain_containers(each)) if isinstance(t, torch.Tensor)]
+        for each in (one, other)
+    )
+    return all(
+        torch.allclose(a.double(), b.double(), rtol=_ROUNDING, atol=_ROUNDING, equal_nan=True)
+        for a, b in zip(some, others, strict=True)
+        if a.is_floating_point() and a.shape == b.shape
+    )
 
 
 def trial_copy(model: nn.Module) -> nn.Module:
@@ -265,7 +352,8 @@ def _copied(model: nn.Module) -> nn.Module:
 def _find_stand_ins(value: Any, depth: int, found: dict[int, Any]) -> None:
     """Find the objects within a value that `deepcopy` fails on, and replacements for them.
 
-    For example, an iterator that cannot be copied is replaced by a `CountingIterator` around it.
+    For example, an iterator that cannot be copied is replaced by a `CountingIterator` around it. A
+    lock or a log file is its own replacement.
 
     Args:
         value: The value to be copied.
@@ -283,11 +371,16 @@ def _find_stand_ins(value: Any, depth: int, found: dict[int, Any]) -> None:
         elif isinstance(value, GeneratorType):
             # It is shared: if it is advanced, the model is rejected, and otherwise it is unchanged.
             found[id(value)] = value
+        elif isinstance(value, IOBase) and value.writable():
+            found[id(value)] = value
         elif isinstance(value, Iterator) and not is_readable(value):
             found[id(value)] = CountingIterator(value)
-        else:
-            for item in list(_held_by(value, hashlib.blake2b())):
+        elif items := list(_held_by(value, hashlib.blake2b())):
+            for item in items:
                 _find_stand_ins(item, depth - 1, found)
+        else:
+            # A lock, or another object without values that a run could change.
+            found[id(value)] = value
 
 
 def _way_out(value: Any) -> str:
@@ -339,13 +432,16 @@ def _check_modes(tried: nn.Module, origin: Origin) -> None:
             )
 
 
-def check_loss(compute: Callable[[], object], loss: object, where: object) -> None:
+def check_loss(compute: Callable[[], object], loss: object, where: object) -> bool:
     """Check that a loss keeps no state between calls, because checkpoints would not contain it.
 
     Args:
         compute: Function () -> loss of the same outputs and labels, computed with the same seed.
         loss: The user's function, module or object.
         where: `file:line` of the loss.
+
+    Returns:
+        Whether the loss could be computed.
 
     Raises:
         DefinitionError: The loss keeps state.
@@ -356,10 +452,10 @@ def check_loss(compute: Callable[[], object], loss: object, where: object) -> No
             before = digest(compute())
             first = digest(loss, _DEPTH_OF_A_LOSS)
             if digest(compute()) == before:
-                return
+                return True
             second = digest(loss, _DEPTH_OF_A_LOSS)
     except Exception:  # noqa: BLE001 - the first step will report it, on a batch of the data
-        return
+        return False
     if first != second:
         raise DefinitionError(
             f"{where}: the loss keeps state that changes with every call (an attribute, a buffer, "
@@ -367,6 +463,7 @@ def check_loss(compute: Callable[[], object], loss: object, where: object) -> No
             "would continue differently. Keep it in a buffer of the model, changed by `forward` "
             "in training, and return it with the outputs."
         )
+    return True
 
 
 def _restore(model: nn.Module, kept: Mapping[str, torch.Tensor]) -> None:
@@ -404,7 +501,13 @@ def _remembered(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _attributes_of(module: nn.Module) -> list[tuple[str, Any]]:
-    return [(name, value) for name, value in vars(module).items() if name not in _OF_MODULES]
+    found = [(name, value) for name, value in vars(module).items() if name not in _OF_MODULES]
+    if isinstance(module, torch.jit.ScriptModule):
+        # Attributes of compiled code are not those of Python.
+        compiled = vars(vars(module).get("_actual_script_module", module))["_concrete_type"]
+        names = [name for name in compiled.get_attributes() if name not in _OF_MODULES]
+        found += [(name, getattr(module, name, None)) for name in names]
+    return found
 
 
 def attribute_digests(model: nn.Module, without: Iterable[Any]) -> dict[str, str]:
@@ -428,13 +531,14 @@ def attribute_digests(model: nn.Module, without: Iterable[Any]) -> dict[str, str
 def _remembered_by_code(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Yield (description, value) for each value outside the model that its classes' code may keep.
 
-    These are the class attributes of the model's own classes, and the global variables that their
-    methods use.
+    These are the class attributes of the model's own classes, and what their methods use: global
+    variables, those of a function around the class, and default values of arguments.
     """
     for kind in dict.fromkeys(kind for module in model.modules() for kind in type(module).__mro__):
         if _is_of_torch(kind):
             continue
-        for name, value in vars(kind).items():
+        for name, each in vars(kind).items():
+            value = getattr(each, "__func__", each)
             if isinstance(value, FunctionType):
                 # Its file is not that of the model, if another file defines the class.
                 code = value.__code__
@@ -442,6 +546,12 @@ def _remembered_by_code(model: nn.Module) -> Iterator[tuple[str, Any]]:
                 for variable in _globals_of(value):
                     described = f"the variable {variable}, which {user} uses,"
                     yield described, value.__globals__[variable]
+                cells = zip(code.co_freevars, value.__closure__ or (), strict=True)
+                for variable, cell in cells:
+                    described = f"the variable {variable} of a function, which {user} uses,"
+                    yield described, getattr(cell, "cell_contents", None)
+                defaults = value.__defaults__, value.__kwdefaults__
+                yield f"a default value of an argument of {user}", defaults
             elif not name.startswith("__"):
                 yield f"the class attribute {kind.__name__}.{name}", value
 
@@ -472,13 +582,13 @@ def _feed(hasher: Any, value: Any, depth: int, seen: dict[int, tuple[int, Any]])
         seen: Id of an object -> (depth with which it was added, the object). The object is kept so
             that its id is not reused. Receives the objects that are added now.
     """
-    if isinstance(value, (bool, int, float, str, type(None), itertools.count, range)):
+    if isinstance(value, _SIMPLE):
         hasher.update(repr(value).encode())
     elif isinstance(value, torch.Tensor):
-        array = value.detach().cpu()
-        hasher.update(repr((array.dtype, tuple(array.shape))).encode())
-        if not array.is_quantized:
-            for part in parts_of(array):
+        hasher.update(repr((value.dtype, tuple(value.shape))).encode())
+        # On the device "meta", such as the base of an ensemble (vmap), tensors have no values.
+        if not value.is_quantized and not value.is_meta:
+            for part in parts_of(value.detach().cpu()):
                 hasher.update(to_array(part).tobytes())
     elif isinstance(value, (np.ndarray, torch.Generator, *_DRAW)):
         hasher.update(_bytes_of(value))
@@ -514,9 +624,25 @@ def _held_by(value: Any, hasher: Any) -> Iterator[Any]:
             # Empty if the variable has not been assigned yet.
             yield getattr(cell, "cell_contents", None)
         yield from [value.__globals__[name] for name in _globals_of(value)]
-    elif isinstance(vars_of := getattr(value, "__dict__", None), dict):
-        # Names are left out: an object is only compared with itself at another time.
+        yield from (value.__defaults__, value.__kwdefaults__)
+        return
+    # Names are left out: an object is only compared with itself at another time.
+    if isinstance(vars_of := getattr(value, "__dict__", None), dict):
         yield from list(vars_of.values())
+    yield from _in_slots(value)
+
+
+def _in_slots(value: Any) -> Iterator[Any]:
+    for kind in type(value).__mro__:
+        # Python's own classes keep caches in slots.
+        is_of_python = kind.__module__.partition(".")[0] in sys.stdlib_module_names
+        if is_of_python or "__slots__" not in vars(kind):
+            continue
+        for member in vars(kind).values():
+            # A slot may have no value yet.
+            with suppress(AttributeError):
+                if isinstance(member, MemberDescriptorType):
+                    yield member.__get__(value)
 
 
 def _items_of(value: Any, hasher: Any) -> Iterator[Any]:
