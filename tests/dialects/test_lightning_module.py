@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import elasticdl
+from elasticdl.artifacts.checkpoint_store import CheckpointStore
+from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.data import recordio
 from elasticdl.data.example import encode
@@ -101,6 +103,11 @@ def written(folder, *, data=INPUT, **instead):
         )
     (zoo / "net.py").write_text(text + data)
     return zoo
+
+
+def learning_rate(output):
+    state = CheckpointStore(OutputFolder(output)).latest().checkpoint.state
+    return float(state["optimizer/param_groups/0/lr"])
 
 
 def train(folder, data, zoo, name="out", **options):
@@ -605,6 +612,36 @@ def test_current_epoch_and_global_step_are_available(tmp_path, data):
 
     # Of the last epoch: steps 16 to 23.
     assert trained.metrics["epoch_and_step"] == pytest.approx(2 + 0.0195)
+
+
+def test_current_epoch_is_right_after_a_resume_within_an_epoch(tmp_path, data):
+    zoo = written(tmp_path, training="self.log('epoch', float(self.current_epoch))\n")
+    train(tmp_path, data / "data.recordio", zoo, max_steps=20)
+
+    resumed = train(tmp_path, data / "data.recordio", zoo)
+
+    assert resumed.step == 24
+    assert resumed.metrics["epoch"] == 2
+
+
+def test_the_frequency_of_a_scheduler_counts_updates_of_an_epoch(tmp_path, data):
+    lines = """
+        optimizer = torch.optim.SGD(self.parameters(), lr=1.0)
+        decay = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        schedule = {"scheduler": decay, "interval": "step", "frequency": 3}
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
+    """
+    zoo = written(tmp_path, optimizers=lines)
+    records, rates = data / "data.recordio", {}
+
+    # Epochs of eight updates: it steps after the updates 3 and 6 of each.
+    for name, max_steps in (("whole", (None,)), ("resumed", (18, None))):
+        for until in max_steps:
+            limit = {} if until is None else {"max_steps": until}
+            train(tmp_path, records, zoo, name, **limit)
+        rates[name] = learning_rate(tmp_path / name)
+
+    assert rates == {"whole": 0.5**6, "resumed": 0.5**6}
 
 
 def test_an_error_in_a_step_is_reported_with_its_line(tmp_path, data):

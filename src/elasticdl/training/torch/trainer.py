@@ -781,7 +781,7 @@ class TorchTrainer:
         # Gradients are kept until the next forward pass, as in a plain loop: callbacks read them.
         self._averages.update()
         self.step += 1
-        self._schedulers.updated(self.step)
+        self._schedulers.updated(self.step - self.hooks.first_step)
 
     def _gradients(self) -> list[torch.Tensor]:
         return [p.grad for p in self._parameters.values() if p.grad is not None]
