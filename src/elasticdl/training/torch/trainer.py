@@ -773,7 +773,7 @@ class TorchTrainer:
         with self._drawing(_EVERY_RANK):
             if self._precision.accepts(self._gradients()):
                 if self._clip is not None:
-                    self._clip(self._given)
+                    self._clip(self._clipped())
                 self._optimizer.step()
                 self._refusals.check_shapes(
                     self._tensors_kept(), "the optimizer, or one of its hooks,"
@@ -782,6 +782,15 @@ class TorchTrainer:
         self._averages.update()
         self.step += 1
         self._schedulers.updated(self.step - self.hooks.first_step)
+
+    def _clipped(self) -> Sequence[nn.Parameter]:
+        """Return the parameters whose gradients are clipped: as in Lightning, the optimizer's.
+
+        A plain loop clips those of the model, whichever the optimizer has.
+        """
+        if self._definition.loss_within != "training_step":
+            return self._given
+        return [p for group in self.optimizer.param_groups for p in group["params"]]
 
     def _gradients(self) -> list[torch.Tensor]:
         return [p.grad for p in self._parameters.values() if p.grad is not None]
