@@ -161,12 +161,11 @@ class TorchTrainer:
         if deterministic:
             be_deterministic()
         keep_freed_memory()
-        self._flat = ReusedArray()
+        self._definition, self._flat = definition, ReusedArray()
         self.step, self.rank, self._seed = 0, rank, seed
         self._last_activation: tuple[str, tuple[int, ...]] = "", ()
         # Names of lazy parameters; see `lazy_parameters.py`.
         self._computed_from_data: list[str] = []
-        self._definition = definition
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         # For a batch of another size; None unless the output is a single tensor.
         self._outputs_shape: torch.Size | None = None
@@ -225,6 +224,7 @@ class TorchTrainer:
         )
         # Two examples, because torch.export treats a size of one as a constant.
         self._example = _two(example.features, (0, example.num_examples - 1))
+        self._find_dtypes(example)
         self._check_nothing_outside(example)
         self._find_label_shapes(example)
         self._find_logged(example)
@@ -1040,6 +1040,37 @@ class TorchTrainer:
             if mistake is None:
                 raise
             raise mistake from cause
+
+    def _find_dtypes(self, example: Batch) -> None:
+        """Find whether the steps of a LightningModule accept float64, by running them on a copy.
+
+        Those that do receive it, as from Lightning's Trainer. `_adapter_of` does so for others.
+        """
+        if not isinstance(self._steps, LightningSteps):
+            return
+        features, labels = (
+            any(array.dtype == np.float64 for array in leaves(arrays))
+            for arrays in (example.features, example.labels)
+        )
+        for found in ((features, labels), (features, False), (False, False)):
+            self._takes_float64, self._returns_float64 = found
+            if not any(found):
+                return
+            with suppress(Exception), self._generators.used(), self._no_side_effects():
+                batch, tried = self._batch_tensors(example), trial_copy(self.model)
+                try:
+                    with torch.enable_grad():
+                        loss = self._steps.training(tried, batch).loss
+                        if loss is not None and loss.value.requires_grad:
+                            loss.value.backward()  # type: ignore[no-untyped-call]
+                except Exception:
+                    # Data to predict have no labels.
+                    if example.labels is not None:
+                        raise
+                    self._steps.outputs(tried, batch.features)
+                finally:
+                    self._clear_gradients()
+                return
 
     def _find_label_shapes(self, example: Batch) -> None:
         """Run the model on the example to find which shape of labels the loss and metrics need."""
