@@ -132,6 +132,7 @@ class TorchHooks:
             self._schedulers.note_wrong_mode()
             self._schedulers.note_unfinished(num_updates, num_full_epochs, num_steps)
             self._note_opposite_directions()
+        self._schedulers.check_monitored()
         self._schedulers.check_length(
             num_updates, num_full_epochs, num_steps, may_end_earlier=bool(self._callbacks)
         )

@@ -6,9 +6,9 @@ Lightning's format, or a list of either:
     {"scheduler": ..., "interval": "epoch", "frequency": 1, "monitor": "val_loss"}
 
 `interval` is "epoch" (the default) or "step": a scheduler steps after the validation of every
-`frequency`th epoch, or after every `frequency`th update of an epoch, as in Lightning. `monitor` names the metric that a
-ReduceLROnPlateau observes. OneCycleLR and CyclicLR are meant to step after each update, so they
-need an explicit interval: the default would be wrong.
+`frequency`th epoch, or after every `frequency`th update of an epoch, as in Lightning. `monitor`
+names the metric that a ReduceLROnPlateau observes. OneCycleLR and CyclicLR are meant to step after
+each update, so they need an explicit interval: the default would be wrong.
 
 Schedulers count updates of the job, whatever the number of workers, and their state is the same on
 each worker.
@@ -97,6 +97,10 @@ class Schedulers:
         parameters: The model's parameters, by name.
         model: The model.
 
+    Attributes:
+        by_step: Reported name -> logged name, of values that a LightningModule logs in training
+            without `on_epoch`.
+
     Raises:
         DefinitionError: A created object is not a scheduler of that optimizer, or has state that
             checkpoints cannot contain.
@@ -121,6 +125,7 @@ class Schedulers:
             for each in self._schedules
         ]
         self._loaded = False
+        self.by_step: Mapping[str, str] = {}
         # The intervals of schedules that keep their last learning rate after their last step.
         self._held_intervals: set[str] = set()
         self._num_held = 0
@@ -131,6 +136,21 @@ class Schedulers:
     def __bool__(self) -> bool:
         """Return whether the model file has any schedulers."""
         return bool(self._schedules)
+
+    def check_monitored(self) -> None:
+        """Reject a ReduceLROnPlateau for a metric that Lightning measures on an epoch's last batch.
+
+        Raises:
+            DefinitionError: A step logs the monitored metric without `on_epoch`.
+        """
+        for name in self.monitored.keys() & self.by_step.keys():
+            logged = self.by_step[name]
+            raise self._error(
+                f"ReduceLROnPlateau monitors {logged!r}, which training_step logs without "
+                "on_epoch=True. Lightning would monitor the value of each epoch's last batch; "
+                "here, a logged value is the mean of the epoch.",
+                f"Log the mean for both: self.log({logged!r}, ..., on_epoch=True).",
+            )
 
     def check_length(
         self,

@@ -1138,6 +1138,7 @@ class TorchTrainer:
             with suppress(Exception), self._generators.used(), self._no_side_effects():
                 stepped = step(self.model, self._batch_tensors(example))
                 metrics.logged(stepped.logged)
+        self._schedulers.by_step = self._steps.by_step
 
     def _tensors_kept(self) -> dict[str, torch.Tensor]:
         return {**self._parameters, **self._buffers.tensors()}
@@ -1193,9 +1194,15 @@ def _loss_state(
 
 def _result(steps: Sequence[_Step]) -> StepResult:
     losses = to_array(torch.stack([step.loss.value for step in steps]))
-    state = _loss_state(losses.tolist(), [float(step.loss.divisor) for step in steps])
-    means = summed([step.metrics for step in steps])
-    return StepResult(losses, {"loss": state, **means, **added([step.states for step in steps])})
+    # A loss that a LightningModule logs is reported instead of the one that it returns.
+    divisors = [0.0 if "loss" in step.metrics else float(step.loss.divisor) for step in steps]
+    total, count = _loss_state(losses.tolist(), divisors)
+    means = dict(summed([step.metrics for step in steps]))
+    if "loss" in means:
+        logged, num_logged = means.pop("loss")
+        total, count = total + logged, count + num_logged
+    states = added([step.states for step in steps])
+    return StepResult(losses, {"loss": (total, count), **means, **states})
 
 
 def _below(prefix: str, state: State) -> dict[str, np.ndarray[Any, Any]]:
