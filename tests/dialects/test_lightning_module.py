@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import elasticdl
+from elasticdl.artifacts.checkpoint_store import CheckpointStore
+from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.data import recordio
 from elasticdl.data.example import encode
@@ -101,6 +103,11 @@ def written(folder, *, data=INPUT, **instead):
         )
     (zoo / "net.py").write_text(text + data)
     return zoo
+
+
+def learning_rate(output):
+    state = CheckpointStore(OutputFolder(output)).latest().checkpoint.state
+    return float(state["optimizer/param_groups/0/lr"])
 
 
 def train(folder, data, zoo, name="out", **options):
@@ -270,6 +277,169 @@ def test_a_plateau_monitors_the_metric_configured_beside_it(tmp_path, data):
         rates.append(float(load_trained_model(str(tmp_path / name)).params["net.weight"][0, 0]))
 
     assert rates[0] != rates[1]
+
+
+@pytest.mark.parametrize(
+    "returned", ["return self(x)", "return 100 + 0 * x.mean()", "return {'loss': 100 + x.mean()}"]
+)
+def test_the_logged_loss_counts_whatever_validation_step_returns(tmp_path, data, returned):
+    lines = f"self.log('val_loss', torch.tensor(3.0))\n{returned}\n"
+    zoo = written(tmp_path, validation=lines)
+
+    trained = train(
+        tmp_path, data / "data.recordio", zoo, validation_data=str(data / "data.recordio")
+    )
+
+    assert trained.metrics["val_loss"] == 3
+
+
+def test_a_validation_step_that_logs_no_loss_may_return_it(tmp_path, data):
+    records = data / "data.recordio"
+    for name, returned in (("loss", "x.mean() * 0 + 5"), ("predictions", "self(x)")):
+        zoo = written(tmp_path, validation=f"self.log('val_one', 1.0)\nreturn {returned}\n")
+        trained = train(tmp_path, records, zoo, name, validation_data=str(records))
+        assert trained.metrics["val_one"] == 1
+        assert trained.metrics.get("val_loss") == (5 if name == "loss" else None)
+
+
+def test_the_logged_training_loss_is_reported(tmp_path, data):
+    lines = "self.log('train_loss', 3.0, on_epoch=True)\n"
+
+    trained = train(tmp_path, data / "data.recordio", written(tmp_path, training=lines))
+
+    assert trained.metrics["loss"] == 3
+
+
+@pytest.mark.parametrize("on_epoch", [True, False])
+def test_a_plateau_for_the_loss_of_the_last_batch_is_refused(tmp_path, data, on_epoch):
+    optimizers = """
+        optimizer = torch.optim.SGD(self.parameters(), 0.1)
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        return {"optimizer": optimizer, "lr_scheduler": plateau, "monitor": "train_loss"}
+    """
+    lines = f"self.log('train_loss', loss, on_epoch={on_epoch})\n"
+    zoo = written(tmp_path, optimizers=optimizers, training=lines)
+
+    if on_epoch:
+        train(tmp_path, data / "data.recordio", zoo)
+        return
+    with pytest.raises(DefinitionError, match=r"net\.py:\d+: .*monitors 'train_loss', which tra"):
+        train(tmp_path, data / "data.recordio", zoo)
+
+
+def test_clipping_uses_the_parameters_of_the_optimizer(tmp_path, data):
+    methods = """
+        def setup(self, stage):
+            torch.nn.init.ones_(self.net.weight)
+    """
+    # The gradient of the weight is 100 times that of the bias.
+    lines = "loss = 100 * self.net.weight.sum() * (1 + 0 * x.mean()) + self.net.bias.sum()\n"
+    zoo = written(
+        tmp_path,
+        methods=methods,
+        training=lines,
+        optimizers="return torch.optim.SGD([self.net.bias], lr=1.0)\n",
+        data=INPUT + "\ngradient_clipping = 0.5\n",
+    )
+
+    trained = train(tmp_path, data / "data.recordio", zoo, num_epochs=1, minibatch_size=64)
+
+    before = train(tmp_path, data / "data.recordio", zoo, "none", max_steps=1)
+    biases = [
+        float(load_trained_model(str(tmp_path / name)).params["net.bias"][0])
+        for name in ("out", "none")
+    ]
+    assert trained.step == before.step == 1
+    assert biases[0] == biases[1]
+
+
+FLOAT64 = INPUT.replace(
+    "return x, x.sum(1, keepdims=True)",
+    """x = np.float64(x)
+    return 1.7e9 + x, x.sum(1, keepdims=True)""",
+)
+
+
+@pytest.mark.parametrize("kind", ["shifted", "double"])
+def test_steps_receive_float64_that_they_accept(tmp_path, data, kind):
+    checked = "assert x.dtype == y.dtype == torch.float64\n"
+    shifted = "x = (x - 1.7e9)\n" + ("x = x.float()\n" if kind == "shifted" else "")
+    setup = "def setup(self, stage):\n    self.double()\n" if kind == "double" else ""
+    text = MODULE.replace("x, y = batch\n", f"x, y = batch\n{checked}{shifted}")
+    text = text.replace(
+        "x, y = batch\n" + checked + shifted,
+        "x, y = batch\n" + textwrap.indent(checked + shifted, " " * 8),
+    )
+    zoo = written(tmp_path)
+    (zoo / "net.py").write_text(
+        text.replace("    # methods\n", textwrap.indent(setup, "    ")) + FLOAT64
+    )
+    records = data / "data.recordio"
+
+    trained = train(tmp_path, records, zoo, validation_data=str(records))
+
+    assert trained.metrics["loss"] < 2
+
+
+def test_a_module_of_float32_gets_features_of_float32(tmp_path, data):
+    zoo = written(tmp_path, data=FLOAT64.replace("1.7e9 + x", "x"))
+
+    assert train(tmp_path, data / "data.recordio", zoo).metrics["loss"] < 2
+
+
+HOOKED = (
+    LOADERS.replace(", num_workers=2", "")
+    + """
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        \"\"\"Of a template.\"\"\"
+        return batch
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+    def teardown(self, stage=None):
+        pass
+"""
+)
+
+
+def test_hooks_of_a_data_module_that_do_nothing_are_accepted(tmp_path, data, caplog):
+    train(tmp_path, data, written(tmp_path, data=HOOKED), num_epochs=1)
+
+    assert "teardown" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("empty", "full", "name"),
+    [
+        ("return batch", "return 2 * batch[0], batch[1]", "on_after_batch_transfer"),
+        ("return {}", "return {'seen': 1}", "state_dict"),
+        ("self.stage = stage", "self.on_exception = print", "on_exception"),
+    ],
+)
+def test_hooks_of_a_data_module_are_refused(tmp_path, data, empty, full, name):
+    assert empty in HOOKED
+    hooked = HOOKED.replace(empty, full)
+    if name == "on_exception":
+        hooked = hooked.replace("super().__init__()", "super().__init__()\n        " + full)
+    zoo = written(tmp_path, data=hooked)
+
+    with pytest.raises(DefinitionError, match=rf"net\.py:\d+: Data has {name}\(\), which would"):
+        train(tmp_path, data, zoo)
+
+
+def test_a_teardown_of_a_data_module_has_a_warning(tmp_path, data, caplog):
+    hooked = (
+        LOADERS.replace(", num_workers=2", "")
+        + "\n    def teardown(self, stage=None):\n        print(stage)\n"
+    )
+
+    train(tmp_path, data, written(tmp_path, data=hooked), num_epochs=1)
+
+    assert "Data has teardown(), which is not called here" in caplog.text
 
 
 def test_a_module_and_its_data_may_be_imported_from_other_files(tmp_path, data):
@@ -605,6 +775,36 @@ def test_current_epoch_and_global_step_are_available(tmp_path, data):
 
     # Of the last epoch: steps 16 to 23.
     assert trained.metrics["epoch_and_step"] == pytest.approx(2 + 0.0195)
+
+
+def test_current_epoch_is_right_after_a_resume_within_an_epoch(tmp_path, data):
+    zoo = written(tmp_path, training="self.log('epoch', float(self.current_epoch))\n")
+    train(tmp_path, data / "data.recordio", zoo, max_steps=20)
+
+    resumed = train(tmp_path, data / "data.recordio", zoo)
+
+    assert resumed.step == 24
+    assert resumed.metrics["epoch"] == 2
+
+
+def test_the_frequency_of_a_scheduler_counts_updates_of_an_epoch(tmp_path, data):
+    lines = """
+        optimizer = torch.optim.SGD(self.parameters(), lr=1.0)
+        decay = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        schedule = {"scheduler": decay, "interval": "step", "frequency": 3}
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
+    """
+    zoo = written(tmp_path, optimizers=lines)
+    records, rates = data / "data.recordio", {}
+
+    # Epochs of eight updates: it steps after the updates 3 and 6 of each.
+    for name, max_steps in (("whole", (None,)), ("resumed", (18, None))):
+        for until in max_steps:
+            limit = {} if until is None else {"max_steps": until}
+            train(tmp_path, records, zoo, name, **limit)
+        rates[name] = learning_rate(tmp_path / name)
+
+    assert rates == {"whole": 0.5**6, "resumed": 0.5**6}
 
 
 def test_an_error_in_a_step_is_reported_with_its_line(tmp_path, data):

@@ -239,6 +239,20 @@ def test_a_worker_that_takes_over_a_piece_is_in_its_forecast():
     replacement.close_feed()
 
 
+@pytest.mark.parametrize(
+    ("epoch", "epoch_begun", "expected"), [(0, True, 0), (3, True, 3), (3, False, 2), (0, False, 0)]
+)
+def test_a_joining_worker_knows_the_current_epoch(epoch, epoch_begun, expected):
+    peer, joining = loop_of(0, whole_shards), loop_of(1, whole_shards)
+    ledger = Ledger(2, 10, epoch=epoch)
+    peer.progress = TrainProgress(ledger, epoch_begun=epoch_begun, first_step=2 * epoch)
+
+    joining.join(peer.checkpoint())
+
+    hooks = joining.trainer.hooks
+    assert (hooks.epoch, hooks.first_step) == (expected, 2 * epoch)
+
+
 def test_a_joining_worker_starts_and_ends_evaluations_like_its_peer():
     peer, joining = loop_of(0, whole_shards), loop_of(1, whole_shards)
     without = peer.checkpoint()

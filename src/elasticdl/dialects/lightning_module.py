@@ -21,10 +21,13 @@ file; in Lightning, these are arguments of the Trainer.
 
 from __future__ import annotations
 
+import ast
 import inspect
+import logging
 import re
+import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from elasticdl.definition import BatchesInput, Input, Mode, ModelDefinition
 from elasticdl.dialects.callbacks import as_callbacks
@@ -53,6 +56,8 @@ if TYPE_CHECKING:
 
     from elasticdl.definition import Epochs
     from elasticdl.dialects.model_code import ModelCode
+
+_log = logging.getLogger("elasticdl")
 
 NAME = "lightning_module"
 TITLE = "a LightningModule"
@@ -114,6 +119,23 @@ _INSTEAD = {
     "configure_callbacks": "Define callbacks of your own in the file: def callbacks(): ... Use "
     "--restore_best_weights and --best_metric for the best checkpoint.",
     "configure_gradient_clipping": "Set it in the file: gradient_clipping = 1.0",
+}
+_IN_A_STEP = (
+    "Do it in the steps of the module (training_step, validation_step), or in a collate_fn of the "
+    "loaders, and remove the method."
+)
+_IN_THE_DATA = (
+    "Data continue after a resume without it: the same batches follow. Keep no other state in the "
+    "data module, and remove the method."
+)
+# Methods of a LightningDataModule that are not called here -> what to do instead.
+_NOT_OF_DATA = {
+    "on_before_batch_transfer": _IN_A_STEP,
+    "transfer_batch_to_device": _IN_A_STEP,
+    "on_after_batch_transfer": _IN_A_STEP,
+    "state_dict": _IN_THE_DATA,
+    "load_state_dict": _IN_THE_DATA,
+    "on_exception": "Do it elsewhere and remove the method.",
 }
 # Lightning's message for `self.trainer` of a module without a Trainer.
 _NO_TRAINER = "is not attached to a"
@@ -557,10 +579,20 @@ class _DataModules(_Loaders):
 
     def __init__(self, symbol: Symbol, reading: DialectReader) -> None:
         super().__init__(self._data_module, symbol, reading)
+        for name, instead in _NOT_OF_DATA.items():
+            if overridden(symbol.value, name) and not _does_nothing(
+                inspect.getattr_static(symbol.value, name)
+            ):
+                self._refuse(_method(symbol, name), name, instead)
         takes = signature_of(symbol).parameters
         self._data_name = next((name for name in ("data_dir", "data", "root") if name in takes), "")
         self._given = reading.params.declare(symbol, {self._data_name} - {""})
         self._made: dict[tuple[str, str], Any] = {}
+
+    def _refuse(self, where: Symbol | str, name: str, instead: str) -> NoReturn:
+        raise self._reading.error(
+            where, f"{self._symbol.name} has {name}(), which would not be called here.", instead
+        )
 
     def _data_module(self, data: str, mode: Mode) -> Any:
         stage = "predict" if mode is Mode.PREDICTION else "fit"
@@ -568,8 +600,43 @@ class _DataModules(_Loaders):
             symbol = self._symbol
             where = {self._data_name: data} if self._data_name else {}
             made = call(symbol, **where, **self._given)
+            for name in sorted(vars(made).keys() & _NOT_OF_DATA.keys()):
+                line = assigned_line(Path(symbol.file), name, symbol.line)
+                self._refuse(f"{symbol.file}:{line}", name, _NOT_OF_DATA[name])
+            if overridden(symbol.value, "teardown") and not _does_nothing(type(made).teardown):
+                where_ = _method(symbol, "teardown")
+                _log.warning(
+                    "%s:%s: %s has teardown(), which is not called here. Do its work elsewhere.",
+                    where_.file,
+                    where_.line,
+                    symbol.name,
+                )
             for name, given in (("prepare_data", ()), ("setup", (stage,))):
                 hook = _method(symbol, name)
                 call(Symbol(hook.name, getattr(made, name), hook.file, hook.line), *given)
             self._made[data, stage] = made
         return self._made[data, stage]
+
+
+def _does_nothing(function: Any) -> bool:
+    """Return whether a method only passes, or returns None, {} or its batch, as in templates."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return False
+    return isinstance(tree.body[0], ast.FunctionDef) and all(
+        isinstance(each, ast.Pass)
+        or (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
+        or (isinstance(each, ast.Return) and _is_nothing(each.value))
+        for each in tree.body[0].body
+    )
+
+
+def _is_nothing(returned: ast.expr | None) -> bool:
+    if isinstance(returned, ast.Dict):
+        return not returned.keys
+    return (
+        returned is None
+        or (isinstance(returned, ast.Constant) and returned.value is None)
+        or (isinstance(returned, ast.Name) and returned.id == "batch")
+    )

@@ -219,6 +219,10 @@ class Loop:
             state = self.accumulator.load_state(state)
         self.trainer.load_state(state)
         self.progress = TrainProgress.from_json(checkpoint.metadata["progress"])
+        # Between two epochs, callbacks and models see the one that has ended.
+        between = not self.progress.epoch_begun
+        self.trainer.hooks.epoch = max(0, self.progress.ledger.epoch - between)
+        self.trainer.hooks.first_step = self.progress.first_step
         self.metrics = dict(checkpoint.metadata["metrics"])
         self.ranks = checkpoint.metadata["ranks"]
         self._hooks_state = checkpoint.metadata["hooks"], arrays
@@ -427,6 +431,7 @@ class Loop:
                     self._end_epoch()
                 return False
             if not self.progress.epoch_begun and not self._awaits_end:
+                hooks.first_step = self.progress.first_step
                 hooks.epoch_begin(self.progress.ledger.epoch)
                 self.check_epoch(self.progress.ledger.epoch)
                 self.progress = replace(self.progress, epoch_begun=True)

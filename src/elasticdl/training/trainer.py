@@ -120,11 +120,16 @@ class Hooks(Protocol):
         observes_test_batches: Whether a callback has methods that are called for each batch of an
             evaluation.
         callbacks: The user's callbacks, whose attributes checkpoints contain.
+        epoch: The current epoch, from 0. The loop sets it, also if it takes over a state within an
+            epoch, for which `epoch_begin` is not called again.
+        first_step: Number of updates before this epoch. The loop sets it as well.
     """
 
     observes_batches: bool
     observes_test_batches: bool
     callbacks: Sequence[Any]
+    epoch: int
+    first_step: int
 
     @property
     def stored(self) -> Sequence[Any]:

@@ -105,6 +105,7 @@ class KerasHooks:
     Attributes:
         are_of_users: Whether there is a callback with user code.
         epoch: The current epoch, from 0.
+        first_step: Number of updates before this epoch.
         attributes: Tracks Python attributes of the model, the optimizer and the loss that the
             user's callbacks change, to store them in checkpoints. None: store none.
         evaluation_changed: Called when evaluations must be compiled again, because attributes have
@@ -142,7 +143,7 @@ class KerasHooks:
             for each in self._callbacks
         )
         self._model = model
-        self.epoch = 0
+        self.epoch = self.first_step = 0
         self._clocks = ClockReadings()
         self._list = keras.callbacks.CallbackList(
             self._callbacks, add_history=bool(self._callbacks), add_progbar=False

@@ -56,6 +56,7 @@ class TorchHooks:
 
     Attributes:
         epoch: The current epoch, from 0.
+        first_step: Number of updates before this epoch.
 
     Raises:
         DefinitionError: A callback cannot be called, or its state cannot be stored.
@@ -84,7 +85,7 @@ class TorchHooks:
             model, optimizer, modes, values, callbacks=callbacks, definition=definition
         )
         self._registered = CallbackHooks(model, optimizer, callbacks.objects, callbacks.where)
-        self.epoch = 0
+        self.epoch = self.first_step = 0
         self.observes_batches = callbacks.any_has(BATCH_MOMENTS)
         self.observes_test_batches = callbacks.any_has(TEST_BATCH_MOMENTS)
         self.callbacks: Sequence[Any] = callbacks.objects
@@ -130,15 +131,16 @@ class TorchHooks:
         num_updates: int | None = None,
         num_full_epochs: int | None = None,
     ) -> None:
-        del num_epochs, num_steps
+        del num_epochs
         if not resumes:
             self._schedulers.note_idle_epoch()
             self._schedulers.note_wrong_mode()
-            self._schedulers.note_unfinished(num_updates, num_full_epochs)
+            self._schedulers.note_unfinished(num_updates, num_full_epochs, num_steps)
             self._note_opposite_directions()
             self._note_modes_of_optimizer()
+        self._schedulers.check_monitored()
         self._schedulers.check_length(
-            num_updates, num_full_epochs, may_end_earlier=bool(self._callbacks)
+            num_updates, num_full_epochs, num_steps, may_end_earlier=bool(self._callbacks)
         )
         if not self._callbacks:
             return

@@ -3,14 +3,14 @@
     batch                   argument of a step: (features, labels), or the features alone if there
                             are no labels; sample weights come third
     training_step           returns the loss, or a dict with `loss`
-    validation_step         returns a loss or None; logged values are reported
+    validation_step         logs values; what it returns is the loss only if it logs none
     predict_step            receives the features; defaults to `forward`
     self.log, log_dict      a mean over the examples, of an epoch or of an evaluation; or a metric
                             of TorchMetrics, see `logged_metrics.py`
 
 In most modules the names of logged values begin with the stage, training or validation:
 `train_acc`, `val/loss`. Here `val_` is the prefix of evaluation metrics, so the stage is removed
-first.
+first. A value logged as `loss` is reported as the loss, whatever the step returns, as in Lightning.
 
 `dialects/lightning_module.py` creates the module and calls its `configure_optimizers`.
 
@@ -51,7 +51,8 @@ _LOG_OPTIONS = {
     *("prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "sync_dist"),
     *("sync_dist_group", "add_dataloader_idx", "metric_attribute", "rank_zero_only"),
 }
-
+# Position of `on_epoch` among the arguments of `log` that follow the value.
+_ON_EPOCH = 3
 
 _NO_OPTIMIZER = (
     "Steps cannot access the optimizer. To change learning rates, return a scheduler from "
@@ -147,6 +148,10 @@ class LightningSteps:
             evaluation mode, without gradients, and changes to its buffers are undone. See
             `steps.check_parts`.
         progress: The object that the module gets as `self.trainer`.
+
+    Attributes:
+        by_step: Reported name -> logged name, of values that `training_step` logs without
+            `on_epoch`. In Lightning, their value after an epoch is that of its last batch.
     """
 
     def __init__(
@@ -166,6 +171,7 @@ class LightningSteps:
         self._batch_index = _BatchIndex(definition.origin)
         self._looked_at: nn.Module | None = None
         self._metrics: Sequence[LoggedMetric] = ()
+        self.by_step: dict[str, str] = {}
 
     def outputs(self, model: nn.Module, features: Any) -> Any:
         """Return the model's outputs for features: the result of `predict_step`."""
@@ -191,17 +197,16 @@ class LightningSteps:
                     loss = self._loss.computed(compute, None, batch.num_examples)
             finally:
                 self._progress.training = False
-        addends = logged.addends(batch.num_examples)
-        addends.pop("loss", None)
-        return Stepped(loss, None, addends, logged.metrics)
+        self.by_step |= logged.by_step
+        return Stepped(loss, None, logged.addends(batch.num_examples), logged.metrics)
 
     def evaluation(
         self, model: nn.Module, batch: Tensors, so_far: MetricStates | None = None
     ) -> Stepped:
         """Run `validation_step`, or `test_step` if there is none.
 
-        The loss is what the step returns. If it returns none, a value that it logs as `loss` is
-        reported as the loss.
+        As in Lightning, the loss is the value that the step logs as `loss`. If it logs none, a loss
+        that it returns is used: one number, or `loss` in a dict.
         """
         step = "validation_step" if _has(model, "validation_step") else "test_step"
         if not _has(model, step):
@@ -211,12 +216,12 @@ class LightningSteps:
             )
         with self._attached(model, step, so_far) as logged, self._precision.autocast():
             returned = self._call(model, step, _joined(batch))
-            loss = None
-            if (value := _loss_of(returned)) is not None:
+            addends = logged.addends(batch.num_examples)
+            value, loss = _loss_of(returned), None
+            # A tensor with several elements is not the loss, but such as the predictions.
+            is_loss = value is not None and (isinstance(returned, Mapping) or value.ndim == 0)
+            if is_loss and "loss" not in addends:
                 loss = self._loss.computed(lambda: value, None, batch.num_examples)
-        addends = logged.addends(batch.num_examples)
-        if loss is not None:
-            addends.pop("loss", None)
         return Stepped(loss, None, addends, logged.metrics)
 
     def touch(self, model: nn.Module, batch: Tensors) -> Any:
@@ -350,10 +355,12 @@ class _Logged:
 
     Attributes:
         metrics: Logged name -> metric.
+        by_step: See `LightningSteps`.
     """
 
     def __init__(self, where: str, step: str) -> None:
         self._where, self._step = where, step
+        self.by_step: dict[str, str] = {}
         self.metrics: dict[str, StatefulMetric] = {}
         self._values: dict[str, tuple[Any, int | None]] = {}
 
@@ -372,12 +379,14 @@ class _Logged:
             DefinitionError: The value is neither a number nor a metric, or its reduction is not a
                 mean.
         """
-        del args
         if unknown := kwargs.keys() - _LOG_OPTIONS:
             raise self._error(
                 f"self.log({name!r}, {min(unknown)}=...): there is no such option of log()."
             )
         reported = split_stage(name)[1]
+        on_epoch = kwargs.get("on_epoch", args[_ON_EPOCH] if len(args) > _ON_EPOCH else None)
+        if not on_epoch and self._step == "training_step":
+            self.by_step[reported] = name
         if isinstance(value, LoggedMetric):
             if reported == "loss":
                 raise self._error(

@@ -6,9 +6,9 @@ Lightning's format, or a list of either:
     {"scheduler": ..., "interval": "epoch", "frequency": 1, "monitor": "val_loss"}
 
 `interval` is "epoch" (the default) or "step": a scheduler steps after the validation of every
-`frequency`th epoch, or after every `frequency`th update. `monitor` names the metric that a
-ReduceLROnPlateau observes. OneCycleLR and CyclicLR are meant to step after each update, so they
-need an explicit interval: the default would be wrong.
+`frequency`th epoch, or after every `frequency`th update of an epoch, as in Lightning. `monitor`
+names the metric that a ReduceLROnPlateau observes. OneCycleLR and CyclicLR are meant to step after
+each update, so they need an explicit interval: the default would be wrong.
 
 Schedulers count updates of the job, whatever the number of workers, and their state is the same on
 each worker.
@@ -70,6 +70,18 @@ class _Schedule:
     frequency: int = 1
     monitor: str = ""
 
+    def num_steps(self, count: int, in_an_epoch: int | None) -> int:
+        """Return how often the scheduler steps in `count` updates or epochs, as its interval says.
+
+        Args:
+            count: Number of updates or epochs.
+            in_an_epoch: Number of updates in an epoch; None if unknown.
+        """
+        if self.interval == "epoch" or not in_an_epoch:
+            return count // self.frequency
+        whole, rest = divmod(count, in_an_epoch)
+        return whole * (in_an_epoch // self.frequency) + rest // self.frequency
+
 
 def _class_of(schedule: _Schedule) -> str:
     return type(schedule.scheduler).__name__
@@ -84,6 +96,10 @@ class Schedulers:
             a checkpoint yet.
         parameters: The model's parameters, by name.
         model: The model.
+
+    Attributes:
+        by_step: Reported name -> logged name, of values that a LightningModule logs in training
+            without `on_epoch`.
 
     Raises:
         DefinitionError: A created object is not a scheduler of that optimizer, or has state that
@@ -109,6 +125,7 @@ class Schedulers:
             for each in self._schedules
         ]
         self._loaded = False
+        self.by_step: Mapping[str, str] = {}
         # The intervals of schedules that keep their last learning rate after their last step.
         self._held_intervals: set[str] = set()
         self._num_held = 0
@@ -120,10 +137,26 @@ class Schedulers:
         """Return whether the model file has any schedulers."""
         return bool(self._schedules)
 
+    def check_monitored(self) -> None:
+        """Reject a ReduceLROnPlateau for a metric that Lightning measures on an epoch's last batch.
+
+        Raises:
+            DefinitionError: A step logs the monitored metric without `on_epoch`.
+        """
+        for name in self.monitored.keys() & self.by_step.keys():
+            logged = self.by_step[name]
+            raise self._error(
+                f"ReduceLROnPlateau monitors {logged!r}, which training_step logs without "
+                "on_epoch=True. Lightning would monitor the value of each epoch's last batch; "
+                "here, a logged value is the mean of the epoch.",
+                f"Log the mean for both: self.log({logged!r}, ..., on_epoch=True).",
+            )
+
     def check_length(
         self,
         num_updates: int | None,
         num_epochs: int | None,
+        num_steps: int | None,
         *,
         may_end_earlier: bool = False,
     ) -> None:
@@ -137,6 +170,7 @@ class Schedulers:
         Args:
             num_updates: Total number of updates in the run; None if unknown.
             num_epochs: Total number of complete epochs in the run; None if unknown.
+            num_steps: Number of updates in an epoch; None if unknown.
             may_end_earlier: Whether a callback may stop the training before the schedule has ended.
                 If so, a schedule that is too short is not rejected now: the training fails only
                 when it needs a further step.
@@ -151,7 +185,8 @@ class Schedulers:
             count = counts[schedule.interval]
             if count is None:
                 continue
-            for one, needed in one_cycles(schedule.scheduler, count // schedule.frequency):
+            made = schedule.num_steps(count, num_steps)
+            for one, needed in one_cycles(schedule.scheduler, made):
                 if one.total_steps >= needed:
                     continue
                 if not may_end_earlier:
@@ -159,7 +194,9 @@ class Schedulers:
                 error = self._too_long(one, schedule, needed, count, has_begun=True)
                 self._outlasted[id(one)] = str(error)
 
-    def note_unfinished(self, num_updates: int | None, num_epochs: int | None) -> None:
+    def note_unfinished(
+        self, num_updates: int | None, num_epochs: int | None, num_steps: int | None
+    ) -> None:
         """Warn of a OneCycleLR that has more steps than the training makes.
 
         It does not reach its end, where the learning rate is low. Call this when a training begins,
@@ -169,16 +206,17 @@ class Schedulers:
         Args:
             num_updates: Total number of updates in the run; None if unknown.
             num_epochs: Total number of complete epochs in the run; None if unknown.
+            num_steps: Number of updates in an epoch; None if unknown.
         """
         counts = {"step": num_updates, "epoch": num_epochs}
         for schedule in self._schedules:
             count = counts[schedule.interval]
             if count is None:
                 continue
-            num_steps = count // schedule.frequency
-            with_one_more = one_cycles(schedule.scheduler, num_steps + 1)
+            total = schedule.num_steps(count, num_steps)
+            with_one_more = one_cycles(schedule.scheduler, total + 1)
             for (one, made), (_, more) in zip(
-                one_cycles(schedule.scheduler, num_steps), with_one_more, strict=True
+                one_cycles(schedule.scheduler, total), with_one_more, strict=True
             ):
                 if 0 < made < more and made < _NEARLY_ALL * one.total_steps:
                     _log.warning(
@@ -243,7 +281,12 @@ class Schedulers:
         return next((f"{self._where}: {name}" for name in found), "")
 
     def updated(self, num_updates: int) -> None:
-        """Step the schedulers with interval "step", after update number `num_updates`."""
+        """Step the schedulers with interval "step", after an update.
+
+        Args:
+            num_updates: Number of updates in this epoch so far. Lightning counts `frequency` within
+                the epoch, too.
+        """
         for schedule in self._schedules:
             if schedule.interval == "step" and num_updates % schedule.frequency == 0:
                 self._step(schedule)

@@ -166,12 +166,11 @@ class TorchTrainer:
         if deterministic:
             be_deterministic()
         keep_freed_memory()
-        self._flat = ReusedArray()
+        self._definition, self._flat = definition, ReusedArray()
         self.step, self.rank, self._seed = 0, rank, seed
         self._last_activation: tuple[str, tuple[int, ...]] = "", ()
         # Names of lazy parameters; see `lazy_parameters.py`.
         self._computed_from_data: list[str] = []
-        self._definition = definition
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         # For a batch of another size; None unless the output is a single tensor.
         self._outputs_shape: torch.Size | None = None
@@ -235,6 +234,7 @@ class TorchTrainer:
         )
         # Two examples, because torch.export treats a size of one as a constant.
         self._example = _rows(example.features, (0, example.num_examples - 1))
+        self._find_dtypes(example)
         self._check_nothing_outside(example, minibatch_size)
         self._find_label_shapes(example, minibatch_size)
         self._find_logged(example)
@@ -789,7 +789,7 @@ class TorchTrainer:
         with self._drawing(_EVERY_RANK):
             if self._precision.accepts(self._gradients()):
                 if self._clip is not None:
-                    self._clip(self._given)
+                    self._clip(self._clipped())
                 self._optimizer.step()
                 self._refusals.check_shapes(
                     self._tensors_kept(), "the optimizer, or one of its hooks,"
@@ -797,9 +797,18 @@ class TorchTrainer:
         # Gradients are kept until the next forward pass, as in a plain loop: callbacks read them.
         self._averages.update()
         self.step += 1
-        self._schedulers.updated(self.step)
+        self._schedulers.updated(self.step - self.hooks.first_step)
         if self.step & (self.step - 1) == 0:
             self._structure.check()
+
+    def _clipped(self) -> Sequence[nn.Parameter]:
+        """Return the parameters whose gradients are clipped: as in Lightning, the optimizer's.
+
+        A plain loop clips those of the model, whichever the optimizer has.
+        """
+        if self._definition.loss_within != "training_step":
+            return self._given
+        return [p for group in self.optimizer.param_groups for p in group["params"]]
 
     def _gradients(self) -> list[torch.Tensor]:
         return [p.grad for p in self._parameters.values() if p.grad is not None]
@@ -1068,6 +1077,37 @@ class TorchTrainer:
                 raise
             raise mistake from cause
 
+    def _find_dtypes(self, example: Batch) -> None:
+        """Find whether the steps of a LightningModule accept float64, by running them on a copy.
+
+        Those that do receive it, as from Lightning's Trainer. `_adapter_of` does so for others.
+        """
+        if not isinstance(self._steps, LightningSteps):
+            return
+        features, labels = (
+            any(array.dtype == np.float64 for array in leaves(arrays))
+            for arrays in (example.features, example.labels)
+        )
+        for found in ((features, labels), (features, False), (False, False)):
+            self._takes_float64, self._returns_float64 = found
+            if not any(found):
+                return
+            with suppress(Exception), self._generators.used(), self._no_side_effects():
+                batch, tried = self._batch_tensors(example), trial_copy(self.model)
+                try:
+                    with torch.enable_grad():
+                        loss = self._steps.training(tried, batch).loss
+                        if loss is not None and loss.value.requires_grad:
+                            loss.value.backward()  # type: ignore[no-untyped-call]
+                except Exception:
+                    # Data to predict have no labels.
+                    if example.labels is not None:
+                        raise
+                    self._steps.outputs(tried, batch.features)
+                finally:
+                    self._clear_gradients()
+                return
+
     def _find_label_shapes(self, example: Batch, minibatch_size: int) -> None:
         """Run the model on the example to find which shape of labels the loss and metrics need."""
         if not (isinstance(example.labels, np.ndarray) and is_number_per_example(example.labels)):
@@ -1143,6 +1183,7 @@ class TorchTrainer:
             with suppress(Exception), self._generators.used(), self._no_side_effects():
                 stepped = step(self.model, self._batch_tensors(example))
                 metrics.logged(stepped.logged)
+        self._schedulers.by_step = self._steps.by_step
 
     def _tensors_kept(self) -> dict[str, torch.Tensor]:
         return {**self._parameters, **self._buffers.tensors()}
@@ -1218,9 +1259,15 @@ def _loss_state(
 
 def _result(steps: Sequence[_Step]) -> StepResult:
     losses = to_array(torch.stack([step.loss.value for step in steps]))
-    state = _loss_state(losses.tolist(), [float(step.loss.divisor) for step in steps])
-    means = summed([step.metrics for step in steps])
-    return StepResult(losses, {"loss": state, **means, **added([step.states for step in steps])})
+    # A loss that a LightningModule logs is reported instead of the one that it returns.
+    divisors = [0.0 if "loss" in step.metrics else float(step.loss.divisor) for step in steps]
+    total, count = _loss_state(losses.tolist(), divisors)
+    means = dict(summed([step.metrics for step in steps]))
+    if "loss" in means:
+        logged, num_logged = means.pop("loss")
+        total, count = total + logged, count + num_logged
+    states = added([step.states for step in steps])
+    return StepResult(losses, {"loss": (total, count), **means, **states})
 
 
 def _below(prefix: str, state: State) -> dict[str, np.ndarray[Any, Any]]:
