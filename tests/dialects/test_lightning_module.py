@@ -687,6 +687,14 @@ def test_unsupported_modules_are_refused(tmp_path, data, what):
         train(tmp_path, data / "data.recordio", written(tmp_path, **instead))
 
 
+@pytest.mark.parametrize("error", ["error", "error.detach()"])
+def test_a_metric_of_the_users_class_is_no_hidden_state(tmp_path, data, error):
+    update = f"error = (preds - target).abs().mean(); self.value = self.value + {error}"
+    methods = OWN_METRIC.replace("# update", update)
+
+    train(tmp_path, data / "data.recordio", written(tmp_path, methods=methods, training=LOG_LATEST))
+
+
 def test_a_composed_metric_is_computed_over_all_batches(tmp_path, data):
     methods = """
         def setup(self, stage):

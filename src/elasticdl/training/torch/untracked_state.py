@@ -75,6 +75,7 @@ _DEPTH_OF_A_LOSS = 7
 _STEP, _ROUNDING = 0.1, 1e-4
 _DRAW = (random.Random, np.random.Generator, np.random.RandomState)
 _OF_MODULES = vars(nn.Module()).keys()
+_OWN_PACKAGE = "elasticdl.training."
 _READS = ("LOAD_GLOBAL", "LOAD_NAME")
 # Values that `repr` shows completely. `Number` includes fractions and decimal numbers.
 _SIMPLE = (
@@ -501,7 +502,12 @@ def _remembered(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _attributes_of(module: nn.Module) -> list[tuple[str, Any]]:
-    found = [(name, value) for name, value in vars(module).items() if name not in _OF_MODULES]
+    found = [
+        (name, value)
+        for name, value in vars(module).items()
+        # A metric of a LightningModule is wrapped in an object that records its batches.
+        if name not in _OF_MODULES and not type(value).__module__.startswith(_OWN_PACKAGE)
+    ]
     if isinstance(module, torch.jit.ScriptModule):
         # Attributes of compiled code are not those of Python.
         compiled = vars(vars(module).get("_actual_script_module", module))["_concrete_type"]
