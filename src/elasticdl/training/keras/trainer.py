@@ -137,6 +137,7 @@ class KerasTrainer:
             keras.utils.set_random_seed(seed % 2**32)
             _restart_names()
             self._create(example, seed % 2**31)
+            self._share_seeds(example.features)
         if has_text(example.labels):
             # Few losses take text. The others raise here, before the first step.
             with self._summaries.off():
@@ -945,6 +946,21 @@ class KerasTrainer:
         if not self._recorded_outside:
             self._recorded_outside = True
             self._outside.check_unmoved()
+
+    def _share_seeds(self, features: Arrays) -> None:
+        """Let layers with the same seed draw alike, if they draw equally often in a step."""
+
+        def call() -> None:
+            with (
+                moved_weights.restored([*self._trainable, *self._statistics]),
+                self._draws.replaced(),
+                self._summaries.off(),
+            ):
+                self.model(self._adapt(map_arrays(tf.convert_to_tensor, features)), training=True)
+
+        # The first step raises such an error, too, and names the batch.
+        with contextlib.suppress(Exception):
+            self._seeds.share(call)
 
     def _call_in_training(self, features: Any, rank: int) -> int:
         """Call the model in training mode, uncompiled and without a gradient.
