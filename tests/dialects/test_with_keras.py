@@ -10,6 +10,7 @@ from elasticdl.definition import Mode
 from elasticdl.errors import DefinitionError
 
 keras = pytest.importorskip("keras")
+keras_copies = pytest.importorskip("elasticdl.dialects.keras_copies")
 
 CLASS = """
 import keras
@@ -226,3 +227,66 @@ def test_a_keras_class_may_define_class_weights_and_weighted_metrics(define) -> 
     assert (named[-1].name, named[-1].weighted) == ("weighted_mae", True)
     assert definition.class_weight is not None
     assert definition.class_weight() == {0: 2.0}
+
+
+OBJECTS = """
+import keras
+
+class Scaled(keras.metrics.Metric):
+    def __init__(self, factor=1.0, function=abs, **more):
+        super().__init__(**more)
+        self.factor, self.function = factor, function
+        self.total = self.add_weight(name="total", initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.total.assign_add(self.factor)
+
+    def result(self):
+        return self.total
+
+def custom_model(): ...
+def input_fn(records): ...
+def loss(labels, predictions): ...
+
+optimizer = keras.optimizers.AdamW(0.1)
+optimizer.exclude_from_weight_decay(var_names=["bias"])
+optimizer.iterations.assign(7)
+eval_metrics_fn = [Scaled(factor=100.0, function={function})]
+"""
+
+
+def test_a_copy_of_an_object_in_the_file_has_what_its_config_lacks(define) -> None:
+    definition = define(OBJECTS.format(function="abs"), "m.custom_model")
+
+    optimizer = definition.create_optimizer()
+    optimizer.build([keras.Variable(1.0, name="kernel"), keras.Variable(1.0, name="bias")])
+    (metric,) = (named.metric for named in definition.create_metrics(Mode.EVALUATION).named)
+    metric.update_state(0.0, 0.0)
+
+    used = [optimizer._use_weight_decay(each) for each in optimizer._trainable_variables]
+    assert used == [True, False]
+    assert int(optimizer.iterations) == 7
+    assert float(metric.result()) == 100.0
+
+
+def test_an_object_that_cannot_be_copied_completely_is_refused(define) -> None:
+    with pytest.raises(DefinitionError, match=r"m\.py:23: .* a copy .* function depends"):
+        define(OBJECTS.format(function="max"), "m.custom_model")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 9), clipnorm=1.0),
+        lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(amsgrad=True)),
+        lambda: keras.metrics.MeanMetricWrapper(keras.losses.mean_squared_error),
+        lambda: keras.metrics.F1Score(threshold=0.5),
+        lambda: keras.metrics.AUC(num_thresholds=9),
+    ],
+)
+def test_an_object_of_keras_is_copied(make) -> None:
+    value = make()
+    made = keras_copies.copied(value, "m.py:1")
+
+    assert made is not value
+    assert made.get_config() == value.get_config()

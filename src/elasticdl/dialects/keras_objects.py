@@ -93,16 +93,11 @@ def copied(value: Any, where: object) -> Any:
         where: `file:line` of its definition, for errors.
 
     Raises:
-        DefinitionError: Its config is not enough to create it again.
+        DefinitionError: It cannot be copied.
     """
-    try:
-        return type(value).from_config(value.get_config())
-    except Exception as error:
-        raise DefinitionError(
-            f"{where}: {type(value).__name__} cannot be recreated from its config: "
-            f"{error}\n"
-            "  Create it in a function, so that each run has its own."
-        ) from error
+    from elasticdl.dialects import keras_copies  # noqa: PLC0415 - it imports Keras
+
+    return keras_copies.copied(value, where)
 
 
 def _accuracy(labels: Any, predictions: Any) -> Any:

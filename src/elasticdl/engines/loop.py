@@ -132,6 +132,7 @@ class Loop:
         # Whether the callbacks were called for the current step, and for the current evaluation;
         # number of batches evaluated.
         self._batch_begun, self._test_begun, self._num_tested = False, False, 0
+        self._test_continues = True
         self._tested: MetricStates = {}
         # The weights of the last evaluation, from its beginning until the next step. Only callbacks
         # can change weights in between.
@@ -661,6 +662,7 @@ class Loop:
 
     def _begin_test(self) -> None:
         self._test_begun, self._num_tested, self._tested = True, 0, {}
+        self._test_continues = True
         self.trainer.hooks.test_begin()
 
     def _end_test(self, metrics: Mapping[str, Any]) -> None:
@@ -697,6 +699,8 @@ class Loop:
         row = None
         if lease is not None:
             for batch in self.validation.batches(lease.shard):
+                if not self._test_continues:
+                    break
                 found = self._evaluate(batch, {**now.states, **states})
                 states = add_states([states, found], metrics.ordered)
             row = LeaseUpdate(self.rank, 0, finished=True)
@@ -732,7 +736,8 @@ class Loop:
             states = self.trainer.evaluate(batch, so_far)
         ordered = self.trainer.evaluation_metrics.ordered
         self._tested = add_states([self._tested, states], ordered)
-        hooks.test_batch_end(number, self.trainer.evaluation_metrics.results(self._tested))
+        results = self.trainer.evaluation_metrics.results(self._tested)
+        self._test_continues = hooks.test_batch_end(number, results)
         return states
 
     def _end_evaluation(self, states: MetricStates) -> None:

@@ -227,12 +227,15 @@ class Hooks(Protocol):
         """Report that batch `number` will be evaluated; called only if `observes_test_batches`."""
         ...
 
-    def test_batch_end(self, number: int, logs: Mapping[str, Any]) -> None:
+    def test_batch_end(self, number: int, logs: Mapping[str, Any]) -> bool:
         """Report that batch `number` was evaluated; called only if `observes_test_batches`.
 
         Args:
             number: Batch number, from 0 in each evaluation of a process.
             logs: The metrics of this process's batches so far.
+
+        Returns:
+            Whether to continue: False if a callback ends the evaluation with this batch.
         """
         ...
 

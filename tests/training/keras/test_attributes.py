@@ -614,3 +614,47 @@ def test_configured_objects_and_activations_of_keras_are_restored_by_name() -> N
         assert (type(again), again.get_config()) == (type(value), value.get_config())
     kept = callback_state.encode(keras.activations.tanh, "x", {})
     assert callback_state.decode(kept, None, {}) is keras.activations.tanh
+
+
+class Annealed(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self._factor, self._settings, self.ids = 1.0, Settings(), {1, 2}
+        self._losses_seen = None
+
+    def call(self, inputs):
+        return inputs * self._factor * self._settings.scale
+
+
+PRIVATE_CHANGES = {
+    "_factor": lambda layer: setattr(layer, "_factor", 2.0),
+    "scale": lambda layer: setattr(layer._settings, "scale", 2.0),
+    "ids": lambda layer: setattr(layer, "ids", {1, 2, 3}),
+}
+
+
+@pytest.mark.parametrize("name", PRIVATE_CHANGES)
+def test_a_private_attribute_of_a_users_class_is_tracked(name):
+    model = keras.Sequential([keras.Input((2,)), Annealed()])
+    (layer,) = model.layers
+    attributes = attributes_of(model, keras.optimizers.SGD())
+
+    with (
+        pytest.raises(DefinitionError, match=rf"changes {name} of .*annealed"),
+        attributes.watched("on_train_begin()", "Do not."),
+    ):
+        PRIVATE_CHANGES[name](layer)
+    (value,) = attributes.changed().values()
+    assert value in (2.0, {1, 2, 3})
+
+
+def test_private_attributes_of_keras_are_not_tracked():
+    model = keras.Sequential([keras.Input((2,)), Annealed()])
+    model.compile("sgd", "mse")
+    attributes = attributes_of(model, keras.optimizers.SGD())
+
+    model(np.ones((1, 2)), training=True)
+    model.layers[0].add_loss(keras.ops.ones(()))
+    model.layers[0]._of_a_callback = 3
+
+    assert attributes.changed() == {}

@@ -362,3 +362,30 @@ def test_a_learning_rate_schedule_counts_updates():
     assert schedule_of(keras.optimizers.SGD(schedule)) == "CosineDecay"
     assert schedule_of(scaled) == "CosineDecay"
     assert schedule_of(keras.optimizers.SGD(0.1)) == ""
+
+
+def test_a_model_that_is_compiled_without_loss_scaling_is_trained_without(keras):
+    keras.config.set_dtype_policy("mixed_float16")
+
+    def create_model():
+        model = small_model()
+        model.compile(auto_scale_loss=False)
+        return model
+
+    trainer = trainer_of(lambda: keras.optimizers.SGD(0.1), create_model)
+
+    assert isinstance(trainer.optimizer, keras.optimizers.SGD)
+
+
+@pytest.mark.parametrize(
+    ("compiled_with", "warns"), [({}, 0), ({"optimizer": "adam"}, 1), ({"optimizer": "sgd"}, 0)]
+)
+def test_a_replaced_optimizer_of_compile_has_a_warning(keras, compiled_with, warns, caplog):
+    def create_model():
+        model = small_model()
+        model.compile(**compiled_with)
+        return model
+
+    trainer_of(lambda: keras.optimizers.SGD(0.01), create_model)
+
+    assert caplog.text.count("compiled with an optimizer of its own (Adam)") == warns

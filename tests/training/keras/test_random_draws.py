@@ -331,3 +331,29 @@ def test_an_already_traced_function_is_refused():
 
     with pytest.raises(DefinitionError, match="RandomStandardNormal"):
         trainer.train_steps([batch])
+
+
+def test_layers_of_one_seed_draw_alike_if_they_draw_equally_often():
+    import keras
+
+    from elasticdl.training.keras import KerasTrainer
+
+    def model():
+        x = keras.Input((50,))
+        one, other, of_two_calls = (keras.layers.Dropout(0.5, seed=3) for _ in range(3))
+        unlike = [keras.layers.Dropout(0.5) for _ in range(2)]
+        first = of_two_calls(x)
+        return keras.Model(
+            x, [one(x), other(x), first, of_two_calls(first), *(each(x) for each in unlike)]
+        )
+
+    definition = dataclasses.replace(definition_of(model), loss=None)
+    trainer = KerasTrainer(definition, batch_of(shape=(50,)), minibatch_size=8)
+    trainer._seeds.set(np.int64([5, 0]))
+    one, other, first, _, *unlike = (
+        each.numpy() for each in trainer.model(np.ones((8, 50)), training=True)
+    )
+
+    np.testing.assert_array_equal(one, other)
+    assert (one != first).any()
+    assert (unlike[0] != unlike[1]).any()

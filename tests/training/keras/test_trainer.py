@@ -570,3 +570,83 @@ def test_a_model_that_keras_cannot_save_is_still_exported(keras, tmp_path, caplo
     assert "cannot be saved as model.keras" in caplog.text
     served = tf.saved_model.load(str(tmp_path / "saved_model"))
     assert served.serve(np.float32([[1, 2]])).numpy().tolist() == [[2, 3]]
+
+
+@pytest.mark.parametrize("name", ["max_epochs", "max_steps_per_epoch"])
+def test_limits_of_keras_on_fit_are_refused(keras, name):
+    set_limit = getattr(keras.config, f"set_{name}")
+    set_limit(2)
+    try:
+        with pytest.raises(DefinitionError, match=rf"set_{name}\(2\).*limits `fit`"):
+            trainer_of(definition_of())
+    finally:
+        set_limit(None)
+
+
+def test_an_added_loss_of_each_example_is_summed_as_in_fit(keras):
+    class Extra(keras.layers.Layer):
+        def call(self, x):
+            self.add_loss(keras.ops.sum(x, axis=-1))
+            return x
+
+    def create(total):
+        extra = Extra() if not total else keras.layers.ActivityRegularization(0.0)
+        return keras.Sequential([keras.Input((4,)), extra, keras.layers.Dense(3)])
+
+    batch = batch_of(8)
+    with_extra = trainer_of(definition_of(lambda: create(False)))
+    without = trainer_of(definition_of(lambda: create(True)))
+    losses = [float(each.train_steps([batch]).losses[0]) for each in (with_extra, without)]
+
+    np.testing.assert_allclose(losses[0] - losses[1], batch.features.sum(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_metric_that_the_model_reads_is_refused(keras, is_read):
+    class Centered(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.mean = keras.metrics.Mean(name="center")
+
+        def call(self, x):
+            found = self.mean(x)
+            return x - found if is_read else x
+
+    def create():
+        return keras.Sequential([keras.Input((4,)), Centered(), keras.layers.Dense(3)])
+
+    trainer = trainer_of(definition_of(create))
+    if not is_read:
+        trainer.train_steps([batch_of(8)])
+        return
+    with pytest.raises(DefinitionError, match="loss depends on the metric 'center'"):
+        trainer.train_steps([batch_of(8)])
+
+
+def test_a_checkpoint_each_few_batches_is_refused_for_grouped_steps(keras):
+    def create():
+        model = small_model()
+        model.compile(steps_per_execution=2)
+        return model
+
+    def callbacks(**more):
+        return [keras.callbacks.ModelCheckpoint("a.weights.h5", save_weights_only=True, **more)]
+
+    trainer_of(definition_of(create, create_callbacks=callbacks))
+    with pytest.raises(DefinitionError, match=r"save_freq=3, and steps_per_execution=2"):
+        trainer_of(definition_of(create, create_callbacks=lambda: callbacks(save_freq=3)))
+
+
+def test_a_callback_may_stop_an_evaluation(keras):
+    class Few(keras.callbacks.Callback):
+        def on_test_batch_end(self, batch, logs=None):
+            self.model.stop_evaluating = batch == 1
+
+    hooks = trainer_of(definition_of(create_callbacks=lambda: [Few()])).hooks
+    hooks.train_begin(num_epochs=1, num_steps=1, resumes=False)
+    hooks.test_begin()
+    continues = [hooks.test_batch_end(number, {}) for number in range(2)]
+    hooks.test_begin()
+
+    assert continues == [True, False]
+    assert not hooks._model.stop_evaluating

@@ -15,6 +15,8 @@ treated according to their time:
     changed later                       no effect on steps, as in `fit`; checkpoints store it
                                         (`changed`), because callbacks may read it
 
+Private attributes are those of the user's classes; the ones that Keras uses are left out.
+
 The steps of a model with `run_eagerly=True` may themselves change attributes, numbers in lists and
 positions of iterators. A compiled step would do so only once, so such a change is rejected when the
 step is compiled.
@@ -50,6 +52,7 @@ from elasticdl.training.keras.read_variables import (
     is_of_library,
     is_of_user,
     names_in,
+    private_names,
     used_by,
     variables_of,
 )
@@ -67,6 +70,7 @@ _OF_KERAS = {
     "built",
     "compiled",
     "stop_training",
+    "stop_evaluating",
     "train_function",
     "test_function",
     "predict_function",
@@ -321,7 +325,7 @@ class Attributes:
         """Return a phrase for error messages, such as "rate of dropout", for a key of `changed`."""
         owner, _, name = key.partition("/")
         names = {each.key: each.name for each in self._tracked.values()}
-        return f"{name.removeprefix('_')} of {names[owner]}"
+        return f"{_shown(name)} of {names[owner]}"
 
     def restore(
         self, changed: Mapping[str, Any], in_evaluation: Mapping[str, Any] | None = None
@@ -367,9 +371,13 @@ class Attributes:
             # Public names first: Keras keeps some values twice.
             for name in sorted(found, key=lambda name: name.startswith("_")):
                 raise DefinitionError(
-                    f"{self._origin}: {who} changes {name.removeprefix('_')} of "
+                    f"{self._origin}: {who} changes {_shown(name)} of "
                     f"{each.name} ({_kind(each.owner)}). {advice}"
                 )
+
+
+def _shown(name: str) -> str:
+    return name.removeprefix("_") if name in _PRIVATE else name
 
 
 def _kind(owner: Any) -> str:
@@ -395,9 +403,15 @@ def _values(owner: Any) -> dict[str, Any]:
     plain = {
         name: _number(value)
         for name, value in vars(owner).items()
-        if name in _PRIVATE or not (name.startswith("_") or name in _OF_KERAS)
+        if not (_is_private(owner, name) or name in _OF_KERAS)
     }
     return _copies(plain)
+
+
+def _is_private(owner: Any, name: str) -> bool:
+    """Return whether no step reads an attribute: a private one that is not of a user's class."""
+    class_: Any = type(owner)
+    return name.startswith("_") and name not in _PRIVATE and name not in private_names(class_)
 
 
 def _copies(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -422,6 +436,9 @@ def _copied(value: Any, depth: int) -> Any:
         return _Identity(value)
     if isinstance(value, np.ndarray):
         return value.copy() if value.nbytes <= _MAX_BYTES and value.dtype != object else _MISSING
+    if isinstance(value, (set, frozenset)):
+        is_plain = all(type(each) in _PLAIN for each in value)
+        return _builtin(value) if is_plain else _MISSING
     if depth == 0 or not isinstance(value, (list, tuple, Mapping)):
         return _MISSING
     items = value if isinstance(value, Mapping) else dict(enumerate(value))
@@ -466,7 +483,7 @@ def _held(owner: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
     """
     attributes = {**getattr(owner, "__dict__", {}), **used_by(owner)}
     for attribute, value in attributes.items():
-        if attribute.startswith("_") and attribute not in (_LEARNING_RATE, *_PRIVATE):
+        if attribute != _LEARNING_RATE and _is_private(owner, attribute):
             continue
         # Functions are followed only from a loss, a metric, or a function that may call them.
         of_caller = isinstance(owner, _CALLERS) and isinstance(value, _FUNCTIONS)
@@ -494,7 +511,7 @@ def _values_within(owner: Any) -> dict[str, Any]:
     """
     values = {name: each for name, each in _values(owner).items() if type(each) in _PLAIN}
     for name, value in list(vars(owner).items()):
-        if not name.startswith("_") and type(value) not in _PLAIN:
+        if type(value) not in _PLAIN and not _is_private(owner, name):
             values |= dict(_entries(name, value, _DEPTH))
     return values
 
@@ -509,10 +526,17 @@ def _entries(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
         # An iterator counts as one value, its position.
         position = [_entries("", each, depth - 1) for each in position_of(value)]
         yield name, repr([list(each) for each in position])
+    elif isinstance(value, (set, frozenset)):
+        yield name, repr(sorted(map(repr, value)))
     elif isinstance(value, (list, tuple, Mapping)):
         items = value.items() if isinstance(value, Mapping) else enumerate(value)
         for key, each in list(items):
             yield from _entries(f"{name}[{key!r}]", each, depth - 1)
+
+
+def _builtin(value: set[Any] | frozenset[Any]) -> set[Any] | frozenset[Any]:
+    """Return a copy of a set, without Keras' class that tracks it."""
+    return frozenset(value) if isinstance(value, frozenset) else set(value)
 
 
 def _number(value: Any) -> Any:

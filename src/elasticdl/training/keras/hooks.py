@@ -343,6 +343,13 @@ class KerasHooks:
                         "Here it would be called for each batch. Leave out steps_per_execution: "
                         "ElasticDL groups steps itself."
                     )
+            if isinstance(each, keras.callbacks.ModelCheckpoint) and each.save_freq != "epoch":
+                raise DefinitionError(
+                    f"{self._where}: the callback {type(each).__name__} has save_freq="
+                    f"{each.save_freq}, and steps_per_execution={steps}: `fit` saves at the end of "
+                    "a group of batches. Leave out steps_per_execution: ElasticDL groups steps "
+                    "itself."
+                )
 
     def variables(self) -> list[Any]:
         """Return the variables that callbacks have as attributes, for checkpoints."""
@@ -418,6 +425,7 @@ class KerasHooks:
             self._list.on_train_batch_end(step, dict(logs))
 
     def test_begin(self) -> None:  # noqa: D102
+        self._model.stop_evaluating = False
         with self._moment("on_test_begin"):
             self._list.on_test_begin()
         if not self.observes_test_batches:
@@ -433,9 +441,10 @@ class KerasHooks:
         if self.attributes is not None and self.attributes.begin_evaluation():
             self.evaluation_changed()
 
-    def test_batch_end(self, number: int, logs: Mapping[str, Any]) -> None:  # noqa: D102
+    def test_batch_end(self, number: int, logs: Mapping[str, Any]) -> bool:  # noqa: D102
         with self._moment("on_test_batch_end", number, logs=logs):
             self._list.on_test_batch_end(number, dict(logs))
+        return not getattr(self._model, "stop_evaluating", False)
 
     def test_end(self, logs: Mapping[str, Any]) -> None:  # noqa: D102
         with self._moment("on_test_end", logs=logs):

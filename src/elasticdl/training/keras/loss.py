@@ -380,5 +380,6 @@ class TrainingLoss:
 
     def _with_added(self, loss: tf.Tensor) -> tf.Tensor:
         for extra in self._model.losses:
-            loss += tf.cast(extra, tf.float32)
+            # A layer may add one value per example.
+            loss += tf.reduce_sum(tf.cast(extra, tf.float32))
         return loss

@@ -50,12 +50,51 @@ def create(
             "of Keras 3, such as keras.optimizers.Adam(0.001)."
         )
     if not definition.compiled:
+        own = model.optimizer if getattr(model, "compiled", False) else None
+        if own is not None:
+            _warn_if_replaced(own, optimizer, definition)
         # Callbacks look for `model.optimizer`.
-        model.compile(optimizer=optimizer)
+        model.compile(optimizer=optimizer, auto_scale_loss=not _is_unscaled(model, own))
         # In half precision Keras wraps it in an optimizer that scales the loss.
         optimizer = model.optimizer
     optimizer.build(trainable)
     return optimizer
+
+
+def _is_unscaled(model: keras.Model, own: keras.optimizers.Optimizer | None) -> bool:
+    """Return whether the user's file compiled the model with `auto_scale_loss=False`.
+
+    Args:
+        model: The model, in half precision or not.
+        own: The optimizer that it is compiled with; None if it is not.
+    """
+    # Keras does not store the argument. Without it, `compile` has wrapped the optimizer.
+    is_half = own is not None and model.dtype_policy.name == "mixed_float16"
+    return is_half and not isinstance(own, keras.optimizers.LossScaleOptimizer)
+
+
+def _warn_if_replaced(own: Any, optimizer: Any, definition: ModelDefinition) -> None:
+    """Warn if the model is compiled with another optimizer than that of the model file."""
+    (first, *_), (used, *_) = plain(own), plain(optimizer)
+    # RMSprop is what `compile` takes if it gets none.
+    if not _is_like(first, keras.optimizers.RMSprop()) and not _is_like(first, used):
+        _log.warning(
+            "%s: the model is compiled with an optimizer of its own (%s), which is not used: the "
+            "model file's optimizer (%s, %s) replaces it. Remove it from compile().",
+            definition.where("model"),
+            type(first).__name__,
+            type(used).__name__,
+            definition.where("optimizer"),
+        )
+
+
+def _is_like(one: Any, other: Any) -> bool:
+    """Return whether two optimizers have the same class and, as far as known, the same settings."""
+    try:
+        configs = [{**each.get_config(), "name": ""} for each in (one, other)]
+    except Exception:  # noqa: BLE001 - such as a schedule of the user's without get_config()
+        configs = [{}, {}]
+    return type(one) is type(other) and configs[0] == configs[1]
 
 
 def plain(optimizer: Any) -> list[Any]:

@@ -24,7 +24,8 @@ from typing import Any
 import keras
 
 __all__ = [
-    "Variables", "is_of_library", "is_of_user", "is_users", "names_in", "used_by", "variables_of",
+    "Variables", "is_of_library", "is_of_user", "is_users", "names_in", "private_names", "used_by",
+    "variables_of",
 ]  # fmt: skip
 
 _LIBRARIES = ("keras", "tensorflow", "numpy", "tf_keras", "elasticdl")
@@ -260,13 +261,32 @@ def names_in(value: Any) -> set[str]:
     """Return the names of variables and attributes in the code of a function or an object."""
     functions = [value, *vars(type(value)).values()]
     codes = [getattr(each, "__code__", None) for each in functions]
-    names: set[str] = set()
-    while codes:
-        code = codes.pop()
-        if isinstance(code, types.CodeType):
-            names.update(code.co_names)
-            codes += code.co_consts
-    return names
+    return set[str]().union(*map(_names_in_code, codes))
+
+
+def _names_in_code(code: Any) -> set[str]:
+    """Return the names in a code object and in the functions within it; empty for other values."""
+    if not isinstance(code, types.CodeType):
+        return set()
+    return set(code.co_names).union(*map(_names_in_code, code.co_consts))
+
+
+@functools.cache
+def private_names(class_: Any) -> frozenset[str]:
+    """Return the private names in the code of a user's class, without those of its base classes.
+
+    A base class of Keras uses many private attributes, whose names occur in its own code.
+    """
+    names: dict[bool, set[str]] = {True: set(), False: set()}
+    for kind in class_.__mro__:
+        for value in vars(kind).values():
+            parts = [getattr(value, name, None) for name in ("fget", "fset", "__func__")]
+            # A method may be decorated with `tf.function`.
+            parts += [value, getattr(value, "python_function", None)]
+            codes = [getattr(each, "__code__", None) for each in parts]
+            names[is_users(kind.__module__)].update(*map(_names_in_code, codes))
+    found = names[True] - names[False]
+    return frozenset(name for name in found if name.startswith("_") and not name.endswith("__"))
 
 
 def is_of_user(value: Any) -> bool:

@@ -12,12 +12,13 @@ import contextlib
 import zlib
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tensorflow as tf
 
 from elasticdl.sharding.permutation import derive_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from elasticdl.training.generators import Generators
 
@@ -36,6 +37,31 @@ class StepSeeder:
 
     def __init__(self, seed: int, variables: Sequence[Any], generators: Generators) -> None:
         self._seed, self.variables, self._generators = seed, variables, generators
+        # The number that a step's seed is derived from, for each variable.
+        self._numbers = list(range(len(variables)))
+        self._initial = [tuple(np.ravel(variable.numpy()).tolist()) for variable in variables]
+
+    def share(self, call: Callable[[], None]) -> None:
+        """Let generators draw alike whose states are equal now, as layers with the same seed do.
+
+        In Keras, two such generators draw the same numbers as long as they are used equally often.
+        Here, they do if they are used equally often in a step; otherwise they remain different.
+
+        Args:
+            call: Function () that calls the model in training mode, uncompiled. It is called only
+                if there are such generators.
+        """
+        # The last variable is not a generator of the model.
+        states = self._initial[:-1]
+        if len(set(states)) == len(states):
+            return
+        for variable in self.variables[:-1]:
+            variable.assign(tf.zeros_like(variable))
+        call()
+        # Each use changes the state.
+        used = [tuple(np.ravel(variable.numpy()).tolist()) for variable in self.variables[:-1]]
+        keys = list(zip(states, used, strict=True))
+        self._numbers[:-1] = [keys.index(key) for key in keys]
 
     def set(self, at: tf.Tensor) -> None:
         """Seed a step from the job's seed, the step's number and the rank.
@@ -48,7 +74,7 @@ class StepSeeder:
         step, rank = at[0], at[1]
         if tf.executing_eagerly():
             self._generators.seed(derive_seed(self._seed, int(step), int(rank)))
-        for number, variable in enumerate(self.variables):
+        for number, variable in zip(self._numbers, self.variables, strict=True):
             values = tf.random.stateless_uniform(
                 variable.shape,
                 seed=tf.stack(

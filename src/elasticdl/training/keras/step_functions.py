@@ -372,7 +372,8 @@ class StepFunctions:
             return contextlib.nullcontext()
         return self._watched.attributes.watched(
             "the model",
-            "Steps are compiled here, even with run_eagerly=True, so it would change only once. "
+            "Steps are compiled here, even with run_eagerly=True or "
+            "tf.config.run_functions_eagerly(True), so it would change only once. "
             "Make it a weight (self.add_weight(..., trainable=False)) and assign to it.",
             within=True,
         )

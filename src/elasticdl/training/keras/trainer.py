@@ -39,6 +39,7 @@ from elasticdl.training.keras import (
     failures,
     inputs,
     loss_part_checks,
+    metric_reads,
     moved_weights,
     optimizers,
     output_part_checks,
@@ -118,6 +119,7 @@ class KerasTrainer:
         deterministic: bool = True,
     ) -> None:
         _check_backend(definition)
+        _check_limits(definition)
         if deterministic:
             be_deterministic()
         self.step = 0
@@ -137,6 +139,7 @@ class KerasTrainer:
             keras.utils.set_random_seed(seed % 2**32)
             _restart_names()
             self._create(example, seed % 2**31)
+            self._share_seeds(example.features)
         if has_text(example.labels):
             # Few losses take text. The others raise here, before the first step.
             with self._summaries.off():
@@ -145,7 +148,9 @@ class KerasTrainer:
     def _create(self, example: Batch, seed: int) -> None:
         definition = self._definition
         self.model: keras.Model = definition.create_model()
-        self._is_eager_only = bool(getattr(self.model, "run_eagerly", False))
+        self._is_eager_only = tf.config.functions_run_eagerly() or bool(
+            getattr(self.model, "run_eagerly", False)
+        )
         steps_per_execution = int(getattr(self.model, "steps_per_execution", 1))
         overrides.check(self.model, definition.where("model"), is_compiled=definition.compiled)
         if definition.compiled:
@@ -637,6 +642,7 @@ class KerasTrainer:
     ) -> tuple[Any, dict[str, Any]]:
         self.training_metrics.variables.begin()
         outputs, loss, gradients = self._forward_backward(features, labels, weights, at)
+        self._check_metric_reads(loss)
         self._update(gradients, at[0])
         num_examples = tf.cast(tf.shape(leaves(features)[0])[0], tf.float32)
         states = self.training_metrics.states(loss, outputs, labels, num_examples, weights)
@@ -649,6 +655,7 @@ class KerasTrainer:
         self.training_metrics.variables.begin()
         with moved_weights.assigned(self._trainable) as moved:
             outputs, loss, gradients = self._forward_backward(features, labels, weights, at)
+        self._check_metric_reads(loss)
         self._add_moved(moved, is_again=True)
         num_examples = tf.cast(tf.shape(leaves(features)[0])[0], tf.float32)
         given = labels[1] if self._definition.compiled else weights
@@ -786,6 +793,10 @@ class KerasTrainer:
         if self._pull.is_on:
             gradients = self._pull.added_to(gradients, self.optimizer)
         return outputs, loss, gradients
+
+    def _check_metric_reads(self, loss: tf.Tensor) -> None:
+        metrics, origin = self.training_metrics.variables, self._definition.where("model")
+        metric_reads.check(loss, metrics, origin)
 
     def _outputs_without_trace(self, features: Any) -> Any:
         """Return the model's outputs for features, uncompiled and without side effects."""
@@ -945,6 +956,21 @@ class KerasTrainer:
         if not self._recorded_outside:
             self._recorded_outside = True
             self._outside.check_unmoved()
+
+    def _share_seeds(self, features: Arrays) -> None:
+        """Let layers with the same seed draw alike, if they draw equally often in a step."""
+
+        def call() -> None:
+            with (
+                moved_weights.restored([*self._trainable, *self._statistics]),
+                self._draws.replaced(),
+                self._summaries.off(),
+            ):
+                self.model(self._adapt(map_arrays(tf.convert_to_tensor, features)), training=True)
+
+        # The first step raises such an error, too, and names the batch.
+        with contextlib.suppress(Exception):
+            self._seeds.share(call)
 
     def _call_in_training(self, features: Any, rank: int) -> int:
         """Call the model in training mode, uncompiled and without a gradient.
@@ -1166,6 +1192,23 @@ def _check_backend(definition: ModelDefinition) -> None:
             "TensorFlow only. Set KERAS_BACKEND=tensorflow, or write a PyTorch module "
             "(TorchModuleWrapper and JaxLayer need Keras on those backends)."
         )
+
+
+def _check_limits(definition: ModelDefinition) -> None:
+    """Reject limits of Keras on `fit`, which would train less than the job asks for.
+
+    Raises:
+        DefinitionError: The model file or the environment sets such a limit.
+    """
+    for name, option in (("max_epochs", "--num_epochs"), ("max_steps_per_epoch", "--max_steps")):
+        # Early versions of Keras 3 have no such limits.
+        limit = getattr(keras.config, name, lambda: None)()
+        if limit is not None:
+            raise DefinitionError(
+                f"{definition.origin}: keras.config.set_{name}({limit}), or KERAS_{name.upper()} "
+                f"in the environment, limits `fit`, which is not used here. Remove it; {option}=N "
+                "limits a job."
+            )
 
 
 def _as_addend(state: tf.Tensor) -> tf.Tensor:

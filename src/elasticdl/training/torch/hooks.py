@@ -207,8 +207,9 @@ class TorchHooks:
     def test_batch_begin(self, number: int) -> None:  # noqa: D102
         self._call("on_test_batch_begin", number, in_training=False)
 
-    def test_batch_end(self, number: int, logs: Mapping[str, Any]) -> None:  # noqa: D102
+    def test_batch_end(self, number: int, logs: Mapping[str, Any]) -> bool:  # noqa: D102
         self._call("on_test_batch_end", number, logs=logs, in_training=False)
+        return True
 
     def test_end(self, logs: Mapping[str, Any]) -> None:  # noqa: D102
         self._call("on_test_end", logs=logs, in_training=False)
