@@ -20,6 +20,7 @@ metrics.py      metrics as states that are summed over batches and workers
 parameter_moves.py  detects that forward writes into parameters
 refusals.py     rejects model classes with features that would be ignored, lost or summed wrongly
 untracked_state.py      detects state that checkpoints do not contain
+structure.py        rejects parameters and buffers that are added or replaced in training
 hooks.py        the events of a run: callbacks and schedulers
 callback_hooks.py   saves the state of hooks that callbacks register
 tensors.py      arrays as tensors and back
