@@ -94,6 +94,15 @@ def test_logs_describe_the_events_in_words(tmp_path, ask) -> None:
     assert said.splitlines()[-1].endswith("Finished at step 15: loss 0.2, val_loss 0.7")
 
 
+@pytest.mark.parametrize("make", [finished_events, elastic_events])
+def test_logs_are_in_the_order_of_time(tmp_path, ask, make) -> None:
+    said = ask("logs", write_output(tmp_path / "job", make()))[1]
+
+    times = [line[:19] for line in said.splitlines()]
+    assert times == sorted(times)
+    assert sum("Step " in line for line in said.splitlines())
+
+
 def test_a_folder_that_is_not_a_job_is_refused(tmp_path, ask) -> None:
     for verb in ("list", "show", "logs", "stop", "page"):
         code, said = ask(verb, tmp_path)

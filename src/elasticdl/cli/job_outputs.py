@@ -91,9 +91,11 @@ def print_log(output: str) -> None:
         watched.refresh()
         has_ended = _status_of(watched).state not in {JobState.STARTING, JobState.RUNNING}
         for piece in reader.read():
+            # `parse` returns the steps of a piece together, apart from its other events.
+            lines: list[tuple[float, str]] = []
             for item in parse(piece.data, piece.offset):
                 if isinstance(item, Damage):
-                    echo(f"(damaged line at byte {item.offset:,} skipped)")
+                    lines.append((printed_s, f"(damaged line at byte {item.offset:,} skipped)"))
                 elif isinstance(item, StepColumns):
                     for at in range(len(item)):
                         if item.time[at] - printed_s < _STEPS_S:
@@ -102,10 +104,13 @@ def print_log(output: str) -> None:
                         text = (
                             f"Step {int(item.step[at]):,}, epoch {int(item.epoch[at]) + 1}: loss "
                         )
-                        echo(f"{clock_text(printed_s)}  {text}{item.loss[at]:.4g}")
+                        text = f"{clock_text(printed_s)}  {text}{item.loss[at]:.4g}"
+                        lines.append((printed_s, text))
                 else:
                     text = shown_text(in_words(item, watched.history.unit))
-                    echo(f"{clock_text(item.time)}  {text}")
+                    lines.append((item.time, f"{clock_text(item.time)}  {text}"))
+            for _, text in sorted(lines, key=lambda line: line[0]):
+                echo(text)
         if has_ended:
             return
         time.sleep(_POLL_S)

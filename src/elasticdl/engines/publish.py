@@ -165,9 +165,9 @@ def note_new_code(
     if changed := _changed(checkpoint, files):
         reporter.note(
             f"The code in {zoo_name} ({changed}) has changed since step {checkpoint.step:,}: "
-            "training resumes with the new code, and with the checkpoint's optimizer, including "
-            f"its learning rate.{_best_so_far(checkpoint, best_metric)} To start over with it, use "
-            "another --output."
+            "training resumes with the new code, and with the checkpoint's optimizer and learning "
+            "rate schedulers, including their settings."
+            f"{_best_so_far(checkpoint, best_metric)} To start over with it, use another --output."
         )
 
 
