@@ -287,7 +287,7 @@ def test_a_folder_that_is_not_an_output_is_an_error(audit) -> None:
     code, said = audit()
 
     assert code == 6
-    assert "no training log found" in said
+    assert "does not exist: expected" in said
 
 
 def test_help_explains_the_exit_code(capsys) -> None:

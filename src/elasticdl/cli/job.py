@@ -17,6 +17,7 @@ from rich.table import Table
 from elasticdl import api
 from elasticdl.cli import job_cluster
 from elasticdl.cli.console import TableConsole
+from elasticdl.cli.job_outputs import only_output
 from elasticdl.cli.printable import echo
 from elasticdl.data.wording import counted
 
@@ -71,6 +72,8 @@ def audit(output: str, as_json: bool) -> int:
       elasticdl job audit my_model
       elasticdl job audit my_model --json | jq '.wrong[].records'
     """
+    # Only for its errors: the folder may contain several outputs.
+    only_output(output)
     report = api.audit(output)
     if as_json:
         echo(json.dumps(_as_json(report)))

@@ -49,7 +49,7 @@ def show_output(output: str) -> None:
     from elasticdl.page.view import view  # noqa: PLC0415 - not for `--help`
     from elasticdl.page.words import clock_text, duration_text  # noqa: PLC0415 - as well
 
-    watched = _one(output)
+    watched = only_output(output)
     status = _status_of(watched)
     sections = view(watched.history, watched.facts(), time.time())
     head = sections["head"]
@@ -83,7 +83,7 @@ def print_log(output: str) -> None:
     from elasticdl.page.status import JobState  # noqa: PLC0415
     from elasticdl.page.words import clock_text, in_words  # noqa: PLC0415
 
-    watched = _one(output)
+    watched = only_output(output)
     reader = LogReader(OutputFolder(output))
     printed_s = 0.0
     while True:
@@ -127,9 +127,9 @@ def stop_output(output: str, timeout_s: float) -> None:
     from elasticdl.artifacts.folder import OutputFolder  # noqa: PLC0415 - as well
     from elasticdl.artifacts.stop_holder import stop_holder  # noqa: PLC0415
 
-    watched = _one(output)
+    watched = only_output(output)
     ended = stop_holder(OutputFolder(output), LOCK_FILE, timeout_s)
-    watched = _one(output)
+    watched = only_output(output)
     status = _status_of(watched)
     if ended is None:
         echo(f"Nothing to stop: no process is using {output}. Its state is {status.state}.")
@@ -170,7 +170,12 @@ def print_url(url: str) -> None:
     echo(f"Job page: {url}")
 
 
-def _one(output: str) -> WatchedOutput:
+def only_output(output: str) -> WatchedOutput:
+    """Return the output of a job, whose name or folder the user passed.
+
+    Raises:
+        OutputError: It does not exist, or is a folder of several outputs.
+    """
     from elasticdl.errors import OutputError  # noqa: PLC0415 - not for `--help`
     from elasticdl.page.outputs import WatchedOutput, find_outputs  # noqa: PLC0415 - as well
 
