@@ -59,8 +59,8 @@ _OPTION = re.compile(
     r"|(?<![\w-])--params=(['\"])(\w+)=((?:'\"'\"'|(?!\1)[^;\n])+)\1"
     r"|(?<![\w-])--(no-)?([a-z]\w*)=?"
 )
-# A single quote within single quotes of a shell.
 _FRAMEWORKS = "keras", "tensorflow", "torch"
+# A single quote within single quotes of a shell.
 _QUOTE = "'\"'\"'"
 # The names of the params after the first one of such an option.
 _FURTHER_PARAM = re.compile(r", (\w+)=")

@@ -232,6 +232,22 @@ def test_a_missing_feature_of_unknown_words_is_refused_in_prediction(nullable, h
         list(batches_in_order(with_plan(nullable), source, 2, Mode.PREDICTION))
 
 
+def test_a_label_whose_values_the_trial_does_not_show_is_no_feature(tmp_path, caplog):
+    missing_fields._reported.clear()
+    pq.write_table(pa.table({"x": np.float32([1, 2])}), tmp_path / "x.parquet")
+    schema = Schema((*SCHEMA.fields, Field("approved", (), STRING)))
+
+    def two_labels(records):
+        features, label = stack_fields(records)
+        return features, {"y": label, "a": np.array([r["approved"] == b"yes" for r in records])}
+
+    definition = definition_of(RecordInput(two_labels, schema))
+    source = open_source(str(tmp_path / "x.parquet"))
+
+    assert list(batches_in_order(definition, source, 2, Mode.PREDICTION))
+    assert "the data has no 'approved'" in caplog.text
+
+
 def test_a_missing_field_that_is_not_read_is_reported(caplog, tmp_path):
     missing_fields._reported.clear()
     unread = Schema((*SCHEMA.fields, Field("plan", (), STRING)))

@@ -217,6 +217,8 @@ def test_an_input_function_that_uses_a_file_generator_is_refused(tmp_path, data,
         ("net = None", "global net; net = net or nn.Linear(1, 1)"),
         ("net = nn.Linear(2, 1)", "net(torch.ones(2))"),
         ("net = nn.LazyLinear(1)", "pass"),
+        ("net = nn.Linear(2, 1).to('meta')", "pass"),
+        ("net = nn.Linear(2, 1, dtype=torch.complex64)", "pass"),
         ("net = nn.Linear(2, 1)\n\n\ndef custom_model():\n    return net", "pass"),
         (
             "nets = {}\n\n\ndef custom_model():\n    return nets.setdefault(0, nn.Linear(2, 1))",

@@ -337,11 +337,7 @@ def _summary(  # noqa: PLR0911 - one for each kind
     if isinstance(value, np.ndarray):
         return value.shape, value.dtype.str, _checksum(value)
     if type(value).__module__ == "torch" and type(value).__name__ == "Tensor":
-        # Only the entries of a sparse tensor, which may be too large as a dense one.
-        held = value.detach()
-        if str(held.layout) != "torch.strided":
-            held = (held.coalesce() if held.is_sparse else held).values()
-        return tuple(value.shape), _checksum(held.cpu().float().numpy())
+        return _summary_of_tensor(value)
     if (memory := raw_memory(value)) is not None:
         return len(memory), zlib.crc32(memory[:_MAX_BYTES])
     if tensors := _tensors_of(value):
@@ -362,13 +358,31 @@ def _summary(  # noqa: PLR0911 - one for each kind
     return size, [_summary(each, module, depth - 1, stored) for each in some]
 
 
+def _summary_of_tensor(tensor: Any) -> Any:
+    # Only the entries of a sparse tensor, which may be too large as a dense one.
+    held = tensor.detach()
+    if held.is_meta:
+        return tuple(tensor.shape), str(tensor.dtype)
+    if str(held.layout) != "torch.strided":
+        held = (held.coalesce() if held.is_sparse else held).values()
+    # Sampled here, because a large tensor may be on a GPU.
+    every = max(1, held.numel() * held.element_size() // _MAX_BYTES)
+    held = held.reshape(-1)[::every].cpu()
+    if held.is_complex():
+        held = sys.modules["torch"].view_as_real(held.resolve_conj())
+    return tuple(tensor.shape), _checksum(held.float().numpy())
+
+
 def _tensors_of(value: Any) -> list[Any]:
     """Return the parameters and buffers of a PyTorch module; empty for other values."""
     if all(each.__module__ != "torch.nn.modules.module" for each in type(value).__mro__):
         return []
-    tensors = [*value.parameters(), *value.buffers()]
-    # A parameter of a lazy module has no values before its first batch.
-    return [each for each in tensors if not type(each).__name__.startswith("Uninitialized")]
+    # A module may override `parameters`.
+    with contextlib.suppress(Exception):
+        tensors = [*value.parameters(), *value.buffers()]
+        # A parameter of a lazy module has no values before its first batch.
+        return [each for each in tensors if not type(each).__name__.startswith("Uninitialized")]
+    return []
 
 
 def _within(value: Any, module: str) -> Iterable[Any] | None:

@@ -96,9 +96,9 @@ def _warn_of_text(
 
     With text in place of the bytes, its values then differ. The arguments are those of `check`.
     """
-    as_text = [{name: _as_text(value) for name, value in record.items()} for record in records]
-    if not any(value.dtype.kind == "U" for record in as_text for value in record.values()):
+    if not any(_is_bytes(value) for value in records[0].values()):
         return
+    as_text = [{name: _as_text(value) for name, value in record.items()} for record in records]
     try:
         other = make(as_text)
     except Exception:  # noqa: BLE001 - a function that decodes the bytes itself
@@ -121,9 +121,13 @@ def _warn_of_text(
             )
 
 
+def _is_bytes(value: np.ndarray[Any, Any]) -> bool:
+    return value.dtype == object and all(isinstance(each, bytes) for each in value.flat)
+
+
 def _as_text(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return an array with its byte strings as text; others are copied."""
-    if value.dtype != object or not all(isinstance(each, bytes) for each in value.flat):
+    if not _is_bytes(value):
         return np.copy(value)
     return np.array([each.decode(errors="replace") for each in value.flat], str).reshape(
         value.shape

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -86,8 +87,8 @@ def without_labels(
         have = _present(source, needed[0]) or [field.name for field in present]
         raise _needed(definition, schema, _first_of(source), needed, have)
     if reports:
-        possible, is_label_known = trial.possible_features(present)
-        if is_label_known and (needed := [field for field in possible if trial.reads(field)]):
+        possible, are_labels_known = trial.possible_features(present)
+        if are_labels_known and (needed := [field for field in possible if trial.reads(field)]):
             raise _needed(
                 definition, schema, _first_of(source), needed, _present(source, needed[0]) or []
             )
@@ -140,7 +141,7 @@ class _Trial:
         return found or ([*self._missing] if moves_features(self._missing) else [])
 
     def possible_features(self, present: Sequence[Field]) -> tuple[list[Field], bool]:
-        """Return the missing fields that may be features, and whether other fields are the label.
+        """Return the missing fields that may be features, and whether other fields are all labels.
 
         They may be features although `needed` does not show it: the values in the trial may all be
         unknown to the input function, such as words that are not in its vocabulary. A single
@@ -154,7 +155,16 @@ class _Trial:
         others = [field for field in self._missing if field not in labels]
         if others and not labels and len(present) <= _MAX_TRIED:
             labels = [field for field in present if self._is_label(field)]
-        return [field for field in others if labels or field.nullable], bool(labels)
+        possible = [field for field in others if labels or field.nullable]
+        # Another label may have a field of its own, which the values of the trial do not show.
+        return possible, bool(labels) and len(labels) >= self._num_labels()
+
+    def _num_labels(self) -> float:
+        try:
+            batch = self._batch_of(self._filled({}), Mode.EVALUATION)
+        except ElasticDLError:
+            return math.inf
+        return len([*leaves(batch.labels), *leaves(batch.weights)])
 
     def reads(self, field: Field) -> bool:
         """Return whether the input function, in prediction, fails or differs without a field."""

@@ -2,6 +2,7 @@
 
 import copy
 import csv
+import enum
 import io
 import json
 import logging
@@ -285,6 +286,14 @@ def test_objects_are_restored_in_place():
     assert other.optimizer.param_groups[0]["lr"] == 0.05
 
 
+class Settings(dict):
+    """As the `hparams` of a LightningModule."""
+
+
+class Kind(enum.StrEnum):
+    OWN = "own"
+
+
 def test_what_the_state_dict_of_a_module_omits_is_restored():
     class Average(nn.Module):
         num_updates = 0
@@ -293,6 +302,10 @@ def test_what_the_state_dict_of_a_module_omits_is_restored():
             super().__init__()
             self.inner, self.ages = copy.deepcopy(model), [0]
             self.register_buffer("decay", torch.zeros(1), persistent=False)
+            self.register_buffer("grown", torch.zeros(1), persistent=False)
+            self.register_buffer("learned", torch.zeros(1, requires_grad=True), persistent=False)
+            self.memory = nn.LSTM(1, 2)
+            self.settings, self.size, self.kind = Settings(a=1), torch.Size([2]), Kind.OWN
 
     class Averages:
         def on_train_begin(self):
@@ -303,6 +316,7 @@ def test_what_the_state_dict_of_a_module_omits_is_restored():
             self.average.inner.seen = torch.ones(2)
             self.average.ages.append(epoch)
             self.average.decay += 0.5
+            self.average.grown = torch.ones(3)
             self.average.inner.eval()
 
     callback, again = Averages(), Averages()
@@ -312,6 +326,10 @@ def test_what_the_state_dict_of_a_module_omits_is_restored():
     moved(trainer, lambda: trained_with(again))
 
     average = again.average
+    # Attributes of an LSTM refer to its weights.
+    assert average.memory._flat_weights[0] is average.memory.weight_ih_l0
+    assert (average.size, average.kind) == (torch.Size([2]), Kind.OWN)
+    assert average.grown.tolist() == [1, 1, 1]
     assert (average.num_updates, average.ages, average.decay.item()) == (1, [0, 7], 0.5)
     assert average.inner.seen.tolist() == [1, 1]
     assert average.training

@@ -154,6 +154,32 @@ def test_values_that_only_some_steps_set_are_refused_outside_of_buffers(create, 
         trainer_of(definition_of(create))
 
 
+class Cached(nn.Module):
+    """Keeps what a layer makes of constant inputs at the first call."""
+
+    def __init__(self, *, is_frozen, is_scaled):
+        super().__init__()
+        self.encoder, self.out = nn.Linear(4, 4), nn.Linear(4, 3)
+        self.encoder.requires_grad_(not is_frozen)
+        self.is_scaled, self.cached = is_scaled, None
+
+    def forward(self, x):
+        if self.cached is None:
+            made = self.encoder(torch.eye(4)).detach() - self.encoder.bias.detach()
+            self.cached = nn.functional.normalize(made) if self.is_scaled else made
+        return self.out(x @ self.cached)
+
+
+def test_a_cache_of_frozen_weights_is_accepted():
+    trainer_of(definition_of(lambda: Cached(is_frozen=True, is_scaled=False)))
+
+
+@pytest.mark.parametrize("is_scaled", [True, False])
+def test_a_cache_of_weights_that_train_is_refused(is_scaled):
+    with pytest.raises(DefinitionError, match="the attribute cached of the model depends on"):
+        trainer_of(definition_of(lambda: Cached(is_frozen=False, is_scaled=is_scaled)))
+
+
 def test_values_that_only_some_steps_set_may_be_in_buffers():
     trainer_of(definition_of(lambda: TargetNetwork(persistent=True)))
 

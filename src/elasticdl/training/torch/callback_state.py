@@ -28,7 +28,7 @@ import io
 import logging
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -60,9 +60,9 @@ _STATE_DICT, _CLOCKS, _DELETED = "$state_dict", "clocks", "$deleted"
 # Writers have no state that training depends on.
 _WRITERS = {"SummaryWriter", "writer"}
 _LOCK = type(threading.Lock())
-# What every module has; only its mode is state.
-_MODES = {"training"}
-_OF_MODULES = frozenset(vars(nn.Module()))
+# Of the attributes of every module, only its mode is state.
+_OF_MODULES, _MODES = frozenset(vars(nn.Module())), {"training"}
+_PLAIN = bool, int, float, str
 _INSTEAD = (
     "Keep numbers, strings, tensors, and lists and dicts of them; or implement state_dict() and "
     "load_state_dict(state)."
@@ -187,7 +187,8 @@ class TorchValues(CallbackValues):
             case "$state" if has_state(current):
                 state, omitted = content
                 current.load_state_dict(self.decode(state, None, arrays))
-                _set_omitted(current, self.decode(omitted, None, arrays))
+                before = _omitted(current) if isinstance(current, nn.Module) else {}
+                _set_omitted(current, self.decode(omitted, before, arrays))
             case "$object" if hasattr(current, "__dict__"):
                 for name, each in content:
                     vars(current)[name] = self.decode(each, vars(current).get(name), arrays)
@@ -433,33 +434,47 @@ def _omitted(module: nn.Module) -> dict[str, Any]:
         >>> _omitted(average)
         {'training': True, 'in_features': 1, 'out_features': 1, 'step': 7}
     """
+    own = {_storage_of(each) for each in (*module.parameters(), *module.buffers())}
     persistent = module.state_dict().keys()
-    found = {name: each for name, each in module.named_buffers() if name not in persistent}
+    found = {
+        name: each
+        for name, each in module.named_buffers()
+        if name not in persistent and each.layout is torch.strided
+    }
     for owner, each in module.named_modules():
         for name, value in vars(each).items():
-            if name in _MODES or name not in _OF_MODULES:
+            if (name in _MODES or name not in _OF_MODULES) and _is_plain(value, own):
                 found[f"{owner}.{name}".lstrip(".")] = value
-    return {name: value for name, value in found.items() if _is_plain(value)}
+    return found
 
 
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return all(map(_is_plain, value))
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_plain(each) for key, each in value.items())
-    return isinstance(value, (bool, int, float, str, np.ndarray, np.number, torch.Tensor))
+def _is_plain(value: Any, own: Collection[int]) -> bool:
+    """Return whether a value is a number, text or tensor, or a container of these alone.
+
+    Args:
+        value: The value of an attribute of a module.
+        own: Storages of the module's weights. An attribute that refers to one, as those of an LSTM
+            do, follows it, so it is not plain.
+    """
+    # Exact types: others, such as an enum or `torch.Size`, would not be restored as they were.
+    if type(value) in (list, tuple):
+        return all(_is_plain(each, own) for each in value)
+    if type(value) is dict:
+        return all(type(key) is str and _is_plain(each, own) for key, each in value.items())
+    if isinstance(value, torch.Tensor):
+        return not value.numel() or _storage_of(value) not in own
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "biufcU"
+    return type(value) in _PLAIN or isinstance(value, np.number)
 
 
 def _set_omitted(module: nn.Module, values: Mapping[str, Any]) -> None:
     """Restore what `_omitted` returned."""
-    buffers = dict(module.named_buffers()) if values else {}
     for name, value in values.items():
-        if name in buffers:
-            # In place, because other objects may refer to the same tensor.
-            buffers[name].copy_(value)
-        else:
-            owner, _, attribute = name.rpartition(".")
-            vars(module.get_submodule(owner))[attribute] = value
+        path, _, attribute = name.rpartition(".")
+        owner = module.get_submodule(path)
+        is_buffer = attribute in dict(owner.named_buffers(recurse=False))
+        setattr(owner, attribute, value) if is_buffer else vars(owner).update({attribute: value})
 
 
 def _is_metric(value: Any) -> bool:

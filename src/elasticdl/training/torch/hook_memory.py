@@ -372,7 +372,8 @@ def _check_global_hooks(origin: Origin) -> None:
                 "modules of the process (register_module_forward_hook and the like of "
                 "torch.nn.modules.module), which would also change other trainings, and what it "
                 "keeps is in no checkpoint. Register it on the modules of this model: for module "
-                "in model.modules(): module.register_forward_hook(hook)."
+                "in model.modules(): module.register_forward_hook(hook). In a notebook, restart "
+                "the kernel then, because the hook stays registered."
             )
 
 

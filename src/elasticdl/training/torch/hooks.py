@@ -230,8 +230,7 @@ class TorchHooks:
         Without callbacks, it has only the modes that steps have set, if any.
         """
         if not self._callbacks:
-            modes = self._modes.present()
-            return {_MODES: modes} if modes else {}
+            return {_MODES: self._modes.present()}
         # A callback may have requested the end just before a checkpoint.
         kept, touched = self._memory.keep()[0], self._touched.keep()[0]
         return {**kept, _TOUCHED: touched, _STOPS: self.stop_requested}
@@ -245,7 +244,9 @@ class TorchHooks:
 
     def load_state(self, state: Mapping[str, Any], arrays: State) -> None:  # noqa: D102
         if not self._callbacks:
-            self._modes.restore(state.get(_MODES, {}))
+            # A federated party begins without any: its modules keep those of the model file.
+            if _MODES in state:
+                self._modes.restore(state[_MODES])
             return
         self._touched.load(state.get(_TOUCHED, {}), arrays)
         self._changed()

@@ -62,7 +62,7 @@ def computed_from_data(
 
 
 def missing_buffers(model: nn.Module) -> list[str]:
-    """Return the names of the persistent buffers that are None, but for those of PyTorch's modules.
+    """Return the names of the persistent buffers that are None, except those of PyTorch's modules.
 
     The latter stay None, as those of a BatchNorm without running statistics.
     """

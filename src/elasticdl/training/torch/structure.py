@@ -1,4 +1,4 @@
-"""Rejects changes in training of which parameters and buffers there are, and which train.
+"""Rejects parameters, buffers and parameter groups that are changed or replaced in training.
 
     an optimizer's hook calls prune.l1_unstructured(layer, "weight", 0.3)   weight_orig is new
     `forward` assigns self.layer.weight = nn.Parameter(...)                  weight is replaced
@@ -59,7 +59,7 @@ class Structure:
             *(
                 f"{name} is another object"
                 for name, before in self._tensors.items()
-                # A tensor in place of a parameter is computed anew in each call.
+                # A tensor in place of a parameter is computed again in each call.
                 if isinstance(before, nn.Parameter) and isinstance(now.get(name), nn.Parameter)
                 if now[name] is not before
             ),

@@ -227,7 +227,7 @@ class TorchTrainer:
             drawing=self._drawing,
             changed=lambda: self._refusals.record_trainable(self._parameters),
             stored=[
-                *(self.model, self._averages.module),
+                *(self.model, *([self._averages.module] if self._averages else [])),
                 *self._optimizer.remembered,
                 *self._schedulers.remembered,
             ],
@@ -1134,8 +1134,8 @@ class TorchTrainer:
         self._check_loss(example, minibatch_size)
 
     def _check_model(self, batch: Tensors, others: Tensors) -> str:
-        def run(model: nn.Module, batch: Tensors = batch) -> object:
-            with self._drawing(self.rank):
+        def run(model: nn.Module, batch: Tensors = batch, moment: int = 0) -> object:
+            with self._drawing(self.rank, moment):
                 outputs = self._steps.touch(model, copy.deepcopy(batch))
             if activation := last_activation(outputs):
                 # The shape is that of the outputs for one example.
@@ -1143,7 +1143,8 @@ class TorchTrainer:
             return outputs
 
         def run_others(model: nn.Module) -> object:
-            return run(model, others)
+            # With other random numbers, as in another step.
+            return run(model, others, 1)
 
         return check_no_untracked_state(
             self.model, run, run_others, self._definition.where("model")

@@ -289,10 +289,13 @@ def _missing_after_a_resume(
     """
     with warnings.catch_warnings(action="ignore"), suppress(Exception):
         run(tried)
+        generator = torch.Generator().manual_seed(0)
         with torch.no_grad():
             for parameter in tried.parameters():
-                if parameter.is_floating_point():
-                    parameter.mul_(1 - _STEP)
+                # Unevenly, because some models do not depend on the scale of their weights.
+                if parameter.requires_grad and parameter.is_floating_point():
+                    change = torch.rand(parameter.shape, generator=generator)
+                    parameter.mul_(1 - _STEP * change.to(parameter))
         resumed = _copied(model)
         resumed.train()
         _restore(resumed, dict(_kept(tried)))
@@ -310,7 +313,7 @@ def _missing_after_a_resume(
 
 
 def _are_near(one: object, other: object) -> bool:
-    """Return whether nested outputs have the same values, but for rounding."""
+    """Return whether nested outputs have the same values, except for rounding."""
     some, others = (
         [t for t in leaves(as_plain_containers(each)) if isinstance(t, torch.Tensor)]
         for each in (one, other)
@@ -510,8 +513,10 @@ def _attributes_of(module: nn.Module) -> list[tuple[str, Any]]:
     ]
     if isinstance(module, torch.jit.ScriptModule):
         # Attributes of compiled code are not those of Python.
-        compiled = vars(vars(module).get("_actual_script_module", module))["_concrete_type"]
-        names = [name for name in compiled.get_attributes() if name not in _OF_MODULES]
+        compiled = vars(vars(module).get("_actual_script_module", module)).get("_concrete_type")
+        # A frozen module has none.
+        attributes = compiled.get_attributes() if compiled is not None else ()
+        names = [name for name in attributes if name not in _OF_MODULES]
         found += [(name, getattr(module, name, None)) for name in names]
     return found
 
