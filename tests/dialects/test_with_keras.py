@@ -274,6 +274,32 @@ def test_an_object_that_cannot_be_copied_completely_is_refused(define) -> None:
         define(OBJECTS.format(function="max"), "m.custom_model")
 
 
+@pytest.mark.parametrize("make", [lambda: keras.optimizers.SGD(0.1), keras.optimizers.Adam])
+def test_an_optimizer_that_was_used_is_copied_without_its_state(make) -> None:
+    used, variables = make(), [keras.Variable(1.0)]
+    used.build(variables)
+    used.apply([keras.ops.ones(())])
+
+    made = keras_copies.copied(used, "m.py:1")
+    others = [keras.Variable(1.0)]
+    made.build(others)
+    made.apply([keras.ops.ones(())])
+
+    assert int(made.iterations) == 1
+    assert float(others[0]) == float(variables[0])
+
+
+def test_a_metric_that_was_used_is_copied_without_its_state() -> None:
+    used = keras.metrics.F1Score(threshold=0.5)
+    labels, outputs = np.float32([[1, 0], [0, 1]]), np.float32([[0.9, 0.1], [0.2, 0.8]])
+    used.update_state(labels, 1 - outputs)
+
+    made = keras_copies.copied(used, "m.py:1")
+    made.update_state(labels, outputs)
+
+    assert made.result().numpy().tolist() == pytest.approx([1.0, 1.0])
+
+
 @pytest.mark.parametrize(
     "make",
     [

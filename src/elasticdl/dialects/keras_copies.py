@@ -35,6 +35,8 @@ _CONFIGURED = (
 )
 # Attributes that TensorFlow adds, to find variables.
 _OF_TENSORFLOW = ("_self_", "_obj_reference_counts")
+# Attributes that Keras sets when it creates variables, at the first use; the copy has none yet.
+_OF_BUILD = {"built", "_built", "_trainable_variables_indices"}
 _MISSING = object()
 
 
@@ -62,7 +64,7 @@ def copied(value: Any, where: object) -> Any:
             f"attribute {name.removeprefix('.')} depends on. Create the {kind} in a function, so "
             "that each run has its own, or return the setting from get_config()."
         )
-    if isinstance(value, keras.optimizers.Optimizer):
+    if isinstance(value, keras.optimizers.Optimizer) and not value.built:
         # Values that the file has assigned, such as that of `iterations`.
         for variable, other in zip(value.variables, made.variables, strict=False):
             other.assign(variable)
@@ -124,16 +126,23 @@ def _difference(  # noqa: C901, PLR0911 - one line a type
 
 
 def _completed(one: Any, other: Any, name: str, copies: dict[int, Any]) -> str:
+    """Add plain settings of an object to its copy; the arguments are those of `_difference`."""
     for attribute, value in list(vars(one).items()):
-        if attribute.startswith(_OF_TENSORFLOW):
+        if attribute.startswith(_OF_TENSORFLOW) or attribute in _OF_BUILD:
             continue
         current = vars(other).get(attribute, _MISSING)
+        if current is _MISSING and _has_variables(value):
+            continue
         found = _difference(value, current, f"{name}.{attribute}", copies)
         if found and _is_plain(value) and (current is _MISSING or _is_plain(current)):
             setattr(other, attribute, _plain(value))
         elif found:
             return found
     return ""
+
+
+def _has_variables(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and any(isinstance(v, keras.Variable) for v in value)
 
 
 def _is_plain(value: Any) -> bool:

@@ -118,17 +118,43 @@ def test_own_metrics_and_callbacks_created_later_cause_a_warning(keras, caplog):
     assert not hasattr(own, "inner")
 
 
-def test_a_metric_that_the_resumed_callback_lacks_is_refused(keras):
+def test_metrics_and_variables_of_a_callback_keep_their_identity(keras):
+    import tensorflow as tf
+
     class Total(keras.metrics.Sum):
         pass
 
     def begin(self, logs=None):
-        self.totals = [Total()]
+        self.one, self.other, self.active = Total(), Total(), None
+        self.first, self.second, self.chosen = tf.Variable(1.0), keras.Variable(1.0), []
 
     def end(self, epoch, logs=None):
-        self.totals = [*self.totals, 1.0]
+        self.active, self.chosen = self.other, [self.second, self.first]
+        self.one.update_state(1.0)
+        self.active.update_state(2.0)
+        self.first.assign(3.0)
+        self.second.assign(4.0)
 
-    with pytest.raises(DefinitionError, match="Own had a metric in totals"):
+    own, _ = resumed(on_train_begin=begin, on_epoch_end=end)
+
+    assert own.active is own.other
+    assert [*map(float, (own.one.result(), own.other.result()))] == [1.0, 2.0]
+    assert own.chosen[0] is own.second
+    assert own.chosen[1] is own.first
+    assert [*map(float, (own.first, own.second))] == [3.0, 4.0]
+
+
+def test_a_metric_that_the_resumed_callback_lacks_is_refused(keras):
+    created = []
+
+    def begin(self, logs=None):
+        created.append(self)
+        self.totals, self.active = [keras.metrics.Sum()] * (len(created) < 2), None
+
+    def end(self, epoch, logs=None):
+        self.active = self.totals[0]
+
+    with pytest.raises(DefinitionError, match="Own had a metric or variable in "):
         resumed(on_train_begin=begin, on_epoch_end=end)
 
 

@@ -71,6 +71,7 @@ _OF_KERAS = {
     "compiled",
     "stop_training",
     "stop_evaluating",
+    "stop_predicting",
     "train_function",
     "test_function",
     "predict_function",

@@ -27,7 +27,7 @@ from elasticdl.training.keras.read_variables import is_users
 if TYPE_CHECKING:
     import keras
 
-_GENERATORS = "_seed_generators"
+_GENERATORS, _OWNED = "_seed_generators", "owned"
 
 Place = list[Any]
 """[name of a group of objects, index in it]."""
@@ -40,6 +40,10 @@ class References:
         model: The trained model, with its optimizer.
         callbacks: All callbacks.
         others: Function () -> name of a group -> variables of other models that callbacks have.
+
+    Attributes:
+        owned: Metrics and variables that the callbacks had when training began, in the order of
+            their attributes.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class References:
         self._model, self._callbacks, self._others = model, callbacks, others
         self._groups: dict[str, list[Any]] = {}
         self._places: dict[int, Place] = {}
+        self.owned: list[Any] = []
 
     def find(self) -> None:
         """Look up all objects again: a layer or an optimizer may have got new variables."""
@@ -77,11 +82,21 @@ class References:
             "generators": [one for each in layers for one in getattr(each, _GENERATORS, ())],
             "optimizers": list(_optimizers(optimizer)),
             "callbacks": list(self._callbacks),
+            # Last, because some belong to the model as well.
+            _OWNED: self.owned,
         }
         self._places = {}
         for name, group in self._groups.items():
             for index, each in enumerate(group):
                 self._places.setdefault(id(each), [name, index])
+
+    def owned_variables(self) -> list[list[Any]]:
+        """Return the variables of each of `owned`; none for what is part of another group."""
+        places = [self.place(each) for each in self.owned]
+        return [
+            list(getattr(each, "variables", [each])) if place and place[0] == _OWNED else []
+            for each, place in zip(self.owned, places, strict=True)
+        ]
 
     def place(self, value: Any) -> Place | None:
         """Return the place of an object; None if it is not one of the training's objects."""
@@ -101,7 +116,8 @@ class References:
         try:
             return self._groups[name][index]
         except LookupError:
-            raise CannotKeepError(f"one of {name}") from None
+            what = "a metric or variable" if name == _OWNED else f"one of {name}"
+            raise CannotKeepError(what) from None
 
     def method(self, value: types.MethodType) -> list[Any] | None:
         """Return the place of an object and the name of its method; None if it is of no object."""
@@ -151,7 +167,10 @@ def is_same_code(value: Any, before: Any) -> bool:
     if not isinstance(value, types.FunctionType) or not isinstance(before, types.FunctionType):
         return False
     parts = operator.attrgetter("__code__", "__closure__", "__defaults__", "__kwdefaults__")
-    return not value.__closure__ and parts(value) == parts(before)
+    try:
+        return not value.__closure__ and bool(parts(value) == parts(before))
+    except ValueError:  # A default value is an array.
+        return False
 
 
 def _named(module: str, name: str) -> Any:

@@ -55,6 +55,7 @@ _REMADE: dict[str, set[str]] = {
     "MonitorCallback": {"min_delta", "monitor_op"},
 }
 _OF_KERAS = {"_model", "params"}
+_OBJECTS = keras.metrics.Metric, keras.callbacks.Callback, keras.Variable, tf.Variable
 # Callbacks may hold each other.
 _DEPTH = 5
 _REFERENCES = {"$reference", "$id", "$method", "$code"}
@@ -101,15 +102,20 @@ class KerasValues(CallbackValues):
         self._references = references
         self._existing: dict[int, Any] | None = None
 
-    def begin(self, values: Iterable[Any]) -> None:
-        """Record the metrics and callbacks that exist as training begins.
+    def begin(self, values: Iterable[Any]) -> list[Any]:
+        """Record the metrics, variables and callbacks that exist as training begins.
 
         The user's code creates them again, unlike others.
 
         Args:
             values: The values of the callbacks' attributes.
+
+        Returns:
+            The metrics and variables.
         """
         self._existing = {id(each): each for value in values for each in _objects_in(value)}
+        callback = keras.callbacks.Callback
+        return [each for each in self._existing.values() if not isinstance(each, callback)]
 
     def encode(self, value: Any, path: str, arrays: Arrays) -> Any:
         """Convert a value to JSON; see `CallbackValues.encode`."""
@@ -224,9 +230,9 @@ class KerasValues(CallbackValues):
 
 
 def _objects_in(value: Any, depth: int = _DEPTH) -> Iterator[Any]:
-    """Yield the metrics and callbacks in a value, also those in containers and in callbacks."""
+    """Yield metrics, variables and callbacks in a value, also in containers and in callbacks."""
     inner: Iterable[Any] = ()
-    if isinstance(value, (keras.metrics.Metric, keras.callbacks.Callback)):
+    if isinstance(value, _OBJECTS):
         yield value
     if isinstance(value, keras.callbacks.Callback):
         inner = attributes_of(value).values()

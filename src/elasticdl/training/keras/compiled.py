@@ -7,6 +7,7 @@ public methods of the model, so models that override these methods work as well.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import keras
@@ -180,11 +181,14 @@ class CompiledMetrics:
             tracker.reset_state()
         for name, value in reported.items():
             # A metric of per-class values is a list.
-            if name not in expected or not np.allclose(value, expected[name], equal_nan=True):
+            is_number = not isinstance(value, Mapping) and value is not None
+            is_metric = is_number and name in expected
+            if not is_metric or not np.allclose(value, expected[name], equal_nan=True):
+                shown = f"{float(np.mean(value)):g}" if is_number else value
                 method = next(iter(methods))
                 raise DefinitionError(
                     f"{overrides.place(methods[method]) or where}: {method}() of "
-                    f"{type(model).__name__} returns {name}={float(np.mean(value)):g} for an "
+                    f"{type(model).__name__} returns {name}={shown} for an "
                     f"example batch, which is not the result of a metric of the model "
                     f"({', '.join(expected)}). ElasticDL reports the results of metrics, summed "
                     "over batches and workers: compute this value in a metric (keras.metrics."

@@ -72,7 +72,8 @@ _ATTRIBUTES = "$attributes"
 # Key of those of them that evaluations are compiled with.
 _IN_EVALUATION = "$attributes_in_evaluation"
 # Key of the names of attributes that a callback had as training began, and has deleted.
-_DELETED = "$deleted"
+_DELETED, _OWNED = "$deleted", "$owned"
+_OF_OWNED = f"{CALLBACKS}{_OWNED}"
 _VALUES_INSTEAD = (
     "Create what has no state in on_train_begin(), and keep state as numbers, strings, lists, "
     "dicts or arrays."
@@ -343,7 +344,9 @@ class KerasHooks:
                         "Here it would be called for each batch. Leave out steps_per_execution: "
                         "ElasticDL groups steps itself."
                     )
-            if isinstance(each, keras.callbacks.ModelCheckpoint) and each.save_freq != "epoch":
+            if not isinstance(each, keras.callbacks.ModelCheckpoint) or each.save_freq == "epoch":
+                continue
+            if each.save_freq % steps:
                 raise DefinitionError(
                     f"{self._where}: the callback {type(each).__name__} has save_freq="
                     f"{each.save_freq}, and steps_per_execution={steps}: `fit` saves at the end of "
@@ -387,9 +390,11 @@ class KerasHooks:
             for name, value in callback_state.attributes_of(each).items()
         }
         self._containers = ContainerRestorer(self._begun)
-        self._values.begin(self._begun.values())
+        self._references.owned = self._values.begin(self._begun.values())
+        self._references.find()
+        trained = self._trained_ids()
         self._shapes = {
-            (key, part): shapes_of_model(value, self._trained_ids(), part)
+            (key, part): shapes_of_model(value, trained, part)
             for key, value in self._begun.items()
             for part in (WEIGHTS, METRICS)
         }
@@ -495,6 +500,13 @@ class KerasHooks:
 
     def load_state(self, state: Mapping[str, Any], arrays: State) -> None:  # noqa: D102
         self._references.find()
+        for variables, kept in zip(
+            self._references.owned_variables(), state.get(_OWNED, ()), strict=False
+        ):
+            for variable, value in zip(
+                variables, callback_state.decode(kept, None, arrays), strict=False
+            ):
+                variable.assign(value)
         for number, callback in enumerate(self._callbacks):
             kept = dict(state.get(self._key(number), {}))
             rows = kept.pop(_ROWS, None)
@@ -544,8 +556,13 @@ class KerasHooks:
         self._files.flush()
         self._references.find()
         self._warn_of_memory()
+        trained = self._trained_ids()
         for number in range(len(self._callbacks)):
-            values[self._key(number)] = self._keep_callback(number, arrays)
+            values[self._key(number)] = self._keep_callback(number, trained, arrays)
+        values[_OWNED] = [
+            callback_state.encode(list(map(tf.convert_to_tensor, some)), f"{_OF_OWNED}/{i}", arrays)
+            for i, some in enumerate(self._references.owned_variables())
+        ]
         if self.attributes is not None and self.are_of_users:
             changed = self.attributes.changed()
             values[_ATTRIBUTES] = self._keep_attributes(changed, _ATTRIBUTES, arrays)
@@ -556,7 +573,7 @@ class KerasHooks:
         return values, arrays
 
     def _keep_callback(
-        self, number: int, arrays: dict[str, np.ndarray[Any, Any]]
+        self, number: int, trained: set[int], arrays: dict[str, np.ndarray[Any, Any]]
     ) -> dict[str, Any]:
         callback, key = self._callbacks[number], self._key(number)
         values: dict[str, Any] = {}
@@ -565,7 +582,7 @@ class KerasHooks:
                 continue
             path = f"{CALLBACKS}{key}/{name}"
             found: dict[str, np.ndarray[Any, Any]] = {}
-            if parts := variables_of_model(value, self._trained_ids()):
+            if parts := variables_of_model(value, trained):
                 self._warn_of_model(number, name, value)
                 values[name] = {
                     part: callback_state.encode([v.value for v in some], f"{path}/{part}", found)

@@ -191,6 +191,7 @@ class MetricVariables:
         for name in asked:
             # Some metrics create their variables at the first update.
             _ = self.members[name].variables
+        known = {name: [*map(id, self.members[name].variables)] for name in asked}
         fresh = self._after()
         alone = self._after(one)
         twice = self._after(one, one)
@@ -200,7 +201,7 @@ class MetricVariables:
         start = self._after()
         for name in asked:
             self._check_variables(name, in_python[name])
-            self._check_reset(name, fresh[name], start[name])
+            self._check_reset(name, dict(zip(known[name], fresh[name], strict=True)), start[name])
             failed = _difference(start[name], alone[name], rest[name], both[name], twice[name])
             if failed:
                 self.failures[name] = failed
@@ -236,11 +237,11 @@ class MetricVariables:
                 "__init__, and change them with assign() in update_state()."
             )
 
-    def _check_reset(self, name: str, fresh: Values, start: Values) -> None:
+    def _check_reset(self, name: str, fresh: Mapping[int, Any], start: Values) -> None:
         metric = self.members[name]
-        # A metric may create variables at its first update.
-        for variable, before, after in zip(metric.variables, fresh, start, strict=False):
-            if not _same(before, after):
+        for variable, after in zip(metric.variables, start, strict=True):
+            # A metric may create variables at its first update.
+            if not _same(fresh.get(id(variable), after), after):
                 raise DefinitionError(
                     f"{self.where}: reset_state() of the metric {name!r} ({type(metric).__name__}) "
                     f"does not reset its variable {variable.name!r}. The metric would depend on "

@@ -92,9 +92,10 @@ def _is_like(one: Any, other: Any) -> bool:
     """Return whether two optimizers have the same class and, as far as known, the same settings."""
     try:
         configs = [{**each.get_config(), "name": ""} for each in (one, other)]
+        is_equal = bool(configs[0] == configs[1])
     except Exception:  # noqa: BLE001 - such as a schedule of the user's without get_config()
-        configs = [{}, {}]
-    return type(one) is type(other) and configs[0] == configs[1]
+        is_equal = True
+    return type(one) is type(other) and is_equal
 
 
 def plain(optimizer: Any) -> list[Any]:

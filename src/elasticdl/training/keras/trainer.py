@@ -966,7 +966,8 @@ class KerasTrainer:
                 self._draws.replaced(),
                 self._summaries.off(),
             ):
-                self.model(self._adapt(map_arrays(tf.convert_to_tensor, features)), training=True)
+                two = map_arrays(lambda array: tf.convert_to_tensor(array[:2]), features)
+                self.model(self._adapt(two), training=True)
 
         # The first step raises such an error, too, and names the batch.
         with contextlib.suppress(Exception):
