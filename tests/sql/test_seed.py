@@ -164,4 +164,5 @@ def predicted_by_command(rows: list[dict], folder: Path) -> list[float]:
     )
     assert result.exit_code == 0, result.output
     [part] = (folder / "predicted").glob("*.parquet")
-    return [value[0] for value in pq.read_table(part)["output"].to_pylist()]
+    predicted: list[float] = pq.read_table(part)["output"].to_pylist()
+    return predicted

@@ -75,7 +75,7 @@ _DEPTH_OF_A_LOSS = 7
 _STEP, _ROUNDING = 0.1, 1e-4
 _DRAW = (random.Random, np.random.Generator, np.random.RandomState)
 _OF_MODULES = vars(nn.Module()).keys()
-_OWN_PACKAGE = "elasticdl.training."
+_LOGGED_METRICS = "elasticdl.training.torch.logged_metrics"
 _READS = ("LOAD_GLOBAL", "LOAD_NAME")
 # Values that `repr` shows completely. `Number` includes fractions and decimal numbers.
 _SIMPLE = (
@@ -509,7 +509,7 @@ def _attributes_of(module: nn.Module) -> list[tuple[str, Any]]:
         (name, value)
         for name, value in vars(module).items()
         # A metric of a LightningModule is wrapped in an object that records its batches.
-        if name not in _OF_MODULES and not type(value).__module__.startswith(_OWN_PACKAGE)
+        if name not in _OF_MODULES and type(value).__module__ != _LOGGED_METRICS
     ]
     if isinstance(module, torch.jit.ScriptModule):
         # Attributes of compiled code are not those of Python.
