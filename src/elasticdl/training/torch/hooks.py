@@ -227,7 +227,7 @@ class TorchHooks:
     def state(self) -> dict[str, Any]:
         """Return the callbacks' state as JSON; the state of schedulers is in `Trainer.state`.
 
-        Without callbacks, it has only the modes that steps have set, if any.
+        Without callbacks, it has only the modes that steps have set.
         """
         if not self._callbacks:
             return {_MODES: self._modes.present()}
