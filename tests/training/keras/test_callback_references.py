@@ -154,7 +154,18 @@ def test_a_metric_that_the_resumed_callback_lacks_is_refused(keras):
     def end(self, epoch, logs=None):
         self.active = self.totals[0]
 
-    with pytest.raises(DefinitionError, match="Own had a metric or variable in "):
+    with pytest.raises(DefinitionError, match="the callbacks had other metrics or variables when"):
+        resumed(on_train_begin=begin, on_epoch_end=end)
+
+
+def test_a_metric_that_has_its_variables_later_is_refused(keras):
+    def begin(self, logs=None):
+        self.score = keras.metrics.F1Score()
+
+    def end(self, epoch, logs=None):
+        self.score.update_state([[1.0, 0.0]], [[0.9, 0.1]])
+
+    with pytest.raises(DefinitionError, match="a metric with all of its variables"):
         resumed(on_train_begin=begin, on_epoch_end=end)
 
 

@@ -63,7 +63,7 @@ def set_variables(value: Any, trained: Collection[int], kept: Mapping[str, Seque
     if own is not None and not own.built and len(kept.get(OPTIMIZER, ())) > len(own.variables):
         own.build(value.trainable_variables)
     parts = variables_of_model(value, trained)
-    fits = {part: _shapes(some) == _shapes(kept.get(part, some)) for part, some in parts.items()}
+    fits = {p: shapes_of(some) == shapes_of(kept.get(p, some)) for p, some in parts.items()}
     if not parts or not all(fits[part] for part in fits if part != METRICS):
         return False
     for part in (part for part in parts if fits[part] and part in kept):
@@ -74,10 +74,11 @@ def set_variables(value: Any, trained: Collection[int], kept: Mapping[str, Seque
 
 def shapes_of_model(value: Any, trained: Collection[int], part: str) -> list[tuple[int, ...]]:
     """Return the shapes of the variables of one part; see `variables_of_model`."""
-    return _shapes(variables_of_model(value, trained).get(part, ()))
+    return shapes_of(variables_of_model(value, trained).get(part, ()))
 
 
-def _shapes(arrays: Sequence[Any]) -> list[tuple[int, ...]]:
+def shapes_of(arrays: Sequence[Any]) -> list[tuple[int, ...]]:
+    """Return the shapes of arrays or variables."""
     return [tuple(each.shape) for each in arrays]
 
 

@@ -31,6 +31,7 @@ from elasticdl.training.keras.callback_models import (
     METRICS,
     WEIGHTS,
     set_variables,
+    shapes_of,
     shapes_of_model,
     variables_of_model,
 )
@@ -72,7 +73,9 @@ _ATTRIBUTES = "$attributes"
 # Key of those of them that evaluations are compiled with.
 _IN_EVALUATION = "$attributes_in_evaluation"
 # Key of the names of attributes that a callback had as training began, and has deleted.
-_DELETED, _OWNED = "$deleted", "$owned"
+_DELETED = "$deleted"
+# Key of the metrics and variables that callbacks had as training began.
+_OWNED = "$owned"
 _OF_OWNED = f"{CALLBACKS}{_OWNED}"
 _VALUES_INSTEAD = (
     "Create what has no state in on_train_begin(), and keep state as numbers, strings, lists, "
@@ -500,13 +503,7 @@ class KerasHooks:
 
     def load_state(self, state: Mapping[str, Any], arrays: State) -> None:  # noqa: D102
         self._references.find()
-        for variables, kept in zip(
-            self._references.owned_variables(), state.get(_OWNED, ()), strict=False
-        ):
-            for variable, value in zip(
-                variables, callback_state.decode(kept, None, arrays), strict=False
-            ):
-                variable.assign(value)
+        self._load_owned(state.get(_OWNED, ()), arrays)
         for number, callback in enumerate(self._callbacks):
             kept = dict(state.get(self._key(number), {}))
             rows = kept.pop(_ROWS, None)
@@ -549,6 +546,19 @@ class KerasHooks:
         self._files.forget()
         # Logs at every start which attributes cannot be stored.
         self._keep()
+
+    def _load_owned(self, kept: Sequence[Any], arrays: State) -> None:
+        owned = self._references.owned_variables()
+        values = [callback_state.decode(each, None, arrays) for each in kept]
+        if [shapes_of(some) for some in values] != [shapes_of(some) for some in owned]:
+            raise DefinitionError(
+                f"{self._where}: the callbacks had other metrics or variables when the checkpoint "
+                "was written than they have now, so they cannot be restored. Create the same ones "
+                "in on_train_begin(), a metric with all of its variables."
+            )
+        for variables, some in zip(owned, values, strict=True):
+            for variable, value in zip(variables, some, strict=True):
+                variable.assign(value)
 
     def _keep(self) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
         values: dict[str, Any] = {}

@@ -29,10 +29,10 @@ from torch import nn
 from elasticdl.errors import DefinitionError
 from elasticdl.training.callback_state import CannotKeepError, ContainerRestorer
 from elasticdl.training.torch.buffers import is_kept
+from elasticdl.training.torch.function_memory import OF_MODULES
 from elasticdl.training.torch.refusals import KEEP_THE_SHAPE, changed_shape, shapes_of
 from elasticdl.training.torch.untracked_state import digest
 from elasticdl.training.torch.used_objects import (
-    OF_MODULES,
     UsedObjects,
     attributes_of,
     put_attribute,

@@ -48,7 +48,7 @@ from elasticdl.training.callback_state import (
     name_of,
 )
 from elasticdl.training.clock_readings import ClockReadings
-from elasticdl.training.torch.function_memory import has_state, is_of_library
+from elasticdl.training.torch.function_memory import OF_MODULES, has_state, is_of_library
 from elasticdl.training.torch.tensors import available_device, to_array, to_tensor
 from elasticdl.training.trainer import CALLBACKS
 
@@ -61,7 +61,7 @@ _STATE_DICT, _CLOCKS, _DELETED = "$state_dict", "clocks", "$deleted"
 _WRITERS = {"SummaryWriter", "writer"}
 _LOCK = type(threading.Lock())
 # Of the attributes of every module, only its mode is state.
-_OF_MODULES, _MODES = frozenset(vars(nn.Module())), {"training"}
+_MODES = {"training"}
 _PLAIN = bool, int, float, str
 _INSTEAD = (
     "Keep numbers, strings, tensors, and lists and dicts of them; or implement state_dict() and "
@@ -443,7 +443,7 @@ def _omitted(module: nn.Module) -> dict[str, Any]:
     }
     for owner, each in module.named_modules():
         for name, value in vars(each).items():
-            if (name in _MODES or name not in _OF_MODULES) and _is_plain(value, own):
+            if (name in _MODES or name not in OF_MODULES) and _is_plain(value, own):
                 found[f"{owner}.{name}".lstrip(".")] = value
     return found
 

@@ -54,7 +54,8 @@ from elasticdl.training.torch.value_codec import (
 _LIBRARIES = {"torch", "numpy", "elasticdl", "tensorflow", "keras", *sys.stdlib_module_names}
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 _DRAWS = (*_GENERATORS, collections.abc.Iterator)
-_OF_MODULES = vars(nn.Module()).keys()
+OF_MODULES = vars(nn.Module()).keys()
+"""The attributes that every module has, to tell them from the user's own."""
 
 
 class _Uses(NamedTuple):
@@ -353,7 +354,7 @@ def _of_module(
     seen.add(searched)
     for prefix, each in module.named_modules():
         of_module = _with_methods(uses, each)
-        others = _OF_MODULES | each._parameters.keys() | each._modules.keys()  # noqa: SLF001
+        others = OF_MODULES | each._parameters.keys() | each._modules.keys()  # noqa: SLF001
         others |= each._buffers.keys() - each._non_persistent_buffers_set  # noqa: SLF001
         for attribute in sorted(of_module.named - others):
             known = hash((id(each), attribute))

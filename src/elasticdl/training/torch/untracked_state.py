@@ -61,6 +61,7 @@ from elasticdl.errors import DefinitionError
 from elasticdl.training.iterators import CountingIterator, is_readable, position_of
 from elasticdl.training.raw_memory import raw_memory
 from elasticdl.training.torch.buffers import Buffers, is_kept
+from elasticdl.training.torch.function_memory import OF_MODULES
 from elasticdl.training.torch.outputs import as_plain_containers
 from elasticdl.training.torch.tensors import parts_of, to_array
 
@@ -74,7 +75,6 @@ _DEPTH_OF_A_LOSS = 7
 # Relative change of all parameters in a step that is tried, and differences due to rounding.
 _STEP, _ROUNDING = 0.1, 1e-4
 _DRAW = (random.Random, np.random.Generator, np.random.RandomState)
-_OF_MODULES = vars(nn.Module()).keys()
 _LOGGED_METRICS = "elasticdl.training.torch.logged_metrics"
 _READS = ("LOAD_GLOBAL", "LOAD_NAME")
 # Values that `repr` shows completely. `Number` includes fractions and decimal numbers.
@@ -348,7 +348,7 @@ def _copied(model: nn.Module) -> nn.Module:
         stand_ins: dict[int, Any] = {}
         for module in model.modules():
             for name, value in vars(module).items():
-                if name not in _OF_MODULES:
+                if name not in OF_MODULES:
                     _find_stand_ins(value, _DEPTH, stand_ins)
         return copy.deepcopy(model, stand_ins)
 
@@ -509,14 +509,14 @@ def _attributes_of(module: nn.Module) -> list[tuple[str, Any]]:
         (name, value)
         for name, value in vars(module).items()
         # A metric of a LightningModule is wrapped in an object that records its batches.
-        if name not in _OF_MODULES and type(value).__module__ != _LOGGED_METRICS
+        if name not in OF_MODULES and type(value).__module__ != _LOGGED_METRICS
     ]
     if isinstance(module, torch.jit.ScriptModule):
         # Attributes of compiled code are not those of Python.
         compiled = vars(vars(module).get("_actual_script_module", module)).get("_concrete_type")
         # A frozen module has none.
         attributes = compiled.get_attributes() if compiled is not None else ()
-        names = [name for name in attributes if name not in _OF_MODULES]
+        names = [name for name in attributes if name not in OF_MODULES]
         found += [(name, getattr(module, name, None)) for name in names]
     return found
 

@@ -27,13 +27,11 @@ import torch
 from torch import nn
 
 from elasticdl.tracebacks import is_of_the_user
-from elasticdl.training.torch.function_memory import is_of_library
+from elasticdl.training.torch.function_memory import OF_MODULES, is_of_library
 from elasticdl.training.torch.untracked_state import digest, names_read_by
 
 # Deep enough for a loss, which is wrapped in functions of ElasticDL that order its arguments.
 _DEPTH = 8
-OF_MODULES = vars(nn.Module()).keys()
-"""The attributes that every module has, to tell them from the user's own."""
 _VALUES = (bool, int, float, str, type(None), dict, np.ndarray, torch.Tensor)
 _OTHERS = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type, list, set, deque)
 
