@@ -113,7 +113,7 @@ def test_a_link_out_of_the_zoo_is_named(notes, tmp_path, monkeypatch):
     assert "models/net.py imports, is outside the zoo" in note
 
 
-@pytest.mark.parametrize("prefix", ["models", "project_above.models"])
+@pytest.mark.parametrize("prefix", ["models_of_zoo", "project_above.models"])
 def test_a_zoo_that_is_imported_by_the_name_of_its_folder_is_named(tmp_path, monkeypatch, prefix):
     zoo = tmp_path.joinpath(*prefix.split("."))
     zoo.mkdir(parents=True)
