@@ -1,7 +1,8 @@
 """Infers from the name of a metric whether low or high values are better.
 
-Callers: `engines/best_metric.py`; `torch/schedulers.py` and `keras/hooks.py`, which warn of an
-object for the wrong direction, such as a ReduceLROnPlateau with mode="min" for an accuracy.
+Callers: `engines/best_metric.py`; `torch/schedulers.py` and `keras/callback_monitors.py`, which
+warn of an object for the wrong direction, such as a ReduceLROnPlateau with mode="min" for an
+accuracy.
 """
 
 from __future__ import annotations

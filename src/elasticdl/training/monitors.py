@@ -1,6 +1,6 @@
 """Metrics that callbacks and learning rate schedules depend on, for checks before training.
 
-Callers: `engines/training_context.py`, `keras/hooks.py`, `torch/schedulers.py`.
+Callers: `engines/training_context.py`, `keras/callback_monitors.py`, `torch/schedulers.py`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import inspect
 import logging
-import string
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,14 @@ from elasticdl.training.clock_readings import ClockReadings
 from elasticdl.training.keras import callback_state, overrides
 from elasticdl.training.keras.callback_files import CallbackFiles, LoggedRows
 from elasticdl.training.keras.callback_memory import UnstoredMemory
+from elasticdl.training.keras.callback_methods import (
+    BATCH_MOMENTS,
+    TEST_BATCH_MOMENTS,
+    any_overrides,
+    are_of_users,
+    check_grouping,
+    check_sharing,
+)
 from elasticdl.training.keras.callback_models import (
     METRICS,
     WEIGHTS,
@@ -35,27 +42,20 @@ from elasticdl.training.keras.callback_models import (
     shapes_of_model,
     variables_of_model,
 )
+from elasticdl.training.keras.callback_monitors import CallbackMonitors
 from elasticdl.training.keras.callback_references import References, is_same_code
 from elasticdl.training.keras.callback_state import CannotKeepError
 from elasticdl.training.keras.untracked_state import variables_in
-from elasticdl.training.metric_direction import direction_by_name
-from elasticdl.training.monitors import Monitor, monitor_of, needed_by
 from elasticdl.training.trainer import CALLBACKS
 
 if TYPE_CHECKING:
     import numpy as np
 
     from elasticdl.training.keras.attributes import Attributes
+    from elasticdl.training.monitors import Monitor
     from elasticdl.training.trainer import State
 
 _log = logging.getLogger("elasticdl")
-_BATCH_MOMENTS = (
-    "on_batch_begin",
-    "on_batch_end",
-    "on_train_batch_begin",
-    "on_train_batch_end",
-)
-_TEST_BATCH_MOMENTS = ("on_test_batch_begin", "on_test_batch_end")
 # Methods of a model that need its loss; without one they use only losses added by layers.
 _NEED_LOSS = (
     "compute_loss", "compute_metrics", "evaluate", "fit", "get_metrics_result", "test_on_batch",
@@ -141,28 +141,22 @@ class KerasHooks:
         left_out = keras.callbacks.BackupAndRestore
         self._callbacks = [each for each in callbacks if not isinstance(each, left_out)]
         self._leaves_out = len(self._callbacks) < len(callbacks)
-        # Keras' own callbacks draw no random numbers, except through functions passed to them.
-        self.are_of_users = any(
-            not overrides.is_of_keras(each) or isinstance(each, keras.callbacks.LambdaCallback)
-            for each in self._callbacks
-        )
+        self.are_of_users = are_of_users(self._callbacks)
         self._model = model
         self.epoch = self.first_step = 0
         self._clocks = ClockReadings()
         self._list = keras.callbacks.CallbackList(
             self._callbacks, add_history=bool(self._callbacks), add_progbar=False
         )
-        for each in self._callbacks:
-            if direction and getattr(each, "mode", None) == "auto" and hasattr(each, "monitor_op"):
-                each.mode = direction(each.monitor.removeprefix("val_")) or "auto"
-        self._direction = direction
         self.attributes: Attributes | None = None
         self.evaluation_changed: Callable[[], None] = lambda: None
         # Includes the history callback that `fit` adds.
         self._callbacks = list(self._list.callbacks)
+        self._monitors = CallbackMonitors(self._callbacks, where, direction)
+        self._monitors.set_directions()
         self.callbacks: Sequence[Any] = self._callbacks
-        self.observes_batches = self._any_overrides(_BATCH_MOMENTS)
-        self.observes_test_batches = self._any_overrides(_TEST_BATCH_MOMENTS)
+        self.observes_batches = any_overrides(self._callbacks, BATCH_MOMENTS)
+        self.observes_test_batches = any_overrides(self._callbacks, TEST_BATCH_MOMENTS)
         # The user's code sets arguments again; an argument that a callback has changed is state.
         self._first = [
             {
@@ -205,163 +199,25 @@ class KerasHooks:
 
     @property
     def monitored(self) -> Mapping[str, Monitor]:
-        """Name of a metric -> what needs it, as named in messages.
+        """Name of a metric -> what needs it; see `CallbackMonitors.needed`."""
+        return self._monitors.needed()
 
-        A check before training uses it to reject metrics that will not be measured. Empty if a
-        user's callback has `on_epoch_end`, which may add metrics that are unknown here.
-
-        Raises:
-            DefinitionError: The file name of a `ModelCheckpoint` cannot be formatted.
-        """
-        if any(_is_own(each, "on_epoch_end") for each in self._callbacks):
-            return {}
-        found = {
-            name: Monitor(f"{self._where}: the callback {type(each).__name__}")
-            for each in self._callbacks
-            if (name := needed_by(each)) is not None
-        }
-        for each in self._callbacks:
-            if isinstance(each, keras.callbacks.ModelCheckpoint) and each.save_freq == "epoch":
-                for field in self._fields_of(each):
-                    if field.startswith("val_"):
-                        subject = (
-                            f"{self._where}: the file name {each.filepath!r} of the callback "
-                            f"{type(each).__name__}"
-                        )
-                        found.setdefault(field, Monitor(subject, is_file_name=True))
-        return found
-
-    def _fields_of(self, callback: keras.callbacks.ModelCheckpoint) -> list[str]:
-        """Return the names in braces in a callback's file name.
-
-        Raises:
-            DefinitionError: A brace is not closed or not opened.
-        """
-        try:
-            parts = [*string.Formatter().parse(callback.filepath)]
-        except ValueError as error:
-            raise DefinitionError(
-                f"{self._where}: the file name {callback.filepath!r} of the callback "
-                f"{type(callback).__name__} cannot be formatted: {error}. Expected names of "
-                'metrics in braces, such as "{epoch:02d}-{loss:.2f}.keras".'
-            ) from error
-        return [field for _, field, *_ in parts if field]
-
-    def check_sharing(self) -> None:
-        """Reject user callbacks that observe evaluation batches; called if there are workers.
-
-        Raises:
-            DefinitionError: There is such a callback. Workers divide the batches among them, so
-                each would call it for different batches.
-        """
-        for each in self._callbacks:
-            for moment in _TEST_BATCH_MOMENTS:
-                if _is_own(each, moment):
-                    raise DefinitionError(
-                        f"{self._where}: the callback {type(each).__name__} has {moment}(). "
-                        "Workers share the batches of an evaluation, so each would call it for "
-                        "different batches. Use on_test_end(logs), which receives the metrics of "
-                        "all batches, or train in one process."
-                    )
-
-    def _check_monitored(self, only_in_validation: Collection[str]) -> None:
-        """Reject a callback that monitors a training metric that is only measured in validation.
-
-        `fit` measures all of a model's metrics in training as well. Keras only warns of a missing
-        name, and the callback would do nothing.
-
-        Args:
-            only_in_validation: Names of metrics that are not measured in training.
-
-        Raises:
-            DefinitionError: There is such a callback.
-        """
-        for each in self._callbacks:
-            name = monitor_of(each)
-            if name is not None and name in only_in_validation:
-                raise DefinitionError(
-                    f"{self._where}: the callback {type(each).__name__} monitors {name!r}, which "
-                    f"is measured in validation, not in training. Let it monitor 'val_{name}' or "
-                    "'loss'."
-                )
-
-    def _note_wrong_modes(self) -> None:
-        """Warn of a callback with mode="min" that monitors an accuracy or the like."""
-        for each in self._callbacks:
-            monitored, mode = monitor_of(each), getattr(each, "mode", None)
-            if mode != "min" or monitored is None:
-                continue
-            name = monitored.removeprefix("val_")
-            known = None if self._direction is None else self._direction(name)
-            if (known or direction_by_name(name)) == "max":
-                _log.warning(
-                    '%s: the callback %s monitors %r with mode="min", so it takes a rising value '
-                    'for a worse one. If high values are better, use mode="max".',
-                    self._where,
-                    type(each).__name__,
-                    monitored,
-                )
-
-    def _check_directions(self) -> None:
-        """Reject a callback if it is unknown whether low or high values of its metric are better.
-
-        Raises:
-            DefinitionError: There is such a callback: neither it nor its metric defines the
-                direction. In `fit` it would raise only after the first epoch.
-        """
-        for each in self._callbacks:
-            monitored = monitor_of(each)
-            if (
-                self._direction is None
-                or monitored is None
-                or getattr(each, "mode", None) != "auto"
-                or getattr(each, "monitor_op", each) is not None
-                or _is_own(each, "on_epoch_end")
-            ):
-                continue
-            name = monitored.removeprefix("val_")
-            if name != "loss" and self._direction(name) is None:
-                raise DefinitionError(
-                    f"{self._where}: the callback {type(each).__name__} monitors {monitored!r}, "
-                    "and Keras does not know whether lower or higher values of it are better. Add "
-                    "mode='max' if higher values are better, otherwise mode='min'."
-                )
+    def check_sharing(self) -> None:  # noqa: D102 - see trainer.Hooks, here and below
+        check_sharing(self._callbacks, self._where)
 
     def check_grouping(self, steps: int) -> None:
-        """Reject user callbacks with batch methods; called if `steps_per_execution` is above 1.
-
-        `fit` calls these methods once for a group of batches; ElasticDL would for each batch.
-
-        Args:
-            steps: `steps_per_execution` of the model.
+        """Reject callbacks that `steps_per_execution` above 1 does not allow here.
 
         Raises:
-            DefinitionError: There is such a callback.
+            DefinitionError: There is such a callback; see `callback_methods.check_grouping`.
         """
-        for each in self._callbacks:
-            for moment in _BATCH_MOMENTS:
-                if _is_own(each, moment):
-                    raise DefinitionError(
-                        f"{self._where}: the callback {type(each).__name__} has {moment}(), which "
-                        f"`fit` calls once for {steps} batches with steps_per_execution={steps}. "
-                        "Here it would be called for each batch. Leave out steps_per_execution: "
-                        "ElasticDL groups steps itself."
-                    )
-            if not isinstance(each, keras.callbacks.ModelCheckpoint) or each.save_freq == "epoch":
-                continue
-            if each.save_freq % steps:
-                raise DefinitionError(
-                    f"{self._where}: the callback {type(each).__name__} has save_freq="
-                    f"{each.save_freq}, and steps_per_execution={steps}: `fit` saves at the end of "
-                    "a group of batches. Leave out steps_per_execution: ElasticDL groups steps "
-                    "itself."
-                )
+        check_grouping(self._callbacks, steps, self._where)
 
     def variables(self) -> list[Any]:
         """Return the variables that callbacks have as attributes, for checkpoints."""
         return [variable for each in self._callbacks for variable in variables_in(each)]
 
-    def train_begin(  # noqa: D102 - see trainer.Hooks, here and below
+    def train_begin(  # noqa: D102
         self,
         *,
         num_epochs: int,
@@ -377,7 +233,7 @@ class KerasHooks:
                 "%s: the callback BackupAndRestore is ignored: ElasticDL's checkpoints replace it.",
                 self._where,
             )
-        self._check_monitored(self._only_in_validation)
+        self._monitors.check_measured(self._only_in_validation)
         self._list.set_params({"verbose": 1, "epochs": num_epochs, "steps": num_steps})
         self._model.stop_training = False
         leads, self._files.leads = self._files.leads, self._files.leads and not resumes
@@ -405,9 +261,9 @@ class KerasHooks:
             # on_train_begin has set the argument, so its value of the file is state as well.
             if not self._is_as_in_file(number, name, value):
                 self._first[number].pop(name, None)
-        self._check_directions()
+        self._monitors.check_directions()
         if not resumes:
-            self._note_wrong_modes()
+            self._monitors.note_wrong_modes()
             self._keep()
 
     def committed(self, *, leads: bool) -> None:  # noqa: D102
@@ -459,7 +315,7 @@ class KerasHooks:
             self._list.on_test_end(dict(logs))
 
     def epoch_end(self, epoch: int, logs: Mapping[str, Any]) -> None:  # noqa: D102
-        self._check_monitored({name.removeprefix("val_") for name in logs} - set(logs))
+        self._monitors.check_measured({name.removeprefix("val_") for name in logs} - set(logs))
         with self._moment("on_epoch_end", logs=logs):
             self._list.on_epoch_end(epoch, dict(logs))
 
@@ -812,9 +668,6 @@ class KerasHooks:
                 del attributes[each]
             attributes.update(own)
 
-    def _any_overrides(self, moments: Sequence[str]) -> bool:
-        return any(_overrides(each, moment) for each in self._callbacks for moment in moments)
-
 
 def _with_article(kind: str) -> str:
     if kind.startswith(("a ", "an ")):
@@ -867,15 +720,3 @@ def _without_result(model: keras.Model) -> Iterator[None]:
         yield
     finally:
         del vars(tracker)["result"]
-
-
-def _overrides(callback: keras.callbacks.Callback, moment: str) -> bool:
-    return moment in vars(callback) or getattr(type(callback), moment) is not getattr(
-        keras.callbacks.Callback, moment
-    )
-
-
-def _is_own(callback: keras.callbacks.Callback, moment: str) -> bool:
-    """Return whether a callback's method, such as `on_epoch_end`, is user code, not Keras' own."""
-    method = vars(callback).get(moment, getattr(type(callback), moment))
-    return not str(method.__module__).startswith("keras.")
