@@ -23,7 +23,7 @@ from elasticdl.errors import (
 from elasticdl.training import missing_logs
 from elasticdl.training.callback_state import ContainerRestorer
 from elasticdl.training.clock_readings import ClockReadings
-from elasticdl.training.keras import callback_state, overrides
+from elasticdl.training.keras import callback_state
 from elasticdl.training.keras.callback_files import CallbackFiles, LoggedRows
 from elasticdl.training.keras.callback_memory import UnstoredMemory
 from elasticdl.training.keras.callback_methods import (
@@ -45,6 +45,7 @@ from elasticdl.training.keras.callback_models import (
 from elasticdl.training.keras.callback_monitors import CallbackMonitors
 from elasticdl.training.keras.callback_references import References, is_same_code
 from elasticdl.training.keras.callback_state import CannotKeepError
+from elasticdl.training.keras.model_in_callbacks import MethodsInCallbacks, without_result
 from elasticdl.training.keras.untracked_state import variables_in
 from elasticdl.training.trainer import CALLBACKS
 
@@ -56,13 +57,6 @@ if TYPE_CHECKING:
     from elasticdl.training.trainer import State
 
 _log = logging.getLogger("elasticdl")
-# Methods of a model that need its loss; without one they use only losses added by layers.
-_NEED_LOSS = (
-    "compute_loss", "compute_metrics", "evaluate", "fit", "get_metrics_result", "test_on_batch",
-    "test_step", "train_on_batch", "train_step",
-)  # fmt: skip
-# A compiled step keeps the optimizer and the loss that it was compiled with.
-_NEVER = ("compile",)
 # Key of the rows that a CSVLogger has written.
 _ROWS = "$rows"
 
@@ -136,7 +130,6 @@ class KerasHooks:
                 )
         self._only_in_validation = only_in_validation
         self._drawing = drawing or (lambda *_: contextlib.nullcontext())
-        self._is_compiled = is_compiled
         # It would load its weights over those of the checkpoint.
         left_out = keras.callbacks.BackupAndRestore
         self._callbacks = [each for each in callbacks if not isinstance(each, left_out)]
@@ -177,7 +170,7 @@ class KerasHooks:
         self._memory: UnstoredMemory | None = None
         self._files = CallbackFiles(self._callbacks, model)
         self._has_model = False
-        self._has_own_loss = overrides.own(model, overrides.COMPUTE_LOSS) is not None
+        self._methods = MethodsInCallbacks(model, is_compiled=is_compiled)
 
     @property
     def has_begun(self) -> bool:
@@ -641,82 +634,21 @@ class KerasHooks:
         Raises:
             UserCodeError: A callback raised.
         """
-        attributes = vars(self._model)
-        refused = _NEVER if self._is_compiled else (*_NEVER, *_NEED_LOSS)
-        put = {
-            each: _refusing(each)
-            for each in refused
-            # A loss of the model itself works here as well.
-            if each not in attributes and not (each == "compute_loss" and self._has_own_loss)
-        }
-        put |= self._files.redirected()
-        own = {each: attributes[each] for each in put if each in attributes}
-        attributes.update(put)
-        try:
-            with self._drawing(name, number), _without_result(self._model):
-                yield
-            self._files.flush_for_others()
-        except ElasticDLError:
-            raise
-        except Exception as error:
-            raise UserCodeError(
-                f"{raised_at(error, self._where)}: a callback raised in {name}:\n"
-                f"{users_traceback(error)}{missing_logs.hint(error, logs)}"
-            ) from error
-        finally:
-            for each in put:
-                del attributes[each]
-            attributes.update(own)
+        with self._methods.replaced(self._files.redirected()):
+            try:
+                with self._drawing(name, number), without_result(self._model):
+                    yield
+                self._files.flush_for_others()
+            except ElasticDLError:
+                raise
+            except Exception as error:
+                raise UserCodeError(
+                    f"{raised_at(error, self._where)}: a callback raised in {name}:\n"
+                    f"{users_traceback(error)}{missing_logs.hint(error, logs)}"
+                ) from error
 
 
 def _with_article(kind: str) -> str:
     if kind.startswith(("a ", "an ")):
         return kind
     return f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}"
-
-
-def _refusing(method: str) -> Callable[..., Any]:
-    def refuse(*_: Any, **__: Any) -> None:
-        if method in _NEVER:
-            raise NotImplementedError(
-                f"model.{method}() does not work in a callback here: the optimizer and the loss "
-                "come from the model file, and checkpoints hold the state of that optimizer. "
-                "Change the learning rate, or train again from the trained model with another "
-                "file."
-            )
-        raise NotImplementedError(
-            f"model.{method}() does not work in a callback here: the model is compiled with its "
-            "optimizer only, and ElasticDL has its loss and metrics. Read the logs that the "
-            "callback gets, compute metrics from self.model.predict(...), or put the records into "
-            "the validation data."
-        )
-
-    return refuse
-
-
-@contextlib.contextmanager
-def _without_result(model: keras.Model) -> Iterator[None]:
-    """Context manager in which the model's mean loss raises, instead of being 0.
-
-    `fit` tracks the loss in it, ElasticDL does not; `model.evaluate` in a callback does.
-    """
-    # Keras has no public name for it.
-    tracker = getattr(model, "_loss_tracker", None)
-    if not isinstance(tracker, keras.metrics.Mean) or "result" in vars(tracker):
-        yield
-        return
-
-    def result() -> Any:
-        if tf.executing_eagerly() and not float(tracker.count):
-            raise NotImplementedError(
-                "The metric 'loss' of the model (model.metrics, model.get_metrics_result()) has no "
-                "value in a callback here: ElasticDL does not track the loss in it. Read the logs "
-                "that the callback gets."
-            )
-        return type(tracker).result(tracker)
-
-    vars(tracker)["result"] = result
-    try:
-        yield
-    finally:
-        del vars(tracker)["result"]
