@@ -12,7 +12,7 @@ Nothing marks a number as a clock reading. But `on_train_begin` is called again 
 and sets the attribute again. The attribute depends on a clock if its two values differ by exactly
 as much as the clock's readings at the two calls.
 
-Callers: the frameworks' `hooks.py`.
+Callers: `keras/callback_checkpoint.py`, `torch/callback_state.py`.
 """
 
 from __future__ import annotations

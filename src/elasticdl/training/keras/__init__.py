@@ -9,7 +9,8 @@ seeds.py            the random numbers of a step
 metrics.py          metrics as states that are summed over batches and workers
 inputs.py           how a batch's features are passed to a model
 labels.py           labels: numpy arrays for the user's functions, tensors for TensorFlow
-hooks.py            the user's Keras callbacks
+hooks.py            calls the user's Keras callbacks
+callback_checkpoint.py   saves and restores the state of callbacks
 export.py           exports for serving
 """
 

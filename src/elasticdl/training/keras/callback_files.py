@@ -14,7 +14,7 @@ Whole models are held back in a temporary folder (`model.save`, `save_weights`, 
 those of `ModelCheckpoint` and users' own callbacks), and so are TensorBoard's event files. The rows
 of a `CSVLogger` are held in memory. Files that a user's callback opens itself are not handled.
 
-Callers: `hooks.py`.
+Callers: `hooks.py`, `callback_checkpoint.py`.
 """
 
 from __future__ import annotations

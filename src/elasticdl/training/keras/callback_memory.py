@@ -8,7 +8,7 @@ Before training, the functions' code is searched for plain signs of a change (`c
 each checkpoint, a digest (`object_digest.py`) of the variables that the functions read, and of what
 they hold, shows what has changed. Functions that only read, as most schedules do, cause no warning.
 
-Callers: `hooks.py`.
+Callers: `callback_checkpoint.py`.
 """
 
 from __future__ import annotations

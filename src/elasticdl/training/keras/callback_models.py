@@ -6,7 +6,7 @@
 Of a model, these are its weights, the variables of its optimizer and those of its metrics, without
 those that it shares with the trained model.
 
-Callers: `hooks.py`.
+Callers: `callback_checkpoint.py`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ object as before:
     self.phase = self.second        a method of a callback   {"$method": ["callbacks", 0, "second"]}
     self.rate = cosine              a function of the file   {"$code": ["model", "cosine"]}
 
-Callers: `callback_state.py`; `hooks.py` creates the object.
+Callers: `callback_state.py`; `callback_checkpoint.py` creates the object.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Extends `training/callback_state.py` with variables, tensors, metrics, seed gene
 within callbacks, and activations, regularizers, constraints and schedules of Keras. Of an object of
 the training, such as a weight of the model, the place is stored (`callback_references.py`).
 
-Callers: `hooks.py`.
+Callers: `callback_checkpoint.py`, `callback_memory.py`.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class MethodsInCallbacks:
 
     def __init__(self, model: keras.Model, *, is_compiled: bool) -> None:
         self._model = model
-        self._refused = _NEVER if is_compiled else (*_NEVER, *_NEED_LOSS)
+        self._refused: tuple[str, ...] = _NEVER if is_compiled else (*_NEVER, *_NEED_LOSS)
         self._has_own_loss = overrides.own(model, overrides.COMPUTE_LOSS) is not None
 
     @contextlib.contextmanager

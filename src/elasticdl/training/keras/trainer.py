@@ -196,6 +196,7 @@ class KerasTrainer:
         self.hooks = KerasHooks(
             self.model,
             definition.create_callbacks(),
+            self._attributes,
             str(definition.where("callbacks")),
             self.evaluation_metrics.direction,
             is_compiled=definition.compiled,
@@ -209,7 +210,6 @@ class KerasTrainer:
             self.hooks.check_grouping(steps_per_execution)
         self._attributes.track_model(self.model, self.optimizer)
         self._attributes.track_of_step(self._all_metrics())
-        self.hooks.attributes = self._attributes
         self._outside = UntrackedVariables(
             self.model, self.optimizer, self._all_variables, definition.origin
         )
