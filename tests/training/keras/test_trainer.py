@@ -330,22 +330,6 @@ def test_an_error_about_other_types_has_no_advice_on_labels(keras):
     assert "labels are of type" not in str(refused.value)
 
 
-def test_a_callback_that_monitors_an_unmeasured_metric_is_refused(keras):
-    definition = definition_of(
-        create_callbacks=lambda: [keras.callbacks.EarlyStopping("mae", mode="min")],
-        create_metrics=lambda mode: MetricFunctions(
-            named=[NamedMetric("mae", keras.metrics.MeanAbsoluteError())]
-            if mode is Mode.EVALUATION
-            else []
-        ),
-    )
-
-    hooks = trainer_of(definition).hooks
-
-    with pytest.raises(DefinitionError, match="EarlyStopping monitors 'mae'.*'val_mae'"):
-        hooks.train_begin(num_epochs=1, num_steps=None, resumes=False)
-
-
 def test_a_loss_with_one_value_per_example_is_averaged():
     import keras
 
@@ -425,76 +409,6 @@ def test_the_first_differences_from_a_checkpoint_are_named_and_the_others_counte
 def test_an_object_that_is_not_an_optimizer_is_refused():
     with pytest.raises(DefinitionError, match="the optimizer is a builtins.str"):
         trainer_of(definition_of(create_optimizer=lambda: "adam"))
-
-
-def test_callbacks_are_called_as_by_fit(keras):
-    class Recorder(keras.callbacks.Callback):
-        def __init__(self):
-            super().__init__()
-            self.seen = []
-
-        def on_epoch_begin(self, epoch, logs=None):
-            self.seen.append(f"begin {epoch}")
-
-        def on_epoch_end(self, epoch, logs=None):
-            self.seen.append(f"end {epoch} {sorted(logs)}")
-            self.model.stop_training = True
-
-    recorder = Recorder()
-    hooks = trainer_of(definition_of(create_callbacks=lambda: [recorder])).hooks
-    hooks.train_begin(num_epochs=1, num_steps=None, resumes=False)
-    hooks.epoch_begin(0)
-    hooks.epoch_end(0, {"loss": 1.0})
-
-    assert recorder.seen == ["begin 0", "end 0 ['loss']"]
-    assert hooks.stop_requested
-    assert not hooks.observes_batches
-
-
-def test_the_state_of_early_stopping_survives_a_checkpoint(keras):
-    def hooks():
-        stopping = keras.callbacks.EarlyStopping(monitor="loss", patience=2)
-        made = trainer_of(definition_of(create_callbacks=lambda: [stopping])).hooks
-        made.train_begin(num_epochs=5, num_steps=None, resumes=False)
-        return made
-
-    first, second = hooks(), hooks()
-    for epoch, loss in enumerate([1.0, 2.0]):
-        first.epoch_end(epoch, {"loss": loss})
-    second.load_state(first.state(), first.arrays())
-    second.epoch_end(2, {"loss": 2.0})
-
-    assert second.stop_requested
-
-
-def test_the_state_of_a_plateau_survives_a_checkpoint(keras):
-    def made():
-        plateau = keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=0.5)
-        trainer = trainer_of(definition_of(create_callbacks=lambda: [plateau]))
-        trainer.hooks.train_begin(num_epochs=8, num_steps=None, resumes=False)
-        return trainer
-
-    whole, begun, resumed = made(), made(), made()
-    losses = [3.0, 2.9, 2.0, 1.8, 1.7, 1.0, 0.9, 0.8]
-    for epoch, loss in enumerate(losses):
-        whole.hooks.epoch_end(epoch, {"loss": loss})
-        if epoch < 4:
-            begun.hooks.epoch_end(epoch, {"loss": loss})
-    resumed.load_state(begun.state())
-    resumed.hooks.load_state(begun.hooks.state(), begun.hooks.arrays())
-    for epoch, loss in enumerate(losses[4:], 4):
-        resumed.hooks.epoch_end(epoch, {"loss": loss})
-
-    left, right = ({**t.hooks.state(), "clocks": None} for t in (resumed, whole))
-    assert left == right
-    rates = [float(t.optimizer.learning_rate.numpy()) for t in (whole, resumed)]
-    assert rates[0] == rates[1] < 0.1
-
-
-def test_a_callback_that_observes_batches_is_detected(keras):
-    callback = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: None)
-
-    assert trainer_of(definition_of(create_callbacks=lambda: [callback])).hooks.observes_batches
 
 
 def test_predictions_of_the_export_match_the_trainer(keras, tmp_path):
@@ -621,32 +535,3 @@ def test_a_metric_that_the_model_reads_is_refused(keras, is_read):
         return
     with pytest.raises(DefinitionError, match="loss depends on the metric 'center'"):
         trainer.train_steps([batch_of(8)])
-
-
-def test_a_checkpoint_each_few_batches_is_refused_for_grouped_steps(keras):
-    def create():
-        model = small_model()
-        model.compile(steps_per_execution=2)
-        return model
-
-    def callbacks(**more):
-        return [keras.callbacks.ModelCheckpoint("a.weights.h5", save_weights_only=True, **more)]
-
-    trainer_of(definition_of(create, create_callbacks=callbacks))
-    with pytest.raises(DefinitionError, match=r"save_freq=3, and steps_per_execution=2"):
-        trainer_of(definition_of(create, create_callbacks=lambda: callbacks(save_freq=3)))
-
-
-def test_a_callback_may_stop_an_evaluation(keras):
-    class Few(keras.callbacks.Callback):
-        def on_test_batch_end(self, batch, logs=None):
-            self.model.stop_evaluating = batch == 1
-
-    hooks = trainer_of(definition_of(create_callbacks=lambda: [Few()])).hooks
-    hooks.train_begin(num_epochs=1, num_steps=1, resumes=False)
-    hooks.test_begin()
-    continues = [hooks.test_batch_end(number, {}) for number in range(2)]
-    hooks.test_begin()
-
-    assert continues == [True, False]
-    assert not hooks._model.stop_evaluating
