@@ -13,8 +13,8 @@ that is created later continues it, so each process gives a layer the same name:
     hidden = keras.layers.Dense(8)              "dense" in each process
     def custom_model(): ... Dense(1)            "dense_1", as in a script
 
-Callers: `engines/`, around the import of a model file; `keras/trainer.py` and
-`dialects/keras_class.py` for the layer names; `dialects/framework_seeds.py` for the seed.
+Callers: `engines/`, around the import of a model file; `keras/process_settings.py`
+and `dialects/keras_class.py` for the layer names; `dialects/framework_seeds.py` for the seed.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 trainer.py          the steps
 step_functions.py   how they are compiled and called
 loss.py             the loss, and what it is divided by
+saved_variables.py  the variables in checkpoints, by name
 optimizers.py       creation and checks of optimizers
 determinism.py      deterministic operations
 seeds.py            the random numbers of a step

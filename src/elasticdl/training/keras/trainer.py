@@ -21,7 +21,6 @@ import tensorflow as tf
 from elasticdl.data.batch import Arrays, Batch, describe, leaves, map_arrays, stack
 from elasticdl.definition import Mode, ModelDefinition
 from elasticdl.errors import (
-    CheckpointMismatchError,
     DefinitionError,
     ElasticDLError,
     UserCodeError,
@@ -31,7 +30,6 @@ from elasticdl.errors import (
 from elasticdl.training import generators
 from elasticdl.training.complex_numbers import ALONE, refuse_complex
 from elasticdl.training.gradient_weights import check_divides_by_examples
-from elasticdl.training.import_seed import continue_layer_names
 from elasticdl.training.input_words import has_text
 from elasticdl.training.keras import (
     compiled,
@@ -44,7 +42,9 @@ from elasticdl.training.keras import (
     optimizers,
     output_part_checks,
     overrides,
+    process_settings,
     reduction,
+    saved_variables,
 )
 from elasticdl.training.keras import export as exporting
 from elasticdl.training.keras.attributes import Attributes
@@ -118,8 +118,8 @@ class KerasTrainer:
         rank: int = 0,
         deterministic: bool = True,
     ) -> None:
-        _check_backend(definition)
-        _check_limits(definition)
+        process_settings.check_backend(definition)
+        process_settings.check_limits(definition)
         if deterministic:
             be_deterministic()
         self.step = 0
@@ -137,7 +137,7 @@ class KerasTrainer:
         # It seeds TensorFlow's generator, and those of NumPy and Python that are in use.
         with self._generators.used(), self._summaries.off():
             keras.utils.set_random_seed(seed % 2**32)
-            _restart_names()
+            process_settings.restart_names()
             self._create(example, seed % 2**31)
             self._share_seeds(example.features)
         if has_text(example.labels):
@@ -464,36 +464,7 @@ class KerasTrainer:
 
     def load_state(self, state: State) -> None:
         """Restore all variables from a result of `state`; see `trainer.Trainer`."""
-        variables = self._variables()
-        saved, mine = (optimizers.classes_in(each) for each in (state, variables))
-        # Of another optimizer, all variables have other names.
-        compared = sorted({*variables, *state} - {"step"})
-        if saved != mine:
-            compared = [path for path in compared if not path.startswith("optimizer/")]
-        problems = [
-            f"{path}: {_shape_of(state.get(path))} in the checkpoint, "
-            f"{_shape_of(variables.get(path))} in the model"
-            for path in compared
-            if path not in variables
-            or path not in state
-            or tuple(variables[path].shape) != state[path].shape
-        ]
-        if saved != mine:
-            problems.append(
-                f"optimizer: {saved or 'none'} in the checkpoint, "
-                f"{mine or 'none'} in the model file"
-            )
-        if problems:
-            raise CheckpointMismatchError(
-                "The checkpoint does not match this model:\n"
-                "  "
-                + "\n  ".join(problems[:5])
-                + (f"\n  and {len(problems) - 5} more" if len(problems) > 5 else "")  # noqa: PLR2004
-                + "\n  The checkpoint is intact. If the model file was changed since, undo the "
-                "change to resume, or use another --output to train the new model from the start."
-            )
-        for path, variable in variables.items():
-            variable.assign(state[path])
+        saved_variables.load(self._variables(), state)
         self.step = int(state["step"])
 
     def export(self, folder: Any) -> list[str]:
@@ -908,21 +879,8 @@ class KerasTrainer:
         )
 
     def _variables(self) -> dict[str, Any]:
-        variables: dict[str, Any] = {}
-        for kind, members in (
-            ("model", [*self._trainable, *self._statistics]),
-            ("optimizer", self.optimizer.variables),
-        ):
-            for variable in members:
-                path = f"{kind}/{variable.path}"
-                number = 1
-                while path in variables:
-                    # Two variables of a subclass model may have the same path; their order is
-                    # fixed.
-                    number += 1
-                    path = f"{kind}/{variable.path}#{number}"
-                variables[path] = variable
-        return variables
+        of_model = [*self._trainable, *self._statistics]
+        return saved_variables.by_path(of_model, self.optimizer.variables)
 
     def _all_metrics(self) -> list[Any]:
         """Return the metrics of training, of evaluation and of the model; some may occur twice."""
@@ -1179,39 +1137,6 @@ class KerasTrainer:
             )
 
 
-def _check_backend(definition: ModelDefinition) -> None:
-    """Make sure that Keras uses the TensorFlow backend.
-
-    Raises:
-        DefinitionError: KERAS_BACKEND or keras.json selects a different backend.
-    """
-    backend = keras.backend.backend()
-    if backend != "tensorflow":
-        raise DefinitionError(
-            f"{definition.origin}: Keras runs on {backend} here (KERAS_BACKEND, in the environment "
-            "or the model file, or ~/.keras/keras.json); ElasticDL trains Keras models on "
-            "TensorFlow only. Set KERAS_BACKEND=tensorflow, or write a PyTorch module "
-            "(TorchModuleWrapper and JaxLayer need Keras on those backends)."
-        )
-
-
-def _check_limits(definition: ModelDefinition) -> None:
-    """Reject limits of Keras on `fit`, which would train less than the job asks for.
-
-    Raises:
-        DefinitionError: The model file or the environment sets such a limit.
-    """
-    for name, option in (("max_epochs", "--num_epochs"), ("max_steps_per_epoch", "--max_steps")):
-        # Early versions of Keras 3 have no such limits.
-        limit = getattr(keras.config, name, lambda: None)()
-        if limit is not None:
-            raise DefinitionError(
-                f"{definition.origin}: keras.config.set_{name}({limit}), or KERAS_{name.upper()} "
-                f"in the environment, limits `fit`, which is not used here. Remove it; {option}=N "
-                "limits a job."
-            )
-
-
 def _as_addend(state: tf.Tensor) -> tf.Tensor:
     """Return a float32 number as float64, so that hundreds of them add up without rounding."""
     return tf.cast(state, tf.float64) if state.dtype.is_floating else state
@@ -1232,24 +1157,5 @@ def _after(output: tf.Tensor) -> tf.Tensor:
     return waited
 
 
-def _restart_names() -> None:
-    """Make Keras number automatic layer names (`conv2d`, `conv2d_1`, ...) as in a new process.
-
-    Keras counts them up for the whole process. Parameters are stored by these names, so a second
-    model must get the same names as the first. Names of layers that the model file created at its
-    top level are not given again.
-    """
-    policy = keras.config.dtype_policy()
-    keras.utils.clear_session(free_memory=False)
-    continue_layer_names()
-    # Otherwise it follows from floatx, which the model file may still set.
-    if policy.name != keras.config.floatx():
-        keras.config.set_dtype_policy(policy)
-
-
 def _to_numpy(states: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
     return {name: tuple(np.asarray(a) for a in arrays) for name, arrays in states.items()}
-
-
-def _shape_of(array: Any) -> str:
-    return "missing" if array is None else f"{array.dtype}{list(array.shape)}"
