@@ -1,6 +1,8 @@
 """Keras 3 on TensorFlow: the trainer and its parts.
 
 trainer.py          the steps
+split_checks.py     checks before workers sum the gradients of parts of a batch
+model_calls.py      calls of the model that leave its state as it was
 step_functions.py   how they are compiled and called
 loss.py             the loss, and what it is divided by
 saved_variables.py  the variables in checkpoints, by name

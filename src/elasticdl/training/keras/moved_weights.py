@@ -6,7 +6,7 @@ over examples, and applied once for each update, before the gradients. A weight 
 examples (by the first batch, or as a running mean) or from random numbers would differ on each
 worker, and gradients of different models would be summed. Such a weight is therefore rejected.
 
-Callers: `trainer.py`, where gradients are summed.
+Callers: `trainer.py`, `split_checks.py`, `model_calls.py`, where gradients are summed.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ The loss is computed right after each run, because it may read what the model le
 BatchNormalization is exempt. In inference mode it does not use batch statistics, and its behaviour
 in training is a documented difference, even if a layer fixes it to `training=True`.
 
-Callers: `trainer.py`, before the first gradients and some later ones.
+Callers: `split_checks.py`, before the first gradients and some later ones.
 """
 
 from __future__ import annotations

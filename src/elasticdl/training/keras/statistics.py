@@ -19,7 +19,7 @@ variable that is drawn at random, independently of the examples, is neither: it 
 Some later batches are compared again (`repeated_checks.py`). A difference is then a warning, and
 the flags stay as they are, so workers need not agree about it.
 
-Callers: `trainer.py`.
+Callers: `trainer.py`, `model_calls.py`.
 """
 
 from __future__ import annotations

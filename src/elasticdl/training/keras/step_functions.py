@@ -12,7 +12,7 @@ TensorFlow runs the Python code of a step only once, when it traces the step. A 
 this request, such a change happens only while the step is traced, as in `fit`. The variables
 outside the model that a step uses are recorded here, so that the trainer rejects changes of them.
 
-Callers: `trainer.py`.
+Callers: `trainer.py`, `split_checks.py`.
 """
 
 from __future__ import annotations

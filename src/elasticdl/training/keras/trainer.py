@@ -9,9 +9,7 @@ epoch) go through a second function, which is compiled for any number of example
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -28,7 +26,6 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.training import generators
-from elasticdl.training.complex_numbers import ALONE, refuse_complex
 from elasticdl.training.gradient_weights import check_divides_by_examples
 from elasticdl.training.input_words import has_text
 from elasticdl.training.keras import (
@@ -40,7 +37,6 @@ from elasticdl.training.keras import (
     metric_reads,
     moved_weights,
     optimizers,
-    output_part_checks,
     overrides,
     process_settings,
     reduction,
@@ -55,19 +51,19 @@ from elasticdl.training.keras.loss import TrainingLoss
 from elasticdl.training.keras.loss_part_checks import ExampleBatch
 from elasticdl.training.keras.metric_probe import MetricProbe
 from elasticdl.training.keras.metrics import KerasMetrics, tracked_metrics
+from elasticdl.training.keras.model_calls import ModelCalls
 from elasticdl.training.keras.precision import loss_scale
 from elasticdl.training.keras.proximal import ProximalTerm
 from elasticdl.training.keras.python_code import PythonRandomGuard
 from elasticdl.training.keras.random_ops import RandomOpReplacer
-from elasticdl.training.keras.reduction import Divisor
 from elasticdl.training.keras.scores import scores_of
 from elasticdl.training.keras.seeds import StepSeeder
+from elasticdl.training.keras.split_checks import SplitChecks
 from elasticdl.training.keras.statistics import ChangesOf, KerasStatistics, change_of, means_of
 from elasticdl.training.keras.step_functions import StepFunctions, Watched, or_none, parts
 from elasticdl.training.keras.summaries import Summaries
 from elasticdl.training.keras.untracked_state import UntrackedVariables
-from elasticdl.training.padding_check import MeasuredLoss, PaddingCheck
-from elasticdl.training.repeated_checks import LIKE_BATCH_NORM, RepeatedChecks
+from elasticdl.training.repeated_checks import RepeatedChecks
 from elasticdl.training.trainer import (
     Contribution,
     MetricStates,
@@ -81,9 +77,7 @@ if TYPE_CHECKING:
     from elasticdl.training.scores import Scores
 
 _SEED_VARIABLE = "seed_generator_state"
-_CHECKS_OF_OUTPUTS = 2
 
-_log = logging.getLogger("elasticdl")
 _WEIGHTS_SHAPE = (
     "\n"
     "  As in Keras, sample weights have the shape of the loss or axes of 1: one per pixel, or (n, "
@@ -170,8 +164,9 @@ class KerasTrainer:
         self._seeds = StepSeeder(seed, [*seeds, self._draws.state], self._generators)
         seed_ids = {id(v) for v in seeds}
         self._statistics = [v for v in self._weights.others if id(v) not in seed_ids]
-        # Trained weights that a call of the model sets; known after the first call of `gradients`.
-        self._moved: list[Any] = []
+        self._calls = ModelCalls(
+            self.model, self._adapt, self._trainable, self._statistics, self._seeds
+        )
         self._changes = self._create_changes()
         self.optimizer = optimizers.create(definition, self.model, self._trainable)
         overrides.check_reset(self.model, definition.where("model"))
@@ -186,7 +181,7 @@ class KerasTrainer:
         self.evaluation_metrics = self._create_metrics(Mode.EVALUATION, example)
         self._metric_probe = MetricProbe(
             definition,
-            self._outputs_without_trace,
+            self._calls.outputs,
             self._loss,
             self._generators,
             self._predict_uncompiled,
@@ -232,21 +227,18 @@ class KerasTrainer:
         self.hooks.evaluation_changed = self._functions.clear_evaluations
         self._with_gradient: list[int] | None = None
         self._few = map_arrays(lambda array: array[:2], example.features)
-        # What the loss of a batch is divided by; known after the first call of `gradients`.
-        self._divisor = Divisor.EXAMPLES
-        self._loss_was_split, self._num_output_checks = False, 0
-        # Numbers of examples of the largest update so far, and for which one copies were compared.
-        self._update_size, self._compared_size = 0, 0
-        self._repeated = RepeatedChecks(definition.origin)
+        self._splits = SplitChecks(
+            definition,
+            self._calls,
+            self._loss,
+            self._functions,
+            self._draws,
+            drawing=self._drawing_at,
+            is_due=self._is_due,
+            add_moved=self._add_moved,
+        )
         # Apart from the other checks, which end with their first warning.
         self._repeated_comparisons = RepeatedChecks(definition.origin)
-        self._padding = PaddingCheck(
-            definition.where("loss"),
-            "with Keras, a mask (Embedding(mask_zero=True), Masking), or sample weights of 0 for "
-            'padding and reduction="mean_with_sample_weight"',
-        )
-        self._has_reported_normalization = False
-        self._single: ExampleBatch | None = None
         self._recorded_outside = self._is_evaluation_checked = False
 
     # --- the Trainer protocol ----------------------------------------------------------
@@ -276,8 +268,8 @@ class KerasTrainer:
         """Compute the batch's contribution to the next update; see `trainer.Trainer`."""
         self._warms_up = not self.hooks.has_begun
         with self._summaries.off():
-            self._check_loss_splits(batch)
-            self._padding.check(batch, self._update_size, self._measured)
+            self._splits.check(batch, self.step)
+            self._splits.check_padding(batch)
         variables = self.training_metrics.variables
         is_compared = self._is_due(self._repeated_comparisons)
 
@@ -315,18 +307,13 @@ class KerasTrainer:
         Another worker passes it to `take_over_checks`, to skip these checks.
         """
         return {
-            "num_batches": self._num_output_checks,
-            "update_size": self._update_size,
-            "compared_size": self._compared_size,
-            "parts": self._repeated.state(),
+            **self._splits.done(),
             "changes": self._repeated_comparisons.state(),
         }
 
     def take_over_checks(self, done: Mapping[str, Any]) -> None:
         """Skip the checks that `checks_done` of another worker lists."""
-        self._num_output_checks = done["num_batches"]
-        self._update_size, self._compared_size = done["update_size"], done["compared_size"]
-        self._repeated.load_state(done["parts"])
+        self._splits.take_over(done)
         self._repeated_comparisons.load_state(done["changes"])
 
     def apply(self, total: Contribution) -> None:
@@ -346,7 +333,7 @@ class KerasTrainer:
             self._python_code.check()
             raise failures.of_an_update(error, self.step + 1, self._definition) from error
         self._changes.add_whole_numbers(self._block(total.buffer))
-        self._update_size = max(self._update_size, total.num_examples)
+        self._splits.updated(total.num_examples)
         self.step += 1
 
     def warm_up(self, contribution: Contribution) -> None:
@@ -630,7 +617,7 @@ class KerasTrainer:
         self._add_moved(moved, is_again=True)
         num_examples = tf.cast(tf.shape(leaves(features)[0])[0], tf.float32)
         given = labels[1] if self._definition.compiled else weights
-        divisor = reduction.divisor(self._divisor, outputs, given, num_examples)
+        divisor = reduction.divisor(self._splits.divisor, outputs, given, num_examples)
         self._with_gradient = [i for i, g in enumerate(gradients) if g is not None]
         optimizers.warn_of_repeated_rows(
             self.optimizer, self._trainable, gradients, self._definition
@@ -646,7 +633,7 @@ class KerasTrainer:
         trial = ExampleBatch(features, outputs, labels, weights, num_examples)
         states = self.training_metrics.states(loss, outputs, labels, num_examples, weights)
         with self.training_metrics.variables.kept():
-            averaged = self._loss.averaged_parts(trial, loss, self._divisor)
+            averaged = self._loss.averaged_parts(trial, loss, self._splits.divisor)
         return flat, loss, averaged, states
 
     def _apply(self, buffer: tf.Tensor, step: tf.Tensor) -> None:
@@ -694,7 +681,7 @@ class KerasTrainer:
             self._seeds.set(tf.constant([self.step, self.rank + seed], tf.int64))
             # TensorFlow's own operations draw from it while they run uncompiled.
             tf.random.set_seed(self._seeds.of_moment(self.step, "statistics", seed) % 2**31)
-            with self._unmoved():
+            with self._calls.unmoved():
                 with self._generators.used(), self._draws.replaced(), self._summaries.off():
                     self.model(self._adapt(features), training=True)
                 return [
@@ -706,12 +693,12 @@ class KerasTrainer:
 
     def _evaluate(self, features: Any, labels: Any, weights: Any, at: tf.Tensor) -> Any:
         self.evaluation_metrics.variables.begin()
-        outputs = self._forward_without_trace(features, at)
+        outputs = self._calls.without_trace(features, at)
         return self._states(outputs, features, labels, weights)
 
     def _evaluate_per_example(self, features: Any, labels: Any, weights: Any, at: tf.Tensor) -> Any:
         self.evaluation_metrics.variables.begin()
-        outputs = self._forward_without_trace(features, at)
+        outputs = self._calls.without_trace(features, at)
         states = self._states(outputs, features, labels, weights)
         values = {} if labels is None else self.evaluation_metrics.values(outputs, labels)
         if "loss" in states and self._loss.is_by_example:
@@ -731,27 +718,7 @@ class KerasTrainer:
 
     def _predict(self, features: Any, labels: Any, weights: Any, at: tf.Tensor) -> Any:
         del labels, weights
-        return self._forward_without_trace(features, at)
-
-    def _forward_without_trace(
-        self, features: Any, at: tf.Tensor, *, training: bool = False
-    ) -> Any:
-        """Return the model's outputs, and restore the statistics that the call changes.
-
-        A layer may run as in training even in inference, and then change its statistics.
-
-        Args:
-            features: Features of some examples.
-            at: Step and rank, which determine the random numbers: int64 [2].
-            training: Whether the model runs as in training.
-        """
-        before = [tf.identity(v.value) for v in self._statistics]
-        self._seeds.set(at)
-        outputs = self.model(self._adapt(features), training=training)
-        with tf.control_dependencies(leaves(outputs)):
-            for variable, old in zip(self._statistics, before, strict=True):
-                variable.assign(old)
-            return map_arrays(_after, outputs)
+        return self._calls.without_trace(features, at)
 
     def _forward_backward(self, features: Any, labels: Any, weights: Any, at: tf.Tensor) -> Any:
         self._seeds.set(at)
@@ -768,10 +735,6 @@ class KerasTrainer:
     def _check_metric_reads(self, loss: tf.Tensor) -> None:
         metrics, origin = self.training_metrics.variables, self._definition.where("model")
         metric_reads.check(loss, metrics, origin)
-
-    def _outputs_without_trace(self, features: Any) -> Any:
-        """Return the model's outputs for features, uncompiled and without side effects."""
-        return self._forward_without_trace(features, tf.zeros([2], tf.int64))
 
     # --- calling them -----------------------------------------------------------------------
 
@@ -852,7 +815,7 @@ class KerasTrainer:
         definition = self._definition
         if definition.compiled and example.labels is not None:
             features, labels = map_arrays(tf.convert_to_tensor, (example.features, example.labels))
-            outputs = self._outputs_without_trace(features)
+            outputs = self._calls.outputs(features)
             try:
                 return CompiledMetrics(
                     self.model, features, outputs, labels, where=str(definition.origin)
@@ -920,7 +883,7 @@ class KerasTrainer:
 
         def call() -> None:
             with (
-                moved_weights.restored([*self._trainable, *self._statistics]),
+                self._calls.restored(),
                 self._draws.replaced(),
                 self._summaries.off(),
             ):
@@ -931,20 +894,6 @@ class KerasTrainer:
         with contextlib.suppress(Exception):
             self._seeds.share(call)
 
-    def _call_in_training(self, features: Any, rank: int) -> int:
-        """Call the model in training mode, uncompiled and without a gradient.
-
-        Args:
-            features: Features of some examples.
-            rank: Rank of the worker whose random numbers are drawn.
-
-        Returns:
-            Number of losses that layers have added.
-        """
-        self._seeds.set(tf.constant([self.step, rank], tf.int64))
-        self.model(self._adapt(features), training=True)
-        return len(self.model.losses)
-
     def _is_due(self, checks: RepeatedChecks) -> bool:
         """Return whether one of some repeated checks is due before the next batch.
 
@@ -953,135 +902,6 @@ class KerasTrainer:
         """
         has_callbacks = self.hooks.are_of_users
         return checks.is_due(self.step, self.hooks.epoch, has_callbacks=has_callbacks)
-
-    def _check_loss_splits(self, batch: Batch) -> None:
-        """Check that the loss of a batch follows from its parts, which workers compute.
-
-        Also determines the divisor: the number that the loss divides the sum over a batch by. A
-        worker's first batch repeats two records, which may be alike, so the outputs for its second
-        batch are checked too. Some later batches are checked again (`RepeatedChecks`), mainly for
-        losses that layers add; most calls do nothing.
-
-        Raises:
-            DefinitionError: The loss or the outputs for an example depend on the other examples.
-        """
-        is_again = self._loss_was_split
-        is_larger = self._update_size > max(self._compared_size, batch.num_examples)
-        is_early = self._num_output_checks < _CHECKS_OF_OUTPUTS or is_larger
-        is_due = self._is_due(self._repeated)
-        if is_again and not is_early and not is_due:
-            return
-
-        def forward(trial: ExampleBatch, step: int, training: bool) -> tuple[Any, Sequence[float]]:
-            at = tf.constant([step, 0], tf.int64)
-            outputs = self._forward_without_trace(trial.features, at, training=training)
-            return outputs, [float(tf.reduce_sum(extra)) for extra in self.model.losses]
-
-        def alone(trial: ExampleBatch, step: int, training: bool) -> Any:
-            with self._unmoved():
-                return forward(trial, step, training)[0]
-
-        definition = self._definition
-        optimizers.check_gradients_add_up(self._trainable, definition.where("model"))
-        variables = (*self._trainable, *self._statistics)
-        complex_ones = [v.path for v in variables if tf.as_dtype(v.dtype).is_complex]
-        refuse_complex(complex_ones, definition.where("model"), ALONE)
-        features, labels, weights = map_arrays(tf.convert_to_tensor, list(parts(batch)))
-        trial = ExampleBatch(features, None, labels, weights, batch.num_examples)
-        if trial.num_examples == 1 and is_early:
-            # A single example cannot be split, so it is joined with the previous one.
-            pair = None if self._single is None else output_part_checks.joined(self._single, trial)
-            self._single, trial = trial, pair or trial
-        predict, nums_added = self._predict_uncompiled, list[int]()
-        with (
-            failures.naming("the model or its loss", batch, definition, predict),
-            self._functions.uncompiled(),
-            self._draws.replaced(),
-            self._drawing_at("split"),
-            moved_weights.restored([*self._trainable, *self._statistics]),
-        ):
-            with self._functions.rejecting_attribute_changes():
-                moved = moved_weights.check_alike(
-                    lambda part, rank: nums_added.append(
-                        self._call_in_training(part.features, rank)
-                    ),
-                    trial,
-                    self._trainable,
-                    self._statistics,
-                    definition.where("model"),
-                    is_early=is_early,
-                )
-            self._add_moved(moved, is_again=is_again)
-            if is_again:
-                kind: Divisor | None = self._divisor
-                self._loss.check_added(trial, forward, self._divisor, nums_added[0])
-            else:
-                kind = self._loss.find_divisor(trial, forward, nums_added[0])
-            if kind is not None:
-                self._num_output_checks += trial.num_examples > 1
-                runner = self._loss.model_runner(
-                    alone,
-                    kind,
-                    lambda part: self._normalizes_by_batch(part.features),
-                    lambda part: self._moves_statistics(part.features),
-                )
-                with contextlib.nullcontext() if is_early else self._repeated.reported(self.step):
-                    normalizes = output_part_checks.check(
-                        runner,
-                        trial,
-                        self.model,
-                        definition.where("model"),
-                        definition.where("loss"),
-                        is_early=is_early,
-                    )
-                    if normalizes and not self._has_reported_normalization:
-                        self._has_reported_normalization = True
-                        _log.warning(LIKE_BATCH_NORM, definition.where("model"))
-                    if self._update_size > self._compared_size:
-                        self._compared_size = self._update_size
-                        output_part_checks.check_crowded(
-                            runner, trial, self._update_size, self.model, definition.where("model")
-                        )
-        if kind is not None:
-            self._divisor, self._loss_was_split = kind, True
-
-    def _measured(self, batch: Batch) -> MeasuredLoss:
-        """Return the loss and the outputs of a batch in inference mode, without side effects.
-
-        The padding check calls this with differently padded batches.
-        """
-        features, labels, weights = map_arrays(tf.convert_to_tensor, list(parts(batch)))
-        trial = ExampleBatch(features, None, labels, weights, batch.num_examples)
-
-        def forward(trial: ExampleBatch, seed: int, training: bool) -> Any:
-            at = tf.constant([seed, 0], tf.int64)
-            return self._forward_without_trace(trial.features, at, training=training)
-
-        runner = self._loss.model_runner(forward, self._divisor, lambda _: False, lambda _: False)
-        with (
-            self._functions.uncompiled(),
-            self._draws.replaced(),
-            self._drawing_at("split"),
-            moved_weights.restored([*self._trainable, *self._statistics]),
-        ):
-            made, again = (replace(trial, outputs=forward(trial, seed, False)) for seed in range(2))
-            loss, divisor = runner.loss_of(made), runner.divisor_of(made)
-            is_random = loss != runner.loss_of(again)
-        rounding = output_part_checks.rounding_of(self.model)
-        return MeasuredLoss(
-            loss,
-            divisor,
-            [tuple(output.shape[1:]) for output in leaves(made.outputs)],
-            # A tenth of what deep models may amplify in single outputs.
-            rounding / 10,
-            is_random,
-            output_part_checks.rows_of(made),
-            rounding,
-        )
-
-    def _unmoved(self) -> contextlib.AbstractContextManager[None]:
-        """Context manager: on exit, restores the variables that calls of the model change."""
-        return moved_weights.restored([*self._statistics, *self._moved])
 
     def _add_moved(self, moved: Sequence[Any], *, is_again: bool) -> None:
         """Add trained weights to the variables whose changes are sent as statistics.
@@ -1095,7 +915,7 @@ class KerasTrainer:
         Raises:
             DefinitionError: A weight would have to be added, and `is_again` is True.
         """
-        known = {id(variable) for variable in self._moved}
+        known = {id(variable) for variable in self._calls.moved}
         new = [variable for variable in moved if id(variable) not in known]
         if new and is_again:
             raise DefinitionError(
@@ -1105,56 +925,20 @@ class KerasTrainer:
                 "one process without --global_batch_size."
             )
         if new:
-            self._moved += new
+            self._calls.moved += new
             self._changes = self._create_changes()
             self._functions.clear()
 
     def _create_changes(self) -> KerasStatistics:
-        means = {*means_of(self.model), *map(id, self._moved)}
+        means = {*means_of(self.model), *map(id, self._calls.moved)}
         return KerasStatistics(
-            [*self._statistics, *self._moved], means, self._definition.where("model")
+            [*self._statistics, *self._calls.moved], means, self._definition.where("model")
         )
-
-    def _moves_statistics(self, features: Any) -> bool:
-        """Return whether a call in training mode changes a statistic."""
-        if not self._statistics:
-            return False
-        before = [np.array(v.numpy()) for v in self._statistics]
-        with self._unmoved():
-            self.model(self._adapt(features), training=True)
-            after = [v.numpy() for v in self._statistics]
-        return any(not np.array_equal(a, b) for a, b in zip(before, after, strict=True))
-
-    def _normalizes_by_batch(self, features: Any) -> bool:
-        """Return whether a call in inference mode changes a BatchNormalization's statistics."""
-        known = means_of(self.model)
-        means = [v for v in self._statistics if id(v) in known]
-        before = [np.array(v.numpy()) for v in means]
-        with self._unmoved():
-            self.model(self._adapt(features), training=False)
-            return any(
-                not np.array_equal(old, v.numpy()) for old, v in zip(before, means, strict=True)
-            )
 
 
 def _as_addend(state: tf.Tensor) -> tf.Tensor:
     """Return a float32 number as float64, so that hundreds of them add up without rounding."""
     return tf.cast(state, tf.float64) if state.dtype.is_floating else state
-
-
-def _after(output: tf.Tensor) -> tf.Tensor:
-    """Copy an output; within `tf.control_dependencies`, the copy waits for the given operations.
-
-    Only tensors created within that block wait. Here the operations restore statistics, so these
-    are restored before the output is used. The copy has the mask and the logits that Keras attaches
-    to the output.
-    """
-    waited = tf.identity(output)
-    reduction.attach_mask(waited, reduction.mask_of(output))
-    # A loss `from_logits` finds the logits of a softmax here, in Keras as in training.
-    if hasattr(output, "_keras_logits"):
-        waited._keras_logits = output._keras_logits  # noqa: SLF001 - Keras has no public name
-    return waited
 
 
 def _to_numpy(states: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
