@@ -82,6 +82,8 @@ class ModelCalls:
     def in_training(self, features: Any, step: int, rank: int) -> int:
         """Call the model in training mode, uncompiled and without a gradient.
 
+        What the call changes is kept, unless the caller restores it.
+
         Args:
             features: Features of some examples.
             step: Number of the step whose random numbers are drawn.

@@ -77,7 +77,6 @@ if TYPE_CHECKING:
     from elasticdl.training.scores import Scores
 
 _SEED_VARIABLE = "seed_generator_state"
-
 _WEIGHTS_SHAPE = (
     "\n"
     "  As in Keras, sample weights have the shape of the loss or axes of 1: one per pixel, or (n, "
@@ -306,10 +305,7 @@ class KerasTrainer:
 
         Another worker passes it to `take_over_checks`, to skip these checks.
         """
-        return {
-            **self._splits.done(),
-            "changes": self._repeated_comparisons.state(),
-        }
+        return {**self._splits.done(), "changes": self._repeated_comparisons.state()}
 
     def take_over_checks(self, done: Mapping[str, Any]) -> None:
         """Skip the checks that `checks_done` of another worker lists."""
