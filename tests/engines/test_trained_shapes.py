@@ -73,9 +73,7 @@ def test_a_single_example_needs_an_axis(trained) -> None:
 
 def test_another_mistake_in_data_of_the_same_shape_is_reported_as_it_is(trained) -> None:
     with pytest.raises(UserCodeError, match="negative"):
-        elasticdl.predict(
-            trained_model=trained(MODEL + INPUT), data=-X, output="p.csv", quiet=True
-        )
+        elasticdl.predict(trained_model=trained(MODEL + INPUT), data=-X, output="p.csv", quiet=True)
 
 
 def test_another_shape_that_the_input_function_converts_is_accepted(trained) -> None:
