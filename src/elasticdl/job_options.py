@@ -447,8 +447,8 @@ def prediction_job(
         )
     if of_file is None and format is None and (meant := _meant_format(file_name, formats)):
         raise UsageError(
-            f"--output={output}: predictions are written to one file only if its name ends in .csv, "
-            f".parquet or .recordio; did you mean .{meant}? For a folder of this name, add a slash: "
+            f"--output={output}: predictions are one file only if its name ends in .csv, .parquet "
+            f"or .recordio; did you mean .{meant}? For a folder of this name, add a slash: "
             f"--output={output}/"
         )
     return Job(

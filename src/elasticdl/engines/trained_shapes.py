@@ -1,4 +1,4 @@
-"""Explains that a trained model cannot take records whose fields have other shapes than in training.
+"""Explains that a trained model cannot take records whose fields have other shapes than before.
 
 The model's own error gives advice for writing a model. In evaluation and prediction, the model is
 fixed, and the data can be changed.
