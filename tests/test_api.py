@@ -536,6 +536,16 @@ def test_an_unsupported_prediction_format_is_refused(name):
     assert prediction_job(trained_model="m", data="d", output="predicted.v2").output
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"), [("p.parq", "parquet"), ("P.PQ", "parquet"), ("p.cvs", "csv")]
+)
+def test_a_misspelt_prediction_format_is_answered_with_the_right_one(name, meant):
+    with pytest.raises(UsageError, match=rf"did you mean \.{meant}\?.* --output={name}/"):
+        prediction_job(trained_model="m", data="d", output=name)
+    assert prediction_job(trained_model="m", data="d", output=f"{name}/").output
+    assert prediction_job(trained_model="m", data="d", output=name, format="csv").output
+
+
 def test_a_quiet_call_prints_nothing(tmp_path, monkeypatch, capfd):
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)

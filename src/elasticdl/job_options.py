@@ -445,6 +445,12 @@ def prediction_job(
             f"--output={output}: predictions are not written as {found}. Choose a .csv, .parquet "
             "or .recordio file, or a folder."
         )
+    if of_file is None and format is None and (meant := _meant_format(file_name, formats)):
+        raise UsageError(
+            f"--output={output}: predictions are one file only if its name ends in .csv, .parquet "
+            f"or .recordio; did you mean .{meant}? For a folder of this name, add a slash: "
+            f"--output={output}/"
+        )
     return Job(
         command="predict",
         data=location(data),
@@ -497,6 +503,20 @@ def tracking_of(
     uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or DATABASE_FILE
     experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or Tracking.experiment
     return Tracking(tracking_uri(str(uri)), experiment, run_name, tensorboard=tensorboard)
+
+
+def _meant_format(file_name: str, formats: Iterable[str]) -> str | None:
+    """Return the format that the unknown ending of a file's name probably means, else None.
+
+    Example:
+        >>> _meant_format("p.parq", ["csv", "parquet"]), _meant_format("p.v2", ["csv", "parquet"])
+        ('parquet', None)
+    """
+    from elasticdl.did_you_mean import nearest  # noqa: PLC0415 - rarely needed
+
+    # Of "folder/", which asks for a folder, it is empty.
+    ending = os.path.splitext(file_name)[1][1:]  # noqa: PTH122 - a URI may be no path
+    return "parquet" if ending == "pq" else nearest(ending, formats) if ending else None
 
 
 # Files that people might expect to be written; other names are folders.

@@ -66,6 +66,27 @@ def test_a_job_stays_finished_after_a_refused_attempt_to_continue_it(tmp_path, a
     assert said.splitlines()[1].startswith("  step 15; loss")
 
 
+def test_the_pause_between_two_attempts_is_not_run_time(tmp_path, ask) -> None:
+    events = [started(), step(3), started(at=63.0, attempt=2, resumed_from_step=3), step(4, at=64)]
+    output = write_output(tmp_path / "job", [*events, JobFinished(time=T0 + 65, step=4)])
+
+    said = ask("show", output)[1]
+
+    assert said.startswith("finished: after 5.0 s in 2 starts, without 1 min 0 s between them\n")
+    assert "took 5.0 s" in ask("list", tmp_path)[1]
+
+
+def test_list_prints_the_first_line_of_an_error_and_show_all(tmp_path, ask) -> None:
+    error = JobFailed(time=T0 + 9, kind="UserCodeError", message="m.py:3: it raised:\nKeyError: 1")
+    output = write_output(tmp_path / "job", [started(), step(1), error])
+
+    listed = ask("list", tmp_path)[1]
+
+    assert "failed: UserCodeError: m.py:3: it raised: ..." in listed
+    assert "KeyError" not in listed
+    assert "failed: UserCodeError: m.py:3: it raised:\nKeyError: 1" in ask("show", output)[1]
+
+
 def test_show_prints_the_step_once_before_the_first_event(tmp_path, ask) -> None:
     code, said = ask("show", write_output(tmp_path / "job", []))
 

@@ -448,10 +448,25 @@ def test_a_label_that_is_read_from_data_to_predict_has_a_hint(mode, is_hinted):
         list(batches_in_order(definition, unlabelled, 2, mode))
 
     hint = (
-        "If 'target' is the label: data to predict need none. Read it only where it is: "
-        "[... for record in records if \"target\" in record].\n  The records have 'x'."
+        "  The records have 'x'.\n"
+        "  If 'target' is the label: data to predict need none. Read it only where it is: "
+        '[... for record in records if "target" in record].'
     )
     assert (hint in str(caught.value)) == is_hinted
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_the_fields_are_listed_with_the_likeliest_first(mode):
+    def misspelt(records):
+        return np.stack([record["hieght"] for record in records]), np.zeros(len(records))
+
+    source = MemorySource([{name: np.float32([1]) for name in ("age", "height", "weight")}] * 2)
+
+    with pytest.raises(UserCodeError) as caught:
+        list(batches_in_order(definition_of(RecordInput(misspelt, None)), source, 2, mode))
+
+    fields = "'height', 'age', 'weight'; did you mean 'height'?"
+    assert f"KeyError: 'hieght'\n  The records have {fields}" in str(caught.value)
 
 
 def test_a_missing_feature_is_reported_without_the_missing_label():
@@ -495,7 +510,7 @@ def test_a_label_that_the_data_lacks_is_not_to_be_added_to_the_schema():
     ("schema", "message"),
     [
         (SCHEMA, "Only fields in data_schema() are read: add 'lable' there if the data has it."),
-        (None, "The records have 'x', 'label'; did you mean 'label'?"),
+        (None, "The records have 'label', 'x'; did you mean 'label'?"),
     ],
 )
 def test_an_unknown_field_is_reported_with_the_existing_ones(schema, message):
@@ -506,7 +521,7 @@ def test_an_unknown_field_is_reported_with_the_existing_ones(schema, message):
     with pytest.raises(UserCodeError) as caught:
         make_batch(definition, how, records, Mode.TRAINING, lambda: "d.csv")
 
-    assert "The records have 'x', 'label'; did you mean 'label'?" in str(caught.value)
+    assert "The records have 'label', 'x'; did you mean 'label'?" in str(caught.value)
     assert str(caught.value).endswith(message)
 
 

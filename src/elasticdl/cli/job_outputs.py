@@ -21,7 +21,10 @@ _STEPS_S = 10.0
 
 
 def list_outputs(folder: str) -> None:
-    """Print the jobs in a folder of outputs, with their states, progress and run times."""
+    """Print the jobs in a folder of outputs, with their states, progress and run times.
+
+    Of an error with several lines, only the first one is printed.
+    """
     from elasticdl.page.outputs import WatchedOutput, find_outputs  # noqa: PLC0415 - not for `--help`
     from elasticdl.page.words import duration_text  # noqa: PLC0415 - as well
 
@@ -29,13 +32,14 @@ def list_outputs(folder: str) -> None:
     for name, output in find_outputs(folder).items():
         watched = WatchedOutput(output, name)
         status = _status_of(watched)
-        seconds = watched.history.last_time - watched.history.first_time
         facts = {
             "progress": printable(status.progress),
             "loss": "" if status.loss is None else f"{status.loss:.4g}",
-            "took": duration_text(seconds),
+            "took": duration_text(watched.history.run_time_s),
         }
-        state = printable(f"{status.state}: {status.message}")
+        # An error may have many lines, which `job show` prints.
+        first, *others = f"{status.state}: {status.message}".splitlines()
+        state = printable(first + " ..." * bool(others))
         rows.append(JobRow(printable(name), state, facts))
     print_jobs(rows)
 

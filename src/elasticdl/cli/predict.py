@@ -75,4 +75,7 @@ def predict(*, dry_run: bool, quiet: bool, **options: Any) -> None:
         run_on_cluster(job, cluster, asked, quiet=quiet)
         return
     outcome = api.run(job, reporter_for(quiet))
-    echo(f"Predicted {outcome.metrics['num_records']:,} records: {outcome.output}")
+    endings = tuple(f".{each}" for each in get_args(PredictionFormat))
+    is_file = outcome.output.lower().endswith(endings)
+    what = "" if is_file else f" (a folder of .{job.prediction_format} files)"
+    echo(f"Predicted {outcome.metrics['num_records']:,} records: {outcome.output}{what}")

@@ -32,6 +32,7 @@ from elasticdl.engines.prefetch import Prefetch
 from elasticdl.engines.record_data import batches_in_order, open_records
 from elasticdl.engines.stored_data import is_stored, shown_data
 from elasticdl.engines.trained_booleans import with_trained_booleans
+from elasticdl.engines.trained_shapes import explained_shapes
 from elasticdl.errors import (
     CheckpointMismatchError,
     DataError,
@@ -146,7 +147,8 @@ class OpenedModel:
         """
         self.check_names()
         try:
-            return restored_trainer(self.trained, self.definition, example, self.job)
+            with explained_shapes(self):
+                return restored_trainer(self.trained, self.definition, example, self.job)
         except DefinitionError as error:
             lacking = self._missing_features()
             if not lacking:
@@ -495,8 +497,9 @@ def evaluate(job: Job, reporter: Reporter) -> Outcome:
         reporter.started("Evaluating", opened.source.num_records, "records")
         states: MetricStates = {}
         try:
-            for done, states in running_states(trainer, drain(feed)):  # noqa: B007 - used below
-                reporter.advanced(done, {})
+            with explained_shapes(opened):
+                for done, states in running_states(trainer, drain(feed)):  # noqa: B007 - used below
+                    reporter.advanced(done, {})
         finally:
             reporter.ended()
     return save_evaluation(opened, trainer.evaluation_metrics.results(states))
@@ -565,7 +568,7 @@ def _evaluate_with_report(opened: OpenedModel, folder: str, reporter: Reporter) 
         reporter.started("Evaluating", opened.source.num_records, "records")
         states: MetricStates = {}
         try:
-            with report.writer:
+            with explained_shapes(opened), report.writer:
                 for done, states in report.running_states(drain(feed)):  # noqa: B007 - used below
                     reporter.advanced(done, {})
         finally:
@@ -640,7 +643,8 @@ def predict(job: Job, reporter: Reporter) -> Outcome:
         classes = trained.description.classes
         predictor = Predictor(trainer, definition, opened.source.files, classes, columns)
         reporter.started("Predicting", opened.source.num_records, "records")
-        _write(job, predictor, drain(feed), reporter)
+        with explained_shapes(opened):
+            _write(job, predictor, drain(feed), reporter)
     return predicted(opened)
 
 

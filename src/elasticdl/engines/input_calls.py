@@ -18,7 +18,7 @@ from elasticdl.data.batch import Batch, Record, RecordNames, Remake, batch_of, l
 from elasticdl.data.class_weights import with_class_weights
 from elasticdl.data.wording import counted, listed
 from elasticdl.definition import Mode, ModelDefinition, RecordInput
-from elasticdl.did_you_mean import did_you_mean
+from elasticdl.did_you_mean import did_you_mean, nearest
 from elasticdl.engines import input_checks
 from elasticdl.engines.randomness import seeded
 from elasticdl.engines.user_calls import calling
@@ -173,15 +173,19 @@ def _missing_key(error: Exception, how: RecordInput, records: Sequence[Record], 
             f"\n  data_schema() has {key!r}, but the data does not. Add it to the data; if it is "
             f"the label, read it only from records that have it: if {key!r} in record."
         )
-    have = f"\n  The records have {listed(records[0])}{did_you_mean(key, records[0])}"
-    if mode is Mode.PREDICTION:
-        have = (
-            f"\n  If {key!r} is the label: data to predict need none. Read it only where it is: "
-            f'[... for record in records if "{key}" in record].{have}'
-        )
+    # The field that was probably meant comes first.
+    names = sorted(records[0], key=lambda name: name != nearest(key, records[0]))
+    have = f"\n  The records have {listed(names)}{did_you_mean(key, names)}"
     if how.schema is None:
-        return have + _unnamed(key, records[0])
-    return f"{have} Only fields in data_schema() are read: add {key!r} there if the data has it."
+        have += _unnamed(key, records[0])
+    else:
+        have += f" Only fields in data_schema() are read: add {key!r} there if the data has it."
+    if mode is Mode.PREDICTION:
+        have += (
+            f"\n  If {key!r} is the label: data to predict need none. Read it only where it is: "
+            f'[... for record in records if "{key}" in record].'
+        )
+    return have
 
 
 def _unnamed(key: str, record: Record) -> str:

@@ -30,6 +30,7 @@ from elasticdl.data.wording import listed
 from elasticdl.engines.inference import OpenedModel, check_class_numbers, drain
 from elasticdl.engines.record_data import open_records
 from elasticdl.engines.stored_data import file_names
+from elasticdl.engines.trained_shapes import explained_shapes
 from elasticdl.errors import UsageError, ends_at_caller
 from elasticdl.prediction.rows import named_outputs, outputs_without_axes
 
@@ -232,7 +233,7 @@ class TablePredictor:
         training = replace(opened.job.training, minibatch_size=_MINIBATCH_SIZE)
         job = replace(opened.job, data="data", training=training)
         rows = OpenedModel(job, opened.trained, opened.definition, source, opened.mode)
-        with rows.feed() as feed:
+        with rows.feed() as feed, explained_shapes(rows):
             first = feed.peek()
             if first is None:
                 raise rows.no_example()

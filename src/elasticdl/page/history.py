@@ -103,6 +103,7 @@ class JobHistory:
         num_unknown: Number of events of an unknown type or with unexpected values.
         first_time: Time of the first event; 0 if there is none.
         last_time: Time of the last event; of a finished job, that of its end.
+        first_times: Attempt -> time of its first event.
         last_times: Attempt -> time of its last event.
     """
 
@@ -126,6 +127,7 @@ class JobHistory:
         self.damages: list[Damage] = []
         self.num_damaged = self.num_unknown = 0
         self.first_time = self.last_time = 0.0
+        self.first_times: dict[int, float] = {}
         self.last_times: dict[int, float] = {}
         self._blocks: list[_Block] = []
         self._open: dict[int, RankTenure] = {}
@@ -161,6 +163,11 @@ class JobHistory:
     def attempt(self) -> int:
         """Number of the last attempt; 0 before the first one."""
         return self.starts[-1].attempt if self.starts else 0
+
+    @property
+    def run_time_s(self) -> float:
+        """Seconds for which the job ran, without the pauses between two attempts."""
+        return sum(last - self.first_times[at] for at, last in self.last_times.items())
 
     @property
     def epochs(self) -> dict[int, EpochFinished]:
@@ -430,6 +437,7 @@ class JobHistory:
     def _note_time(self, first: float, last: float) -> None:
         self.first_time = self.first_time or first
         self.last_time = max(self.last_time, last)
+        self.first_times.setdefault(self.attempt, first)
         self.last_times[self.attempt] = max(self.last_times.get(self.attempt, 0.0), last)
 
 

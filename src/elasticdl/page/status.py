@@ -241,9 +241,12 @@ def _message(history: JobHistory, facts: Facts, state: JobState, now: float) -> 
 
 
 def _finished(history: JobHistory) -> str:
-    text = f"after {duration_text(history.last_time - history.first_time)}"
+    run_s = history.run_time_s
+    text = f"after {duration_text(run_s)}"
     if history.attempt > 1:
-        text += f" and {counted(history.attempt, 'start')}"
+        paused_s = history.last_time - history.first_time - run_s
+        text += f" in {counted(history.attempt, 'start')}"
+        text += f", without {duration_text(paused_s)} between them"
     refusal = history.refusal
     if refusal is None:
         return text

@@ -85,14 +85,13 @@ def view(history: JobHistory, facts: Facts, now: float) -> dict[str, Section]:
 def summary(history: JobHistory, facts: Facts, now: float) -> dict[str, Any]:
     """Build a job's row for the list of jobs on the page: name -> value, as JSON."""
     status = status_of(history, facts, now)
-    seconds = history.last_time - history.first_time
     last = list(history.evaluations.values())[-1:]
     row = {
         "name": facts.name,
         **status.to_json(),
         "message": status.message,
         "step": history.step,
-        "seconds": seconds,
+        "seconds": history.run_time_s,
         "started": history.first_time or None,
         "model": history.start.model_def if history.start is not None else "",
         "workers_lost": sum(
@@ -509,7 +508,7 @@ def _recent_speed(history: JobHistory, window_s: float = 15.0) -> float | None:
 
 
 def _mean_speed(history: JobHistory) -> float | None:
-    seconds = history.last_time - history.first_time
+    seconds = history.run_time_s
     records = int(history.steps["num_records"].sum())
     return records / seconds if records and seconds > 0 else None
 

@@ -31,6 +31,7 @@ from elasticdl.engines.elastic.index_transfer import receive
 from elasticdl.engines.elastic.worker import Identity, WorkerFailure, job_error
 from elasticdl.engines.elastic.worker_warnings import WarningLog
 from elasticdl.engines.inference import drain, open_trained
+from elasticdl.engines.trained_shapes import explained_shapes
 from elasticdl.errors import DataError, ElasticDLError, kind_of
 from elasticdl.evaluation.phase import running_states
 from elasticdl.prediction.input_columns import InputColumns
@@ -145,10 +146,11 @@ class InferenceWorker:
             with self._warnings.attached():
                 opened = self._open(worker_id)
                 yield Identity(socket.gethostname(), os.getpid())
-                if opened.mode is Mode.PREDICTION:
-                    yield from self._predict(opened, range_, worker_id)
-                else:
-                    yield from self._evaluate(opened, range_)
+                with explained_shapes(opened):
+                    if opened.mode is Mode.PREDICTION:
+                        yield from self._predict(opened, range_, worker_id)
+                    else:
+                        yield from self._evaluate(opened, range_)
         except GeneratorExit:
             # The receiver is gone.
             raise
