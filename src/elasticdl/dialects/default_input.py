@@ -58,7 +58,7 @@ def note(file: str) -> str:
     """Return a notice about which fields become label and features without an input function."""
     return (
         f"{file} has no input_fn(records): the field called {_NAMES} is the label, and "
-        "all other fields are the features."
+        "all other fields are the features, a single number as [batch, 1]."
     )
 
 
