@@ -281,6 +281,22 @@ def test_a_single_array_is_named_x():
         np.testing.assert_array_equal(plain(data)["x"], X.reshape(4, -1))
 
 
+def pairs():
+    yield X[0], Y[0]
+
+
+class Numbered:
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        return X[i], Y[i]
+
+
+class PyDataset(Numbered):
+    """Named as Keras' class; it is not imported to recognise its objects."""
+
+
 REFUSED = {
     "a number": (
         3,
@@ -318,6 +334,51 @@ REFUSED = {
         torch.utils.data.TensorDataset(torch.zeros(4, 2).bfloat16(), torch.from_numpy(Y)),
         DataError,
         BFLOAT16,
+    ),
+    "a list instead of a tuple": (
+        [X, Y],
+        UsageError,
+        r"data is a list of two; for features x and labels y, pass a tuple: data=\(x, y\)\. For",
+    ),
+    "a list of pairs": (
+        list(zip(X, Y, strict=True)),
+        UsageError,
+        r"data is a list of pairs \(x, y\)\. Pass one array of each: xs, ys = zip\(\*data\); data",
+    ),
+    "a list of lists": ([[1.0], [2.0], [3.0]], UsageError, r"a list of lists\. Pass .*np\.array\("),
+    "a tuple of one": ((X,), UsageError, r"a tuple of one\. Pass x alone to predict, or a tuple"),
+    "four arrays": (
+        (X, Y, X[:1], Y[:1]),
+        UsageError,
+        r"data is a tuple of 4; .*data=\(x_train, y_train\), validation_data=\(x_test, y_test\)\.",
+    ),
+    "training and test data": (
+        ((X, Y), (X[:1], Y[:1])),
+        UsageError,
+        r"two pairs \(x, y\), such as .*data=data\[0\], validation_data=data\[1\]\.",
+    ),
+    "no labels": ((X, None), UsageError, r"data is \(x, None\), without labels\. Pass x alone"),
+    "an iterator": (
+        zip(X, Y, strict=True),
+        UsageError,
+        r"data is an iterator \(zip\), which can be read only once\. Pass .*from_generator\(",
+    ),
+    "a function": (plain, UsageError, r"the function plain\. Pass what it returns: data=plain\(\)"),
+    "a generator function": (pairs, UsageError, r"the function pairs, a generator\. .*from_gen"),
+    "numbered examples": (
+        Numbered(),
+        UsageError,
+        r"Numbered; .*from torch\.utils\.data\.Dataset\.",
+    ),
+    "a data set of Keras": (
+        PyDataset(),
+        UsageError,
+        r"a keras\.utils\.PyDataset .* tf\.data\.Dataset",
+    ),
+    "a column of x as labels": (
+        (pd.DataFrame({"a": [1, 2], "kind": [0, 1]}), pd.Series([0, 1], name="kind")),
+        DataError,
+        r"both x and y have a column 'kind'\. .*x\.drop\(columns=\['kind'\]\)\.",
     ),
     "one name twice": (({"y": X}, Y), DataError, "Both x and y have a column 'y'"),
     "two columns": (
@@ -482,6 +543,11 @@ def test_a_frame_as_x_keeps_its_columns():
     assert plain((frame, np.array([3, 4])))["y"] == [3, 4]
     with pytest.raises(DataError, match="x has 2 rows, but y has 1 value"):
         arrow_rows((frame, [3]))
+
+
+@pytest.mark.parametrize("labels", [np.array([[3], [4]]), pd.DataFrame({"kind": [3, 4]})])
+def test_labels_of_one_column_are_numbers_beside_a_frame(labels):
+    assert plain((pd.DataFrame({"age": [1, 2]}), labels)) == {"age": [1, 2], "y": [3, 4]}
 
 
 def test_a_frame_with_duplicate_column_names_is_refused():

@@ -99,3 +99,8 @@ def test_an_evaluation_without_labels_is_answered_with_predict() -> None:
 def test_without_a_label_the_error_advises_to_rename_one() -> None:
     with pytest.raises(SchemaError, match=r"a Series keeps its name: y\.rename\(\"y\"\)\.$"):
         INPUT(rows(x=np.ones(2), progress=np.ones(2)), Mode.TRAINING)
+
+
+def test_features_alone_are_answered_with_a_pair() -> None:
+    with pytest.raises(SchemaError, match=r"Or call the label y: in Python, data=\(x, y\)\.$"):
+        INPUT(rows(x=np.ones(2)), Mode.TRAINING)

@@ -669,3 +669,39 @@ def test_an_output_that_is_one_number_for_a_batch_does_not_prevent_predictions(t
     assert (found.shape, penalty) == ((300, 1), None)
     assert "None for the model's output 'output_1', which is one number" in caplog.text
     assert (report / "report.html").exists()
+
+
+ONE_NUMBER = """
+import keras
+
+class Line(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.dense(x)
+
+def custom_model():
+    return Line()
+
+loss = "mse"
+
+def optimizer():
+    return keras.optimizers.SGD(0.01)
+"""
+
+
+def test_an_array_of_one_number_per_example_is_predicted_in_the_shape_of_training(tmp_path):
+    (tmp_path / "zoo").mkdir()
+    (tmp_path / "zoo" / "line.py").write_text(ONE_NUMBER)
+    x = np.arange(4, dtype=np.float32)
+    elasticdl.train(
+        model_zoo=str(tmp_path / "zoo"),
+        model_def="line",
+        data=(x, 2 * x),
+        output=str(tmp_path / "out"),
+    )
+    model = elasticdl.load(str(tmp_path / "out"))
+
+    np.testing.assert_array_equal(model.predict(x), model.predict(x[:, None]))

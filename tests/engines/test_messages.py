@@ -127,6 +127,31 @@ def test_a_label_without_an_output_is_named_with_its_records(framework, folder, 
     )
 
 
+NAMELESS = """
+import keras
+
+def custom_model():
+    return keras.Sequential([keras.layers.Dense(3)])
+
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+def optimizer():
+    return keras.optimizers.SGD(0.1)
+"""
+
+
+def test_a_class_number_that_is_nan_is_named_with_its_record(folder):
+    write_file(folder, NAMELESS)
+    x, y = np.zeros((2, 2), np.float32), np.float32([0, np.nan])
+
+    said = refused(DataError, train, folder, data=(x, y))
+
+    assert said.endswith(
+        "the labels have NaN in 1 example of 2 (data, record 1), but this loss needs class "
+        "numbers. Leave out these records, or correct them."
+    )
+
+
 @FRAMEWORKS
 def test_one_output_for_two_classes_is_answered_with_another_loss(framework, folder):
     one = FILES[framework]

@@ -337,6 +337,15 @@ def test_params_of_a_prebuilt_model_are_checked_before_data_is_stored(
     assert "Storing" not in capsys.readouterr().err
 
 
+def test_a_prebuilt_model_is_told_the_name_of_the_series_of_labels(tmp_path):
+    with pytest.raises(UsageError, match=r"Name one of them: params=\{\"label\": \"kind\"\}$"):
+        elasticdl.train(
+            model_def="classifier.DNN",
+            data=(pd.DataFrame({"a": [0.5, 1.5]}), pd.Series([0, 1], name="kind")),
+            output=str(tmp_path / "out"),
+        )
+
+
 def test_data_in_memory_is_refused_by_a_model_with_its_own_loader(train, tmp_path, capsys):
     (tmp_path / "own.py").write_text(LOADER)
     for data in (DATA, Draws()):

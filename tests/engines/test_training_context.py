@@ -98,11 +98,16 @@ def val_dataloader(data):
 """
 
 
-@pytest.mark.parametrize("given", [None, "other"])
-def test_a_validation_loader_that_receives_the_training_data_is_noted(tmp_path, given) -> None:
+@pytest.mark.parametrize(("given", "is_file"), [(None, True), ("other", True), (None, False)])
+def test_a_validation_loader_that_receives_the_training_data_is_noted(
+    tmp_path, given, is_file
+) -> None:
     (tmp_path / "loading.py").write_text(LOADER + VALIDATION_LOADER)
+    data = tmp_path / "data"
+    if is_file:
+        data.mkdir()
     job = job_options.training_job(
-        model_zoo=str(tmp_path), model_def="loading", data="d", validation_data=given,
+        model_zoo=str(tmp_path), model_def="loading", data=str(data), validation_data=given,
         output="nowhere",
     )  # fmt: skip
 
@@ -110,7 +115,7 @@ def test_a_validation_loader_that_receives_the_training_data_is_noted(tmp_path, 
 
     line = LOADER.count("\n") + 2
     expected = f"loading.py:{line}: val_dataloader() receives --data={job.data}, because there is"
-    assert [expected in each for each in notes] == [True] * (given is None)
+    assert [expected in each for each in notes] == [True] * (given is None and is_file)
 
 
 # --- names of the classes ----------------------------------------------------------------------

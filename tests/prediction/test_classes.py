@@ -90,3 +90,11 @@ def test_names_of_other_classes_are_not_used() -> None:
 )
 def test_one_output_with_a_number_or_a_row_may_be_scores(columns, shape) -> None:
     assert scores_shape(columns) == shape
+
+
+@pytest.mark.parametrize("name", ["prediction", "probability"])
+def test_an_output_with_the_name_of_an_added_column_does_not_replace_it(name) -> None:
+    found = ClassReading("probabilities", (2,)).with_prediction({name: P})
+
+    assert list(found) == ["prediction", "probability", "output"]
+    assert (found["prediction"].tolist(), found["output"].shape) == ([1, 0], (2, 2))

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -86,6 +87,10 @@ _EXPECTED = (
     "expected the name of files, a DataFrame of pandas or polars, an Arrow table, a Dataset of "
     "Hugging Face, a dict of arrays, a list of dicts, arrays (x, y) or x, a tf.data.Dataset, or a "
     "PyTorch Dataset or DataLoader"
+)
+_FROM_GENERATOR = (
+    "Pass its examples as arrays (x, y), or a tf.data.Dataset of the generator function: "
+    "tf.data.Dataset.from_generator(FUNCTION, output_signature=...)"
 )
 
 
@@ -239,11 +244,95 @@ def _arrow_rows(data: Any) -> ArrowRows:
     if isinstance(data, tuple) and len(data) == WITH_WEIGHTS:
         raise UsageError(f"data{ADVICE_ON_WEIGHTS}")
     if isinstance(data, tuple) and len(data) == PAIR:
-        x = table_of(data[0])
-        return _of_columns(pair(*data)) if x is None else _of_table(with_label(x, data[1]))
+        return _of_pair(data)
     if isinstance(data, (list, tuple)) and not data:
         raise UsageError(f"data is an empty {type(data).__name__}; {_EXPECTED}.")
-    raise UsageError(f"data is a {type(data).__module__}.{type(data).__name__}; {_EXPECTED}.")
+    raise UsageError(f"data is {_advice_on(data) or f'{_type_of(data)}; {_EXPECTED}'}.")
+
+
+def _of_pair(data: tuple[Any, Any]) -> ArrowRows:
+    if _are_two_pairs(data):
+        raise UsageError(
+            "data is two pairs (x, y), such as those of keras.datasets.mnist.load_data(). Pass one "
+            "of them as data, and one to validate on as validation_data: data=data[0], "
+            "validation_data=data[1]."
+        )
+    if data[1] is None:
+        raise UsageError("data is (x, None), without labels. Pass x alone to predict.")
+    x = table_of(data[0])
+    return _of_columns(pair(*data)) if x is None else _of_table(with_label(x, data[1]))
+
+
+def _type_of(data: Any) -> str:
+    kind = type(data)
+    # "a list", but "a package.Class".
+    return f"a {'' if kind.__module__ == 'builtins' else f'{kind.__module__}.'}{kind.__name__}"
+
+
+def _advice_on(data: Any) -> str:
+    """Describe data of a type that is not supported, with what to pass instead; "" if unknown."""
+    if isinstance(data, (list, tuple)):
+        return _advice_on_sequence(data)
+    if inspect.isgeneratorfunction(data):
+        return f"the function {data.__name__}, a generator. {_FROM_GENERATOR}"
+    if inspect.isroutine(data):
+        return f"the function {data.__name__}. Pass what it returns: data={data.__name__}()"
+    if isinstance(data, Iterator):
+        what = type(data).__name__
+        return f"an iterator ({what}), which can be read only once. {_FROM_GENERATOR}"
+    if "PyDataset" in kinds_of(data)[1]:
+        return (
+            f"a keras.utils.PyDataset ({type(data).__name__}), which is not supported here. Pass "
+            "arrays (x, y) or a tf.data.Dataset; a session's data loader may return one"
+        )
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        return (
+            f"{_type_of(data)}; {_EXPECTED}. If data[i] is example i, derive its class from "
+            "torch.utils.data.Dataset"
+        )
+    return ""
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == PAIR
+
+
+def _are_two_pairs(data: tuple[Any, ...]) -> bool:
+    """Return whether data is (x, y) twice, rather than several inputs and several labels.
+
+    Inputs and labels have the same number of rows, training and test data rarely have.
+    """
+    if not all(map(_is_pair, data)) or not all(is_array(each) for pair in data for each in pair):
+        return False
+    (x, y), (other_x, other_y) = data
+    return len(x) == len(y) != len(other_x) == len(other_y)
+
+
+def _advice_on_sequence(data: Sequence[Any]) -> str:
+    kind, size = type(data).__name__, len(data)
+    if isinstance(data, list) and all(map(_is_pair, data)):
+        return (
+            "a list of pairs (x, y). Pass one array of each: xs, ys = zip(*data); "
+            "data=(np.array(xs), np.array(ys))"
+        )
+    are_columns = all(
+        is_array(each) or isinstance(each, list) or has_columns(each) for each in data
+    )
+    if isinstance(data, list) and size == PAIR and are_columns:
+        return (
+            "a list of two; for features x and labels y, pass a tuple: data=(x, y). For several "
+            'inputs, pass a dict with their names: data=({"a": A, "b": B}, y)'
+        )
+    if isinstance(data, list) and all(isinstance(each, list) for each in data):
+        return "a list of lists. Pass an array, np.array(data), or (x, y) to train"
+    if not are_columns:
+        return ""
+    if size == 1:
+        return f"a {kind} of one. Pass x alone to predict, or a tuple (x, y) to train"
+    return (
+        f"a {kind} of {size}; expected features and labels, (x, y). Pass other data to validate on "
+        "as validation_data: data=(x_train, y_train), validation_data=(x_test, y_test)"
+    )
 
 
 def has_columns(data: Any) -> bool:

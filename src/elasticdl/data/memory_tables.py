@@ -264,17 +264,28 @@ def with_label(table: pa.Table, label: Any) -> pa.Table:
 
     Args:
         table: The rows, without labels.
-        label: One label per row. If it has an attribute `name`, as a pandas Series does, the new
-            column gets that name; otherwise it is called `y`.
+        label: One label per row, also as an array or a DataFrame with one column. If it has an
+            attribute `name`, as a pandas Series does, the new column gets that name; otherwise it
+            is called `y`.
 
     Raises:
-        DataError: The numbers of rows and labels differ, or the labels cannot be stored.
+        DataError: The numbers of rows and labels differ, the rows have a column of that name, or
+            the labels cannot be stored.
     """
     name = str(getattr(label, "name", None) or "y")
-    column = converted(lambda: pa.array(as_numpy(label).tolist()))
+    values = as_numpy(label)
+    if values.ndim > 1 and values.shape[1:] == (1,):
+        values = values[:, 0]
+    column = converted(lambda: pa.array(values.tolist()))
     if len(column) != table.num_rows:
         raise DataError(
             f"x has {counted(table.num_rows, 'row')}, but y has {counted(len(column), 'value')}."
+        )
+    if name in table.column_names:
+        raise DataError(
+            f"In data (x, y), both x and y have a column {name!r}. If it is the label, leave it "
+            f"out of x: x.drop(columns=[{name!r}]). Else rename one of them, such as y: "
+            'y.rename("y").'
         )
     return table.append_column(name, column)
 

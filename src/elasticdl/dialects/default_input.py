@@ -58,7 +58,7 @@ def note(file: str) -> str:
     """Return a notice about which fields become label and features without an input function."""
     return (
         f"{file} has no input_fn(records): the field called {_NAMES} is the label, and "
-        "all other fields are the features."
+        "all other fields are the features, a single number as [batch, 1]."
     )
 
 
@@ -80,17 +80,22 @@ class _DefaultInput:
             if labels:
                 problem = f"{listed(labels)} could all be labels (a label is called {_NAMES})"
                 raise self._error(names, problem)
-            rename = 'in data (x, y), a Series keeps its name: y.rename("y").'
+            rename = (
+                'df.rename(columns={"NAME": "y"}); in data (x, y), a Series keeps its name: '
+                'y.rename("y").'
+            )
+            if names == ["x"]:
+                rename = "in Python, data=(x, y)."
             if mode == Mode.EVALUATION:
                 raise SchemaError(
                     f"the records have no label (a label is called {_NAMES}); they have "
                     f"{listed(names)}. An evaluation needs labels; use predict for data without "
-                    f"them. Else call the label y; {rename}"
+                    f"them. Else call the label y: {rename}"
                 )
             raise self._error(
                 names,
                 f"none of them is a label (a label is called {_NAMES})",
-                f"Or call the label y; {rename}",
+                f"Or call the label y: {rename}",
             )
         features = [name for name in names if name not in labels]
         if not features:

@@ -199,7 +199,7 @@ class TablePredictor:
         if self._other is not None and not self._are_rows(x):
             if isinstance(x, np.ndarray) and len(self._names) > 1:
                 raise _by_name(x)
-            return self._other(_text_as_objects(x), *args, **kwargs)
+            return self._other(self._as_in_training(_text_as_objects(x)), *args, **kwargs)
         others = kwargs.keys() - _WITHOUT_EFFECT
         if args or others:
             raise UsageError(
@@ -217,6 +217,14 @@ class TablePredictor:
             uri, *_ = store(arrow_rows(x), folder, Path(folder), lambda _: None)
             with named_in_errors({uri: "data"}):
                 return self._outputs(uri)
+
+    def _as_in_training(self, x: Any) -> Any:
+        """Return an array of one number per example as [n, 1] if the model was trained on that.
+
+        A model file without an input function is given such arrays in this shape.
+        """
+        is_column = not self._names and self._shapes[1] == [(1,)]
+        return x[:, None] if is_column and is_array(x) and x.ndim == 1 else x
 
     def _are_rows(self, x: Any) -> bool:
         """Return whether x is a table of records, rather than input arrays of the model."""

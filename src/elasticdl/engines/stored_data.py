@@ -228,7 +228,8 @@ def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Jo
         for option, value in data.items():
             try:
                 rows = arrow_rows(value)
-                check_before_storing(job, option, rows.schema.names)
+                is_pair = isinstance(value, tuple) and not isinstance(value[-1], Mapping)
+                check_before_storing(job, option, rows.schema.names, last_is_label=is_pair)
                 reporter.started(f"Storing {option}", rows.num_rows or 0, "rows")
                 names[option], is_new, num_rows = store(
                     rows, folder, Path(aside), lambda count: reporter.advanced(count, {})

@@ -78,13 +78,16 @@ def completed(
     return replace(job, model=model), replace(definition, notes=notes)
 
 
-def check_before_storing(job: Job, option: str, names: Sequence[str]) -> None:
+def check_before_storing(
+    job: Job, option: str, names: Sequence[str], *, last_is_label: bool = False
+) -> None:
     """Check, without importing a prebuilt table model, that its params name columns of the data.
 
     Args:
         job: Any job; only the training of a prebuilt table model is checked.
         option: Field of the job that the data is for; only `data` is checked.
         names: Names of the columns of the data.
+        last_is_label: Whether the last of them is the y of data (x, y).
 
     Raises:
         UsageError: A column is missing.
@@ -95,7 +98,7 @@ def check_before_storing(job: Job, option: str, names: Sequence[str]) -> None:
     label, ignore = model.params.get("label", ""), model.params.get("ignore", ())
     # Values of other types are refused where the model is created.
     if isinstance(label, str) and isinstance(ignore, (list, tuple)):
-        error = misnamed_column(model.params, names)
+        error = misnamed_column(model.params, names, last_is_label=last_is_label)
         # Last, because it reads the files of all prebuilt models.
         if error is not None and _is_table(model.model_def):
             raise error

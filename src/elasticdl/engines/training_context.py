@@ -152,9 +152,13 @@ class TrainingContext:
         """Return a message if `val_dataloader()` receives the location of the training data.
 
         The model would be validated on training examples if it reads these there. The result is an
-        empty list if the function receives the location of separate validation data.
+        empty list if the function receives the location of separate validation data, or a word that
+        names no file, such as "built-in".
         """
         job, definition = self.job, self.definition
+        is_plain = "://" not in job.data and not set(job.data) & set("*?[,")
+        if is_plain and not Path(job.data).exists():
+            return []
         if self.validation is None or job.validation_data or "validation" not in definition.places:
             return []
         note = (

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 PREDICTION, PROBABILITY = "prediction", "probability"
+_OUTPUT = "output"
 NO_CLASS = -1  # prediction for an example whose scores are NaN
 _TWO = 2
 _THRESHOLD = 0.5
@@ -135,7 +136,7 @@ class ClassReading:
             (str) if classes are named, else as its number (int64). `probability` has the
             probability of this class, float32.
         """
-        (array,) = columns.values()
+        ((name, array),) = columns.items()
         number, probability = self._best(array.astype(np.float64))
         number = np.where(without_class(columns), NO_CLASS, number)
         others = map(str, range(len(self.names), self.num_classes))
@@ -143,7 +144,8 @@ class ClassReading:
         return {
             PREDICTION: names[number] if self.is_named else number,
             PROBABILITY: probability.astype(np.float32),
-            **columns,
+            # Under its own name, such an output would replace one of these two columns.
+            _OUTPUT if name in {PREDICTION, PROBABILITY} else name: columns[name],
         }
 
     def _best(self, scores: Array) -> tuple[Array, Array]:

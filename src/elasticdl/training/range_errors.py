@@ -56,6 +56,13 @@ def label_mistake(
         classes: Names of the classes, if they are known.
     """
     for batch in batches:
+        if rows := _without_number(batch.labels):
+            names = batch.names_of(rows)
+            return DataError(
+                f"{where}: the labels have NaN in {counted(len(rows), 'example')} of "
+                f"{batch.num_examples}{f' ({names})' if names else ''}, but this loss needs class "
+                "numbers. Leave out these records, or correct them."
+            )
         wrong = out_of_range(batch.labels, num_outputs)
         if not wrong:
             continue
@@ -101,6 +108,16 @@ def id_mistake(
                     f"  Correct the ids{_or_give(wrong, num_rows, 'the embedding', 'row')}."
                 )
     return None
+
+
+def _without_number(arrays: Arrays) -> list[int]:
+    """Return the rows of the examples with NaN in an array, such as those of labels."""
+    masks = [
+        np.isnan(values).reshape(len(values), -1).any(axis=1)
+        for values in map(np.asarray, leaves(arrays))
+        if values.dtype.kind == "f" and values.ndim
+    ]
+    return np.flatnonzero(np.any(masks, axis=0)).tolist() if masks else []
 
 
 def out_of_range(arrays: Arrays, stop: int) -> list[int]:

@@ -136,7 +136,9 @@ def _completed(
     return CompletedParams(params, notes)
 
 
-def misnamed_column(params: Mapping[str, Any], names: Sequence[str]) -> UsageError | None:
+def misnamed_column(
+    params: Mapping[str, Any], names: Sequence[str], *, last_is_label: bool = False
+) -> UsageError | None:
     """Return an error if a table lacks a column that `label`, `ignore` or `columns` names.
 
     A column `x` of several numbers may be stored as the columns `x_0` to `x_{n-1}`.
@@ -144,13 +146,14 @@ def misnamed_column(params: Mapping[str, Any], names: Sequence[str]) -> UsageErr
     Args:
         params: The params that the user gave.
         names: Names of the table's columns.
+        last_is_label: Whether the last column is known to be the label; the error suggests it.
 
     Returns:
         The error; None if the table has all these columns.
     """
     label = str(params.get("label", "label"))
     if label not in names and f"{label}_0" not in names:
-        return _no_label(label, names, is_given="label" in params)
+        return _no_label(label, names, is_given="label" in params, last_is_label=last_is_label)
     derives_columns = params.get("columns") is None
     param = "ignore" if derives_columns else "columns"
     named = params.get("ignore", ()) if derives_columns else _columns_in(params["columns"])
@@ -176,13 +179,15 @@ def _columns_in(entries: Any) -> Iterator[str]:
             yield from _columns_in(entry.get("of"))
 
 
-def _no_label(label: str, names: Sequence[str], *, is_given: bool) -> UsageError:
+def _no_label(
+    label: str, names: Sequence[str], *, is_given: bool, last_is_label: bool = False
+) -> UsageError:
     # A column such as `table` is similar to the default name `label`, but only a column that is
     # named like it is probably meant.
     near = nearest(label, names, is_label=not is_given)
-    # The labels of arrays (x, y) in memory become the last column.
-    if not is_given and names[-1:] == ["y"]:
-        near = near or "y"
+    # A column `y` at the end was probably the y of data (x, y).
+    if not is_given and (last_is_label or names[-1:] == ["y"]):
+        near = near or names[-1]
     specify = as_option("label", near or "NAME")
     if not is_given:
         return UsageError(
