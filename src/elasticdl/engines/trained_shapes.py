@@ -9,13 +9,17 @@ Callers: `inference.py`, `loaded_model.py`, `elastic/inference_worker.py`.
 from __future__ import annotations
 
 import contextlib
-import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from elasticdl.data.schema import Field, Schema
-from elasticdl.errors import DataError, DefinitionError, UserCodeError
+from elasticdl.errors import (
+    CheckpointMismatchError,
+    DataError,
+    DefinitionError,
+    UserCodeError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,12 +33,12 @@ def explained_shapes(opened: OpenedModel) -> Iterator[None]:
     """Context manager that explains an error of the model if fields have other shapes.
 
     Raises:
-        DataError: The block raised an error of user code, and the shape of a field differs from its
-            shape in the first record of the training data.
+        DataError: The block raised an error of user code, or the weights do not fit, and the shape
+            of a field differs from its shape in the first record of the training data.
     """
     try:
         yield
-    except (DefinitionError, UserCodeError) as error:
+    except (CheckpointMismatchError, DefinitionError, UserCodeError) as error:
         json = opened.trained.description.record_fields_json
         before = Schema.from_json(json).fields if json else ()
         record = opened.source.read_records(0, 1, None)[0] if before else {}
@@ -45,8 +49,8 @@ def explained_shapes(opened: OpenedModel) -> Iterator[None]:
         ]
         if not differing:
             raise
-        # The rest of the error is advice, on indented lines.
-        lines = itertools.takewhile(lambda line: line[:2] != "  ", str(error).splitlines())
+        # Indented lines are the user's code, and advice for writing a model.
+        lines = [line for line in str(error).splitlines() if line[:2] != "  "]
         shapes = "; ".join(
             f"{field.name!r} has the shape {[*np.shape(record[field.name])]}, and "
             f"{[*field.shape]} in the training data"
