@@ -39,7 +39,7 @@ def list_outputs(folder: str) -> None:
         }
         # An error may have many lines, which `job show` prints.
         first, *others = f"{status.state}: {status.message}".splitlines()
-        state = printable(first + " ..." * bool(others))
+        state = printable(f"{first} ..." if others else first)
         rows.append(JobRow(printable(name), state, facts))
     print_jobs(rows)
 

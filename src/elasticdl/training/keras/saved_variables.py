@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from elasticdl.errors import CheckpointMismatchError
+from elasticdl.training.checkpoint_mismatch import check_matches
 from elasticdl.training.keras import optimizers
 
 if TYPE_CHECKING:
@@ -64,15 +64,7 @@ def load(variables: Mapping[str, Any], state: State) -> None:
         problems.append(
             f"optimizer: {saved or 'none'} in the checkpoint, {mine or 'none'} in the model file"
         )
-    if problems:
-        raise CheckpointMismatchError(
-            "The checkpoint does not match this model:\n"
-            "  "
-            + "\n  ".join(problems[:5])
-            + (f"\n  and {len(problems) - 5} more" if len(problems) > 5 else "")  # noqa: PLR2004
-            + "\n  The checkpoint is intact. If the model file was changed since, undo the "
-            "change to resume, or use another --output to train the new model from the start."
-        )
+    check_matches(problems)
     for path, variable in variables.items():
         variable.assign(state[path])
 

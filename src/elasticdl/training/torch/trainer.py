@@ -35,7 +35,6 @@ from elasticdl.data.batch import Arrays, Batch, describe, leaves, map_arrays
 from elasticdl.data.wording import listed
 from elasticdl.definition import Mode, ModelDefinition
 from elasticdl.errors import (
-    CheckpointMismatchError,
     DefinitionError,
     ElasticDLError,
     NonFiniteLossError,
@@ -45,6 +44,7 @@ from elasticdl.errors import (
 )
 from elasticdl.sharding.permutation import derive_seed
 from elasticdl.training import generators
+from elasticdl.training.checkpoint_mismatch import check_matches
 from elasticdl.training.complex_numbers import ALONE, refuse_complex
 from elasticdl.training.failed_part import phase
 from elasticdl.training.gradient_weights import check_divides_by_examples
@@ -555,15 +555,7 @@ class TorchTrainer:
                 problems = problems or [
                     f"{prefix}{problem}" for problem in load(_below(prefix, state))
                 ]
-        if problems:
-            raise CheckpointMismatchError(
-                "The checkpoint does not match this model:\n"
-                "  "
-                + "\n  ".join(problems[:5])
-                + (f"\n  and {len(problems) - 5} more" if len(problems) > 5 else "")  # noqa: PLR2004
-                + "\n  The checkpoint is intact. If the model file was changed since, undo the "
-                "change to resume, or use another --output to train the new model from the start."
-            )
+        check_matches(problems)
         with torch.no_grad():
             for name, tensor in tensors.items():
                 assign_array(tensor, arrays[name])
